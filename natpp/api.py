@@ -1,0 +1,172 @@
+"""The verbs of natpp: each joins the parts that do the work."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from natpp.arch.cost import Cost, cost_of
+from natpp.arch.formats import looks_like_text, parse
+from natpp.arch.graph import Architecture
+from natpp.arch.layout import setting
+from natpp.arch.space import sample_batch
+from natpp.errors import FormatError, NatppError, SettingError, did_you_mean, shortened
+from natpp.registry import ZOO
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from natpp.nets.network import Network
+    from natpp.report.scene import Scene
+
+
+def load(given: str | Path) -> Architecture:
+    """The architecture of a zoo name, a file, a text (JSON, DARTS genotype, NAS-Bench-201 string) or `-`.
+
+    `-` reads standard input.
+    """
+    if isinstance(given, Path):
+        return _parse_file(given)
+    if not isinstance(given, str):
+        raise FormatError(f"expected a name, a file or a text, not {shortened(repr(given))}")
+    if given == "-":
+        return _parse_named(sys.stdin.read(), "standard input")
+    if looks_like_text(given):
+        return parse(given)
+    if given in ZOO:
+        return ZOO[given].arch
+    if os.path.exists(given):
+        return _parse_file(Path(given))
+    if not given.strip():
+        raise FormatError("the text is empty. Expected a zoo name, a file or an architecture's text")
+    if Path(given).suffix or "/" in given:
+        raise FormatError(f"there is no file {shortened(given)}. Expected a zoo name, a file or an architecture's text")
+    raise FormatError(
+        f"unknown architecture {shortened(given)}. {did_you_mean(given, ZOO)} Or give a file, '-' or the text itself."
+    )
+
+
+def cost(
+    of: Architecture | str | Path | nn.Module,
+    network: str = "cifar",
+    channels: int | None = None,
+    cells: int | None = None,
+    classes: int | None = None,
+    size: int | None = None,
+    *,
+    example_input: Any = None,
+    latency: bool = False,
+) -> Cost:
+    """What an architecture costs in a network, or what any module costs on an example input.
+
+    Counted without building the network; `latency=True` also builds and times it on the device at hand.
+    """
+    if isinstance(of, Architecture | str | Path):
+        if example_input is not None:
+            raise SettingError("an example input goes with a module; an architecture takes network, channels, … size")
+        arch = _architecture(of)
+        where = setting(network, channels=channels, cells=cells, classes=classes, size=size)
+        found = cost_of(arch, where)
+        if not latency:
+            return found
+        import torch
+
+        from natpp.nets.measure import with_latency
+        from natpp.nets.network import build_network
+
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        image = torch.zeros(1, 3, where.size, where.size, device=device)
+        return with_latency(found, build_network(arch, where).to(device), image)
+    from torch import nn
+
+    from natpp.nets.measure import module_cost
+
+    if not isinstance(of, nn.Module):
+        raise NatppError(f"expected an architecture or a torch.nn.Module, not {shortened(repr(of))}")
+    if example_input is None:
+        raise SettingError("the cost of a module needs an example input: natpp.cost(module, example_input=x)")
+    return module_cost(of, example_input, latency=latency)
+
+
+def build(
+    arch: Architecture | str | Path,
+    network: str = "cifar",
+    channels: int | None = None,
+    cells: int | None = None,
+    classes: int | None = None,
+    prune: bool = True,
+    *,
+    size: int | None = None,
+    auxiliary: bool = False,
+    drop_path: float = 0.0,
+) -> Network:
+    """A trainable network of an architecture: what is alive of it, or with `prune=False` everything listed.
+
+    `size` matters only to the auxiliary head; the network itself takes images of any size.
+    """
+    from natpp.nets.network import build_network
+
+    where = setting(network, channels=channels, cells=cells, classes=classes, size=size)
+    return build_network(_architecture(arch), where, prune=prune, auxiliary=auxiliary, drop_path=drop_path)
+
+
+def draw(arch: Architecture | str | Path, against: Architecture | str | Path | None = None) -> str:
+    """A picture as SVG text: the cells of an architecture, or beside those it came from (`against`)."""
+    from natpp.report.scene import to_svg
+
+    return to_svg(scene(arch, against))
+
+
+def scene(arch: Architecture | str | Path, against: Architecture | str | Path | None = None) -> Scene:
+    """The picture that `draw` writes, as shapes."""
+    from natpp.report.draw import architecture_scene, pair_scene
+
+    if against is None:
+        return architecture_scene(_architecture(arch), _name(arch))
+    names = _name(against) or "before", _name(arch) or "after"
+    return pair_scene(_architecture(against), _architecture(arch), names)
+
+
+def sample(nodes: int = 4, seed: int = 0) -> Architecture:
+    """A random architecture as the paper draws them: sources and the thirteen operations uniform, null included."""
+    return samples(1, nodes=nodes, seed=seed)[0]
+
+
+def samples(count: int, *, nodes: int = 4, seed: int = 0) -> list[Architecture]:
+    """Several of them; the first is the one `sample` gives."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise SettingError(f"seed is {seed!r}, expected a whole number from 0 up")
+    batch = sample_batch(count, nodes=nodes, generator=np.random.default_rng(seed))
+    return [batch[index] for index in range(count)]
+
+
+def _architecture(given: Architecture | str | Path) -> Architecture:
+    return given if isinstance(given, Architecture) else load(given)
+
+
+def _name(given: Architecture | str | Path) -> str:
+    if isinstance(given, Path):
+        return given.stem
+    return given if isinstance(given, str) and given in ZOO else ""
+
+
+def _parse_file(path: Path) -> Architecture:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise FormatError(f"{str(path)!r} is no text file") from None
+    except OSError as error:
+        raise FormatError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    return _parse_named(text, str(path))
+
+
+def _parse_named(text: str, where: str) -> Architecture:
+    """Parses a text whose errors say where it came from."""
+    try:
+        return parse(text)
+    except NatppError as error:
+        raise type(error)(f"{where}: {error}") from None

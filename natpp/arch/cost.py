@@ -1,0 +1,107 @@
+"""What an architecture costs in a network, counted to the digit without building it.
+
+`params` and `madds` count every listed edge and both input convs of a cell, the convention of
+published tables; `live_params` and `live_madds` count what is alive, which is what `build` builds.
+Multiply-adds are those of convolutions and linear layers for one image. Peak memory is the most
+bytes of activations that the living network holds at once for one float32 image, the image among
+them and weights not: every value is freed after its last reader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from natpp.arch.graph import Architecture, Graph, Liveness
+from natpp.arch.layers import chain_cost
+from natpp.arch.layout import CellBlock, Plan, Setting, plan
+from natpp.arch.memory import peak_memory
+from natpp.registry import OPS
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a network costs for one forward pass."""
+
+    params: int
+    """trainable parameters of everything listed"""
+    madds: int
+    """multiply-adds of everything listed"""
+    live_params: int
+    """parameters of what is alive"""
+    live_madds: int
+    """multiply-adds of what is alive"""
+    peak_memory_bytes: int
+    """most bytes of activations held at once"""
+    latency_ms: float | None = None
+    """median time of a forward pass, None unless measured"""
+    latency_spread_ms: float | None = None
+    """interquartile range of that time, None unless measured"""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The cost as JSON data; the spread is there when the latency was measured."""
+        data = asdict(self)
+        if self.latency_spread_ms is None:
+            del data["latency_spread_ms"]
+        return data
+
+
+class Counts(NamedTuple):
+    """Parameters and multiply-adds, of everything and of what is alive."""
+
+    params: int
+    madds: int
+    live_params: int
+    live_madds: int
+
+
+def cost_of(arch: Architecture, where: Setting) -> Cost:
+    """The exact cost of an architecture in a network."""
+    planned = plan(arch, where)
+    return Cost(*_counts(planned), peak_memory_bytes=peak_memory(planned))
+
+
+def counts(arch: Architecture, where: Setting) -> Counts:
+    """Parameters and multiply-adds alone: what a budget compares."""
+    return _counts(plan(arch, where))
+
+
+def _counts(planned: Plan) -> Counts:
+    params, madds = chain_cost(planned.layout.head, planned.layout.blocks[-1].size_out)
+    live_params, live_madds = params, madds
+    seen: dict[object, Counts] = {}  # blocks alike cost alike
+    for block, graph, alive, liveness in zip(
+        planned.layout.blocks, planned.graphs, planned.live, planned.cells, strict=True
+    ):
+        if isinstance(block, CellBlock):
+            assert graph is not None and liveness is not None
+            key = (*block.alike, liveness)
+            found = seen.get(key)
+            if found is None:
+                found = seen[key] = _cell_counts(block, graph, liveness)
+        else:
+            whole = [chain_cost(chain, block.size_in) for chain in block.branches]
+            totals = sum(cost[0] for cost in whole), sum(cost[1] for cost in whole)
+            found = Counts(*totals, *(totals if alive else (0, 0)))
+        params += found.params
+        madds += found.madds
+        live_params += found.live_params
+        live_madds += found.live_madds
+    return Counts(params, madds, live_params, live_madds)
+
+
+def _cell_counts(block: CellBlock, graph: Graph, liveness: Liveness) -> Counts:
+    parts = [
+        (chain_cost(chain, size), alive)
+        for chain, size, alive in zip(block.inputs, block.sizes_in, liveness.inputs, strict=True)
+    ]
+    parts += [
+        (OPS[edge.op].cost(block.place(edge.source)), alive)
+        for edge, alive in zip(graph.edges, liveness.live, strict=True)
+    ]
+    return Counts(
+        sum(cost[0] for cost, _ in parts),
+        sum(cost[1] for cost, _ in parts),
+        sum(cost[0] for cost, alive in parts if alive),
+        sum(cost[1] for cost, alive in parts if alive),
+    )

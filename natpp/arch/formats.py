@@ -1,0 +1,287 @@
+"""Architectures as text: JSON, DARTS genotypes and NAS-Bench-201 strings, read and written, never executed."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from natpp.arch.graph import NULL, NUM_INPUTS, Architecture, Edge, Graph
+from natpp.errors import FormatError, NatppError, UnknownNameError, did_you_mean, shortened
+
+VERSION = 1
+CELLS = ("normal", "reduce")
+NOTES = ("name", "kind", "source")  # a JSON file may say these about its architecture; the value does not hold them
+
+NASBENCH201_OPS = {
+    "none": "null",
+    "skip_connect": "skip_connect",
+    "nor_conv_1x1": "conv_1x1",
+    "nor_conv_3x3": "conv_3x3",
+    "avg_pool_3x3": "avg_pool_3x3",
+}
+FIXED = "fixed"  # fourth entry of a JSON edge that no rule may change
+
+
+def parse(text: str) -> Architecture:
+    """The architecture that a text describes, in whichever of the forms it is."""
+    stripped = text.strip()
+    if not stripped:
+        raise FormatError("the text is empty. Expected JSON, a DARTS genotype or a NAS-Bench-201 string")
+    if stripped.startswith("|"):
+        return from_nasbench201(stripped)
+    if stripped.startswith(("{", "[")):
+        return from_json(stripped)
+    if "Genotype" in stripped:
+        return from_genotype(stripped)
+    raise FormatError(
+        f"{shortened(stripped)} is no architecture. Expected JSON ('{{\"normal\": …}}'), "
+        "a DARTS genotype ('Genotype(normal=…)') or a NAS-Bench-201 string ('|nor_conv_3x3~0|+…')"
+    )
+
+
+def looks_like_text(given: str) -> bool:
+    """Whether a word from the command line is an architecture's text rather than its name or file."""
+    stripped = given.strip()
+    return stripped.startswith(("{", "[", "|")) or "Genotype(" in stripped
+
+
+# JSON
+
+
+def from_json(text: str) -> Architecture:
+    """Read `{"version": 1, "normal": [[op, from, to], …], "normal_concat": [2, …], "reduce": …}`."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"broken JSON: {_first_line(error)}. Given: {shortened(text)}") from None
+    return from_dict(data)
+
+
+def from_dict(data: Any) -> Architecture:
+    """The architecture that parsed JSON describes."""
+    if not isinstance(data, dict):
+        raise FormatError(f"expected a JSON object with the key 'normal', not {shortened(json.dumps(data))}")
+    known = ("version", *(f"{cell}{end}" for cell in CELLS for end in ("", "_concat")), *NOTES)
+    if "normal" not in data and data and all(isinstance(value, dict) for value in data.values()):
+        names = ", ".join(list(data)[:3])
+        raise FormatError(f"the JSON holds {len(data)} architectures ({names}, …). Give one of them")
+    for key in data:
+        if key not in known:
+            raise FormatError(f"unknown key {shortened(key)}. {did_you_mean(key, known)}")
+    version = data.get("version", VERSION)
+    if version != VERSION or isinstance(version, bool):
+        raise FormatError(f"version {shortened(json.dumps(version))} is not known here, expected {VERSION}")
+    if "normal" not in data:
+        raise FormatError("the key 'normal' is missing: the edges of the normal cell, each [op, from, to]")
+    graphs = {cell: _graph_from_dict(data, cell) for cell in CELLS if data.get(cell) is not None}
+    if data.get("reduce") is None and data.get("reduce_concat") is not None:
+        raise FormatError("there is a 'reduce_concat' but no 'reduce'")
+    if data["normal"] is None:
+        raise FormatError("'normal' is null, expected a list of edges, each [op, from, to]")
+    return Architecture(**graphs)
+
+
+def to_dict(arch: Architecture) -> dict[str, Any]:
+    """The architecture as JSON data; `null` stands for loose ends, and for no reduction cell."""
+    data: dict[str, Any] = {"version": VERSION}
+    for cell in CELLS:
+        graph = arch.normal if cell == "normal" else arch.reduce
+        data[cell] = None if graph is None else [_edge_to_list(edge) for edge in graph.edges]
+        data[f"{cell}_concat"] = None if graph is None or graph.concat is None else list(graph.concat)
+    return data
+
+
+def to_json(arch: Architecture) -> str:
+    """The architecture as JSON text, one edge a line."""
+    lines = []
+    for key, value in to_dict(arch).items():
+        if key in CELLS and value is not None:
+            edges = ",\n    ".join(json.dumps(edge) for edge in value)
+            lines.append(f'  "{key}": [\n    {edges}\n  ]')
+        else:
+            lines.append(f'  "{key}": {json.dumps(value)}')
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def _graph_from_dict(data: dict[str, Any], cell: str) -> Graph:
+    rows = data[cell]
+    if not isinstance(rows, list):
+        raise FormatError(f"'{cell}' is {shortened(json.dumps(rows))}, expected a list of edges, each [op, from, to]")
+    edges = []
+    for row in rows:
+        fixed = isinstance(row, list) and len(row) == 4 and row[3] == FIXED
+        if not isinstance(row, list) or (len(row) != 3 and not fixed) or not isinstance(row[0], str):
+            raise FormatError(f"an edge of '{cell}' is {shortened(json.dumps(row))}, expected [op, from, to]")
+        edges.append((row[0], row[1], row[2], fixed))
+    if f"{cell}_concat" not in data:
+        raise FormatError(f"the key '{cell}_concat' is missing: the nodes to concatenate, or null for loose ends")
+    concat = data[f"{cell}_concat"]
+    if concat is not None and not isinstance(concat, list):
+        raise FormatError(f"'{cell}_concat' is {shortened(json.dumps(concat))}, expected a list of nodes or null")
+    return _graph(cell, edges, concat)
+
+
+def _edge_to_list(edge: Edge) -> list[str | int]:
+    return [edge.op, edge.source, edge.target, *([FIXED] if edge.fixed else [])]
+
+
+# DARTS genotypes
+
+
+def from_genotype(text: str) -> Architecture:
+    """Read `Genotype(normal=[('sep_conv_3x3', 0), …], normal_concat=range(2, 6), reduce=…, reduce_concat=…)`.
+
+    Edges are `(op, from)`, two in a row for each node, or `(op, from, to)`. A leading `NAME =` is allowed.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a stray backslash; what it spells is checked below
+            tree = ast.parse(text.strip())
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise FormatError(f"broken genotype: {_first_line(error)}. Given: {shortened(text)}") from None
+    statement = tree.body[0] if len(tree.body) == 1 else None
+    call = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "Genotype":
+        raise FormatError(f"expected one 'Genotype(normal=…, normal_concat=…, …)', not {shortened(text)}")
+    fields = ("normal", "normal_concat", "reduce", "reduce_concat")
+    values: dict[str, ast.expr] = dict(zip(fields, call.args, strict=False))
+    if len(call.args) > len(fields):
+        raise FormatError(f"a genotype has 4 fields ({', '.join(fields)}), not {len(call.args)}")
+    for keyword in call.keywords:
+        if keyword.arg not in fields or keyword.arg in values:
+            raise FormatError(
+                f"unknown or repeated field {keyword.arg!r}. {did_you_mean(str(keyword.arg), fields)}"
+            )
+        values[keyword.arg] = keyword.value
+    missing = [field for field in fields if field not in values]
+    if missing:
+        raise FormatError(f"the genotype has no {missing[0]!r}, expected the fields {', '.join(fields)}")
+    graphs = {}
+    for cell in CELLS:
+        edges = _genotype_edges(cell, _literal(values[cell]))
+        graphs[cell] = _graph(cell, edges, _literal(values[f"{cell}_concat"]))
+    return Architecture(**graphs)
+
+
+def to_genotype(arch: Architecture, *, targets: bool = False) -> str:
+    """DARTS genotype text, with edges as `(op, from)` or, with `targets`, as `(op, from, to)`."""
+    if arch.reduce is None:
+        raise FormatError("a genotype has a normal and a reduction cell; this architecture has one cell. Use JSON")
+    if any(edge.fixed for _, graph in arch.cells() for edge in graph.edges):
+        raise FormatError("a genotype's nodes have two inputs; this architecture has nodes with others. Use JSON")
+    fields = []
+    for cell, graph in arch.cells():
+        rows = [(edge.op, edge.source, edge.target)[: 3 if targets else 2] for edge in graph.edges]
+        fields.append(f"{cell}={rows!r}")
+        fields.append(f"{cell}_concat={None if graph.concat is None else list(graph.concat)!r}")
+    return f"Genotype({', '.join(fields)})"
+
+
+def _genotype_edges(cell: str, rows: Any) -> list[tuple[str, Any, Any, bool]]:
+    if not isinstance(rows, list | tuple):
+        raise FormatError(f"'{cell}' is {shortened(repr(rows))}, expected a list of ('op', from)")
+    lengths = {len(row) for row in rows if isinstance(row, list | tuple) and row and isinstance(row[0], str)}
+    if lengths not in ({2}, {3}) or not all(isinstance(row, list | tuple) and row for row in rows):
+        raise FormatError(f"the edges of '{cell}' are {shortened(repr(rows))}, expected ('op', from) throughout")
+    if lengths == {3}:
+        return [(_alias(op), source, target, False) for op, source, target in rows]
+    if len(rows) % 2:
+        raise FormatError(f"'{cell}' has {len(rows)} edges, expected two for each node")
+    return [(_alias(op), source, NUM_INPUTS + index // 2, False) for index, (op, source) in enumerate(rows)]
+
+
+def _alias(op: Any) -> str:
+    """DARTS calls null 'none'."""
+    return NULL if op == "none" else op
+
+
+def _literal(node: ast.expr) -> Any:
+    """The value of a literal or of `range(a, b)`; anything else is refused, nothing is run."""
+    match node:
+        case ast.Constant(value=None | str() | int() as value) if not isinstance(value, bool):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as value)):
+            return -value
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_literal(item) for item in items]
+        case ast.Call(func=ast.Name(id="range"), args=arguments, keywords=[]) if 1 <= len(arguments) <= 2:
+            bounds = [_literal(argument) for argument in arguments]
+            if all(isinstance(bound, int) and abs(bound) <= 1_000_000 for bound in bounds):
+                return list(range(*bounds))
+        case ast.Call(func=ast.Name(id="list"), args=[inner], keywords=[]):
+            return _literal(inner)
+    raise FormatError(f"a genotype holds names, numbers, lists and range(a, b), not {shortened(ast.unparse(node))}")
+
+
+# NAS-Bench-201
+
+
+def from_nasbench201(text: str) -> Architecture:
+    """Read `|op~0|+|op~0|op~1|+|op~0|op~1|op~2|`: one cell, each node reads every earlier one.
+
+    Its input is the cell's input 1 (the output of the block before); it has no reduction cell.
+    """
+    nodes = []
+    for number, part in enumerate(text.strip().split("+"), start=1):
+        match = re.fullmatch(r"\|([^|]*\|)+", part)
+        found: dict[int, str] = {}
+        for item in part[1:-1].split("|") if match else ():
+            name, _, source = item.partition("~")
+            if not source.isdecimal() or len(source) > 9:
+                raise FormatError(f"{shortened(item)} in a NAS-Bench-201 string, expected 'op~node'")
+            if name not in NASBENCH201_OPS:
+                raise UnknownNameError(
+                    f"unknown NAS-Bench-201 operation {shortened(name)}. {did_you_mean(name, NASBENCH201_OPS)}"
+                )
+            found[int(source)] = NASBENCH201_OPS[name]
+        if match is None or sorted(found) != list(range(number)) or part.count("~") != number:
+            raise FormatError(
+                f"node {number} of the NAS-Bench-201 string is {shortened(part)}, "
+                f"expected one operation from each of the nodes 0 to {number - 1}: '|op~0|…|'"
+            )
+        nodes.append([(found[source], source + 1) for source in range(number)])
+    return Architecture(Graph.from_inputs(nodes, [len(nodes) + 1]))
+
+
+def to_nasbench201(arch: Architecture) -> str:
+    """The official string of an architecture in the NAS-Bench-201 space."""
+    names = {ours: theirs for theirs, ours in NASBENCH201_OPS.items()}
+    graph = arch.normal
+    if arch.reduce is not None:
+        raise FormatError("a NAS-Bench-201 string has one cell; this architecture has a reduction cell too. Use JSON")
+    if graph.outputs != (graph.num_nodes - 1,):
+        raise FormatError("the output of a NAS-Bench-201 cell is its last node alone. Use JSON")
+    parts = []
+    for number, inputs in enumerate(graph.inputs, start=1):
+        if [source for _, source in inputs] != list(range(1, number + 1)):
+            raise FormatError("a node of a NAS-Bench-201 cell reads every earlier node once, in order. Use JSON")
+        for op, _ in inputs:
+            if op not in names:
+                raise FormatError(f"{op} is no operation of NAS-Bench-201. Known there: {', '.join(names)}")
+        parts.append("|" + "".join(f"{names[op]}~{source - 1}|" for op, source in inputs))
+    return "+".join(parts)
+
+
+FORMATS: dict[str, Callable[[Architecture], str]] = {
+    "json": to_json,
+    "genotype": to_genotype,
+    "nasbench201": to_nasbench201,
+}
+
+
+def _graph(cell: str, edges: Sequence[tuple[str, Any, Any, bool]], concat: Any) -> Graph:
+    """A graph whose errors say in which cell they are."""
+    try:
+        if isinstance(concat, int | str):
+            raise FormatError(f"the concat list is {concat!r}, expected a list of nodes")
+        return Graph(tuple(Edge(*edge) for edge in edges), None if concat is None else tuple(concat))
+    except NatppError as error:
+        raise type(error)(f"{cell} cell: {error}") from None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,286 @@
+"""An architecture is a value: edges that carry operations, cell graphs made of them, a pair of cells.
+
+Nodes 0 and 1 are a cell's inputs (0 the older), intermediate nodes start at 2 and read two earlier
+nodes each. A node with another number of inputs is carried by fixed edges: a fixed null fills up to
+two, a chain of two-input nodes joined by fixed skips carries more. So every graph has one form, and
+`inputs` gives the way back.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from natpp.errors import GraphError
+from natpp.registry import OPS
+
+NUM_INPUTS = 2
+SKIP, NULL = "skip_connect", "null"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An operation from one node to a later one. A fixed edge is structure: no rule may change it."""
+
+    op: str
+    source: int
+    target: int
+    fixed: bool = False
+
+    def __post_init__(self) -> None:
+        OPS[self.op]  # answers an unknown name
+        for end, node in (("source", self.source), ("target", self.target)):
+            if not isinstance(node, int) or isinstance(node, bool):
+                raise GraphError(f"the {end} of an edge is a node's number, not {node!r}")
+        if self.target < NUM_INPUTS:
+            raise GraphError(f"nodes 0 and 1 are the cell's inputs: no edge leads to node {self.target}")
+        if not 0 <= self.source < self.target:
+            raise GraphError(
+                f"node {self.target} reads node {self.source}, but a node reads only nodes from 0 to {self.target - 1}"
+            )
+        if self.fixed and self.op not in (SKIP, NULL):
+            raise GraphError(f"a fixed edge is {SKIP} or {NULL}, not {self.op}")
+
+    @property
+    def is_null(self) -> bool:
+        return self.op == NULL
+
+
+class Liveness(NamedTuple):
+    """Which parts of a graph matter, given what its surroundings say and hear."""
+
+    hears: tuple[bool, ...]  # per node: something from outside reaches it; else it is zero
+    live: tuple[bool, ...]  # per edge: it carries something to an output that is heard
+    inputs: tuple[bool, bool]  # per input: a live edge reads it
+    output: bool  # something from outside reaches the output
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A cell: edges in order of their target, two a node, and the nodes its output concatenates.
+
+    `concat=None` stands for the loose ends: the nodes that no edge reads (a null edge reads nothing).
+    """
+
+    edges: tuple[Edge, ...]
+    concat: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "edges", tuple(sorted(self.edges, key=lambda edge: edge.target)))
+        if not self.edges:
+            raise GraphError("a cell needs at least one node with two incoming edges")
+        incoming = [0] * (len(self.edges) + NUM_INPUTS)
+        for edge in self.edges:
+            if edge.target >= len(incoming):
+                raise GraphError(f"node {edge.target} is there, but nodes before it have no incoming edges")
+            incoming[edge.target] += 1
+        for node in range(NUM_INPUTS, self.edges[-1].target + 1):
+            if incoming[node] != 2:
+                raise GraphError(f"node {node} has {_count(incoming[node], 'incoming edge')}, expected 2")
+        if self.concat is not None:
+            self._check_concat(tuple(self.concat))
+        if any(edge.fixed for edge in self.edges):
+            self._check_fixed()
+
+    def _check_concat(self, concat: tuple[int, ...]) -> None:
+        object.__setattr__(self, "concat", concat)
+        if not concat:
+            raise GraphError("the concat list is empty: name at least one node, or none at all for loose ends")
+        for node in concat:
+            if not isinstance(node, int) or isinstance(node, bool) or not NUM_INPUTS <= node < self.num_nodes:
+                raise GraphError(
+                    f"the concat list names node {node}, but the cell's nodes are "
+                    f"{NUM_INPUTS} to {self.num_nodes - 1}"
+                )
+        if len(set(concat)) < len(concat):
+            raise GraphError(f"the concat list {list(concat)} names a node twice")
+
+    def _check_fixed(self) -> None:
+        """Fixed edges stand only where `from_inputs` puts them, so that the way back is one."""
+        links = [edge.source for edge in self.edges if edge.fixed and edge.op == SKIP]
+        sources = [edge.source for edge in self.edges]
+        for node in links:
+            if node < NUM_INPUTS or sources.count(node) > 1 or node in (self.concat or ()):
+                raise GraphError(f"a fixed skip joins two parts of one node, but node {node} is read elsewhere too")
+        if _two_input_edges(self._merged[0])[0] != self.edges:
+            raise GraphError("fixed edges stand where no node needs them to have two inputs")
+
+    @functools.cached_property
+    def num_nodes(self) -> int:
+        """Nodes in all, the two inputs among them."""
+        return self.edges[-1].target + 1
+
+    @functools.cached_property
+    def outputs(self) -> tuple[int, ...]:
+        """The nodes the output concatenates, in order."""
+        if self.concat is not None:
+            return self.concat
+        read = {edge.source for edge in self.edges if not edge.is_null}
+        return tuple(node for node in range(NUM_INPUTS, self.num_nodes) if node not in read)
+
+    @functools.cached_property
+    def ops(self) -> tuple[str, ...]:
+        """The operation of every edge."""
+        return tuple(edge.op for edge in self.edges)
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.edges, self.concat))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def into(self, node: int) -> tuple[int, int]:
+        """The indices of the two edges into a node."""
+        first = 2 * (node - NUM_INPUTS)
+        return first, first + 1
+
+    def with_ops(self, ops: Sequence[str]) -> Graph:
+        """The same graph with other operations on its edges."""
+        if len(ops) != len(self.edges):
+            raise GraphError(f"{_count(len(ops), 'operation')} for {_count(len(self.edges), 'edge')}")
+        for edge, op in zip(self.edges, ops, strict=True):
+            if edge.fixed and edge.op != op:
+                raise GraphError(f"the edge {edge.source} → {edge.target} is fixed: it stays {edge.op}")
+        edges = (edge if edge.op == op else replace(edge, op=op) for edge, op in zip(self.edges, ops, strict=True))
+        return Graph(tuple(edges), self.concat)
+
+    def liveness(self, hears: tuple[bool, bool] = (True, True), heard: bool = True) -> Liveness:
+        """What is alive when the inputs carry something (`hears`) and somebody reads the output (`heard`).
+
+        Dead are null edges, edges that no output hears, and edges from a node that hears nothing.
+        """
+        hearing = [*hears] + [False] * (self.num_nodes - NUM_INPUTS)
+        for edge in self.edges:
+            if hearing[edge.source] and not edge.is_null:
+                hearing[edge.target] = True
+        outputs = self.outputs
+        read = [False] * self.num_nodes
+        for node in outputs:
+            read[node] = heard
+        live = [False] * len(self.edges)
+        for index in range(len(self.edges) - 1, -1, -1):
+            edge = self.edges[index]
+            if read[edge.target] and hearing[edge.source] and not edge.is_null:
+                live[index] = read[edge.source] = True
+        return Liveness(tuple(hearing), tuple(live), (read[0], read[1]), any(hearing[node] for node in outputs))
+
+    def pruned(self) -> Graph:
+        """The same function with every dead edge null, and the same concatenation written out."""
+        live = self.liveness().live
+        ops = [edge.op if alive or edge.fixed else NULL for edge, alive in zip(self.edges, live, strict=True)]
+        return replace(self, concat=self.outputs).with_ops(ops)
+
+    # Nodes with any number of inputs.
+
+    @classmethod
+    def from_inputs(cls, nodes: Sequence[Sequence[tuple[str, int]]], concat: Sequence[int] | None = None) -> Graph:
+        """The graph of nodes that read any number of earlier ones: per node a list of (op, source).
+
+        Sources and concat count these nodes from 2 (0 and 1 are the inputs).
+        """
+        edges, places = _two_input_edges(nodes)
+        if concat is None:
+            return cls(edges)
+        for node in concat:
+            if node not in places or node < NUM_INPUTS:
+                raise GraphError(f"the concat list names node {node}, but the cell's nodes are 2 to {len(nodes) + 1}")
+        return cls(edges, tuple(places[node] for node in concat))
+
+    @functools.cached_property
+    def inputs(self) -> tuple[tuple[tuple[str, int], ...], ...]:
+        """The way back from `from_inputs`: per node, chains merged and fixed nulls left out, its (op, source)."""
+        return self._merged[0]
+
+    @functools.cached_property
+    def _merged(self) -> tuple[tuple[tuple[tuple[str, int], ...], ...], tuple[int, ...] | None]:
+        links = {edge.source for edge in self.edges if edge.fixed and edge.op == SKIP}
+        numbers = {0: 0, 1: 1}  # number in the graph → number after merging
+        gathered: dict[int, list[tuple[str, int]]] = {}
+        nodes = []
+        for node in range(NUM_INPUTS, self.num_nodes):
+            read: list[tuple[str, int]] = []
+            for index in self.into(node):
+                edge = self.edges[index]
+                if not edge.fixed:
+                    read.append((edge.op, numbers[edge.source]))
+                elif edge.op == SKIP:
+                    read = gathered.pop(edge.source) + read
+            if node in links:
+                gathered[node] = read
+            else:
+                numbers[node] = NUM_INPUTS + len(nodes)
+                nodes.append(tuple(read))
+        concat = None if self.concat is None else tuple(numbers[node] for node in self.concat)
+        return tuple(nodes), concat
+
+    def canonical(self) -> Graph:
+        """One graph for all that differ only in the names of nodes and the order of edges and concat."""
+        from natpp.arch.canonical import canonical_inputs
+
+        nodes, concat = canonical_inputs(*self._merged)
+        return Graph.from_inputs(nodes, concat)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A normal cell and a reduction cell. Without a reduction cell, the normal one stands in its places."""
+
+    normal: Graph
+    reduce: Graph | None = None
+
+    def graph(self, kind: str) -> Graph:
+        """The graph that stands in places of this kind, `normal` or `reduce`."""
+        return self.normal if kind == "normal" or self.reduce is None else self.reduce
+
+    def cells(self) -> Iterator[tuple[str, Graph]]:
+        """The cells the architecture has: (kind, graph)."""
+        yield "normal", self.normal
+        if self.reduce is not None:
+            yield "reduce", self.reduce
+
+    def with_ops(self, ops: dict[str, Sequence[str]]) -> Architecture:
+        """The same graphs with other operations, for the kinds given."""
+        graphs = {kind: graph.with_ops(ops[kind]) if kind in ops else graph for kind, graph in self.cells()}
+        return Architecture(**graphs)
+
+    def pruned(self) -> Architecture:
+        """The same function with the dead edges of each cell null."""
+        return Architecture(**{kind: graph.pruned() for kind, graph in self.cells()})
+
+    def canonical(self) -> Architecture:
+        """One architecture for all that are isomorphic."""
+        return Architecture(**{kind: graph.canonical() for kind, graph in self.cells()})
+
+    def isomorphic(self, other: Architecture) -> bool:
+        """Whether both are the same up to the names of nodes and the order of a node's edges."""
+        return self.canonical() == other.canonical()
+
+
+def _two_input_edges(nodes: Sequence[Sequence[tuple[str, int]]]) -> tuple[tuple[Edge, ...], dict[int, int]]:
+    """Edges that carry nodes of any number of inputs, and where each node ends up in the graph."""
+    edges: list[Edge] = []
+    places = {0: 0, 1: 1}  # number of a node as given → its number in the graph
+    for number, inputs in enumerate(nodes, start=NUM_INPUTS):
+        read = []
+        for op, source in inputs:
+            if source not in places:
+                raise GraphError(
+                    f"node {number} reads node {source}, but a node reads only nodes from 0 to {number - 1}"
+                )
+            read.append((op, places[source], False))
+        while len(read) < 2:
+            read.append((NULL, 0, True))
+        target = NUM_INPUTS + len(edges) // 2
+        edges += (Edge(op, source, target, fixed) for op, source, fixed in read[:2])
+        for op, source, fixed in read[2:]:
+            edges += (Edge(SKIP, target, target + 1, True), Edge(op, source, target + 1, fixed))
+            target += 1
+        places[number] = target
+    return tuple(edges), places
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -1,0 +1,319 @@
+"""Layers as values: what each costs and how it is built; operations and networks are chains of them.
+
+Cost and module come from one description, so they cannot drift apart. Nothing here imports torch
+until a layer is built. Sizes are (height, width); memory is counted for one float32 image.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from natpp.errors import SettingError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Size = tuple[int, int]
+Chain = tuple["Layer", ...]
+
+FLOAT_BYTES = 4
+INDEX_BYTES = 8  # max pooling also writes the place of every maximum
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One step of a chain. By default it keeps channels and size, and costs nothing but its output."""
+
+    @property
+    def params(self) -> int:
+        """Number of trainable parameters."""
+        return 0
+
+    def madds(self, size: Size) -> int:
+        """Multiply-adds on one image of this size."""
+        return 0
+
+    def channels(self, channels: int) -> int:
+        """Channels out for channels in."""
+        return channels
+
+    def size(self, size: Size) -> Size:
+        """Size out for size in."""
+        return size
+
+    def bytes_out(self, channels: int, size: Size) -> int:
+        """Bytes of the output."""
+        return FLOAT_BYTES * self.channels(channels) * area(self.size(size))
+
+    def bytes_held(self, channels: int, size: Size) -> int:
+        """The most bytes held at once while the layer runs, its output included, its input not."""
+        return self.bytes_out(channels, size)
+
+    def build(self) -> nn.Module:
+        """The layer as a module with fresh weights."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Identity(Layer):
+    """The input itself."""
+
+    def bytes_out(self, channels: int, size: Size) -> int:
+        return 0
+
+    def build(self) -> nn.Module:
+        from torch import nn
+
+        return nn.Identity()
+
+
+@dataclass(frozen=True)
+class ReLU(Layer):
+    """Rectifier, never in place: other edges read the same node."""
+
+    def build(self) -> nn.Module:
+        from torch import nn
+
+        return nn.ReLU()
+
+
+@dataclass(frozen=True)
+class Conv(Layer):
+    """Convolution without bias that keeps the size (divided by its stride, rounded up)."""
+
+    channels_in: int
+    channels_out: int
+    kernel: Size = (1, 1)
+    stride: Size = (1, 1)
+    dilation: int = 1
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        if self.channels_in < 1 or self.channels_out < 1:
+            raise SettingError(
+                f"a convolution needs at least 1 channel in and out, not {self.channels_in} and {self.channels_out}"
+            )
+
+    @property
+    def params(self) -> int:
+        return self.channels_in // self.groups * self.channels_out * area(self.kernel)
+
+    def madds(self, size: Size) -> int:
+        return self.params * area(self.size(size))
+
+    def channels(self, channels: int) -> int:
+        return self.channels_out
+
+    def size(self, size: Size) -> Size:
+        return halved(size, self.stride)
+
+    def build(self) -> nn.Module:
+        from torch import nn
+
+        padding = tuple(self.dilation * (side // 2) for side in self.kernel)
+        return nn.Conv2d(
+            self.channels_in,
+            self.channels_out,
+            self.kernel,
+            stride=self.stride,
+            padding=padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            bias=False,
+        )
+
+
+@dataclass(frozen=True)
+class FactorizedConv(Layer):
+    """Two 1x1 convs of stride 2, on x and on x shifted by one pixel, half of the channels each.
+
+    Odd channels give the extra one to the second half; an odd size is padded by a zero row and column
+    so that both halves agree.
+    """
+
+    channels_in: int
+    channels_out: int
+
+    @property
+    def params(self) -> int:
+        return self.channels_in * self.channels_out
+
+    def madds(self, size: Size) -> int:
+        return self.params * area(self.size(size))
+
+    def channels(self, channels: int) -> int:
+        return self.channels_out
+
+    def size(self, size: Size) -> Size:
+        return halved(size, (2, 2))
+
+    def bytes_held(self, channels: int, size: Size) -> int:
+        out = self.bytes_out(channels, size)
+        height, width = size
+        odd = height % 2 or width % 2
+        padded = FLOAT_BYTES * channels * (height + 1) * (width + 1) if odd else 0
+        if self.channels_out == 1:  # no first half
+            return padded + out
+        return max(padded + out, 2 * out)  # both halves beside the padded input, then beside their concatenation
+
+    def build(self) -> nn.Module:
+        from natpp.arch.modules import FactorizedConv2d
+
+        return FactorizedConv2d(self.channels_in, self.channels_out)
+
+
+@dataclass(frozen=True)
+class BatchNorm(Layer):
+    """Batch norm with scale and shift."""
+
+    features: int
+
+    @property
+    def params(self) -> int:
+        return 2 * self.features
+
+    def build(self) -> nn.Module:
+        from torch import nn
+
+        return nn.BatchNorm2d(self.features)
+
+
+@dataclass(frozen=True)
+class Pool(Layer):
+    """Pooling that keeps the size (divided by its stride, rounded up); padding is never averaged in."""
+
+    kind: Literal["max", "avg"]
+    kernel: int
+    stride: int = 1
+
+    def size(self, size: Size) -> Size:
+        return halved(size, (self.stride, self.stride))
+
+    def bytes_held(self, channels: int, size: Size) -> int:
+        height, width = size
+        pixels = area(self.size(size))
+        held = FLOAT_BYTES * channels * pixels
+        if self.kind == "max":
+            held += INDEX_BYTES * channels * pixels
+        if self.kernel == 2:
+            bottom, right = (self.stride == 1 or side % 2 for side in size)
+            if bottom or right:
+                held += FLOAT_BYTES * channels * (height + bottom) * (width + right)
+        return held
+
+    def build(self) -> nn.Module:
+        from torch import nn
+
+        from natpp.arch.modules import Pool2x2
+
+        if self.kernel == 2:
+            return Pool2x2(self.kind, self.stride)
+        padding = self.kernel // 2
+        if self.kind == "max":
+            return nn.MaxPool2d(self.kernel, self.stride, padding)
+        return nn.AvgPool2d(self.kernel, self.stride, padding, count_include_pad=False)
+
+
+@dataclass(frozen=True)
+class Zeros(Layer):
+    """Nothing at all: zeros of the output's shape."""
+
+    channels_out: int
+    stride: int = 1
+
+    def channels(self, channels: int) -> int:
+        return self.channels_out
+
+    def size(self, size: Size) -> Size:
+        return halved(size, (self.stride, self.stride))
+
+    def build(self) -> nn.Module:
+        from natpp.arch.modules import Zeros2d
+
+        return Zeros2d(self.channels_out, self.stride)
+
+
+@dataclass(frozen=True)
+class GlobalPool(Layer):
+    """The mean over all pixels, one number a channel."""
+
+    def size(self, size: Size) -> Size:
+        return (1, 1)
+
+    def build(self) -> nn.Module:
+        from natpp.arch.modules import GlobalPool2d
+
+        return GlobalPool2d()
+
+
+@dataclass(frozen=True)
+class Linear(Layer):
+    """Fully connected, with bias; the bias counts as parameters and not as multiply-adds."""
+
+    features_in: int
+    features_out: int
+
+    @property
+    def params(self) -> int:
+        return (self.features_in + 1) * self.features_out
+
+    def madds(self, size: Size) -> int:
+        return self.features_in * self.features_out
+
+    def channels(self, channels: int) -> int:
+        return self.features_out
+
+    def build(self) -> nn.Module:
+        from torch import nn
+
+        return nn.Linear(self.features_in, self.features_out)
+
+
+def area(size: Size) -> int:
+    """Number of pixels."""
+    return size[0] * size[1]
+
+
+def halved(size: Size, stride: Size) -> Size:
+    """The size after a stride, rounded up."""
+    return -(-size[0] // stride[0]), -(-size[1] // stride[1])
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def chain_cost(layers: Chain, size: Size) -> tuple[int, int]:
+    """Parameters and multiply-adds of a chain on one image of this size."""
+    params = madds = 0
+    for layer in layers:
+        params += layer.params
+        madds += layer.madds(size)
+        size = layer.size(size)
+    return params, madds
+
+
+def chain_shape(layers: Iterable[Layer], channels: int, size: Size) -> tuple[int, Size]:
+    """Channels and size after a chain."""
+    for layer in layers:
+        channels, size = layer.channels(channels), layer.size(size)
+    return channels, size
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def chain_memory(layers: Chain, channels: int, size: Size) -> tuple[int, int]:
+    """Most bytes a chain holds at once beyond its input, and the bytes of its output (0 if it is the input)."""
+    peak = held = 0  # held: the running value, where it is not the chain's own input
+    for layer in layers:
+        peak = max(peak, held + layer.bytes_held(channels, size))
+        held = layer.bytes_out(channels, size) if not isinstance(layer, Identity) else held
+        channels, size = layer.channels(channels), layer.size(size)
+    return peak, held
+
+
+def build_chain(layers: Chain) -> nn.Module:
+    """The chain as one flat `nn.Sequential`; a single layer stands alone."""
+    from torch import nn
+
+    modules = [layer.build() for layer in layers]
+    return modules[0] if len(modules) == 1 else nn.Sequential(*modules)

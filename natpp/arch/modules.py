@@ -1,0 +1,68 @@
+"""The few modules that torch does not have: factorized reduction, 2x2 pooling that keeps the size, zeros."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class FactorizedConv2d(nn.Module):
+    """Halves the size: a 1x1 conv of stride 2 on x beside one on x shifted by one pixel."""
+
+    def __init__(self, channels_in: int, channels_out: int):
+        super().__init__()
+        half = channels_out // 2
+        self.conv_1 = nn.Conv2d(channels_in, half, 1, stride=2, bias=False) if half else None
+        self.conv_2 = nn.Conv2d(channels_in, channels_out - half, 1, stride=2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.conv_1 is None:
+            return self.conv_2(_shifted(x))
+        return torch.cat([self.conv_1(x), self.conv_2(_shifted(x))], dim=1)
+
+
+class Pool2x2(nn.Module):
+    """2x2 pooling whose windows start at every pixel (stride 1) or every second one (stride 2).
+
+    Windows over the right and bottom border repeat the last pixel, which for a 2x2 window is the same
+    as leaving the outside out of the maximum or the average.
+    """
+
+    def __init__(self, kind: str, stride: int):
+        super().__init__()
+        self.pool = nn.MaxPool2d(2, stride) if kind == "max" else nn.AvgPool2d(2, stride)
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        bottom, right = (1 if self.stride == 1 else side % 2 for side in x.shape[2:])
+        if bottom or right:
+            x = F.pad(x, (0, right, 0, bottom), mode="replicate")
+        return self.pool(x)
+
+
+class Zeros2d(nn.Module):
+    """Zeros of the shape that a convolution of this stride would give."""
+
+    def __init__(self, channels_out: int, stride: int):
+        super().__init__()
+        self.channels_out = channels_out
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = (-(-side // self.stride) for side in x.shape[2:])
+        return x.new_zeros(x.shape[0], self.channels_out, height, width)
+
+
+class GlobalPool2d(nn.Module):
+    """The mean over all pixels: (batch, channels)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=(2, 3))
+
+
+def _shifted(x: Tensor) -> Tensor:
+    """x without its first row and column; with a zero row and column behind where a side is odd."""
+    if x.shape[2] % 2 or x.shape[3] % 2:
+        x = F.pad(x, (0, 1, 0, 1))
+    return x[:, :, 1:, 1:]

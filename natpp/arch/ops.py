@@ -1,0 +1,170 @@
+"""The operations an edge can carry: the thirteen of the paper, and extras that published cells use.
+
+One entry is one operation: name, family, kernel and its layers at a place. Its module and its cost
+follow from the layers, so adding an operation means adding one entry here (or from outside, with
+`OPS.add`). Convolutions have no bias, as in the published networks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from natpp.arch.layers import (
+    BatchNorm,
+    Chain,
+    Conv,
+    FactorizedConv,
+    Identity,
+    Pool,
+    ReLU,
+    Size,
+    Zeros,
+    build_chain,
+    chain_cost,
+)
+from natpp.errors import SettingError
+from natpp.registry import OPS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an operation stands: channels in and out, stride, size of the feature map it reads."""
+
+    channels_in: int
+    channels_out: int
+    stride: int = 1
+    size: Size = (32, 32)
+
+    def __post_init__(self) -> None:
+        if self.channels_in < 1 or self.channels_out < 1:
+            raise SettingError(f"a place needs at least 1 channel, not {min(self.channels_in, self.channels_out)}")
+        if self.stride not in (1, 2):
+            raise SettingError(f"an operation has stride 1 or 2, not {self.stride}")
+        if min(self.size) < 1:
+            raise SettingError(f"a feature map is at least 1 x 1, not {self.size[0]} x {self.size[1]}")
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operation: its name, its family (what the type order knows), its kernel, its layers at a place."""
+
+    name: str
+    family: str  # conv, sep_conv, dil_conv, pool, skip or null
+    kernel: int  # the longer side; 1 for skip, 0 for null
+    layers: Callable[[Place], Chain]
+    extra: bool = False  # not one of the paper's thirteen: may be kept or left, never chosen
+
+    def cost(self, place: Place) -> tuple[int, int]:
+        """Parameters and multiply-adds at a place."""
+        return _op_cost(self, place)
+
+    def build(self, place: Place) -> nn.Module:
+        """The operation as a module with fresh weights."""
+        return build_chain(self.layers(place))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _op_cost(op: Op, place: Place) -> tuple[int, int]:
+    return chain_cost(op.layers(place), place.size)
+
+
+def input_map(place: Place) -> Chain:
+    """What brings a cell's input to its channels: ReLU, 1x1 conv, BN; a factorized reduction at stride 2."""
+    if place.stride == 2:
+        return ReLU(), FactorizedConv(place.channels_in, place.channels_out), BatchNorm(place.channels_out)
+    return ReLU(), Conv(place.channels_in, place.channels_out), BatchNorm(place.channels_out)
+
+
+def _conv(*kernels: Size) -> Callable[[Place], Chain]:
+    """ReLU, convs one after the other (each takes the stride along its longer sides), BN."""
+
+    def layers(place: Place) -> Chain:
+        convs = []
+        channels = place.channels_in
+        for kernel in kernels:
+            if len(kernels) > 1:  # 1 x k strides along the width, k x 1 along the height
+                stride = tuple(place.stride if side > 1 else 1 for side in kernel)
+            else:
+                stride = (place.stride, place.stride)
+            convs.append(Conv(channels, place.channels_out, kernel, (stride[0], stride[1])))
+            channels = place.channels_out
+        return ReLU(), *convs, BatchNorm(place.channels_out)
+
+    return layers
+
+
+def _separable(kernel: int, *, dilation: int = 1, repeats: int = 1) -> Callable[[Place], Chain]:
+    """(ReLU, depthwise conv, pointwise conv, BN), repeated; the stride is in the first."""
+
+    def layers(place: Place) -> Chain:
+        chain: Chain = ()
+        channels = place.channels_in
+        for repeat in range(repeats):
+            stride = place.stride if repeat == 0 else 1
+            channels_out = place.channels_out if repeat == repeats - 1 else channels
+            chain += (
+                ReLU(),
+                Conv(channels, channels, (kernel, kernel), (stride, stride), dilation, groups=channels),
+                Conv(channels, channels_out),
+                BatchNorm(channels_out),
+            )
+        return chain
+
+    return layers
+
+
+def _pool(kind: str, kernel: int) -> Callable[[Place], Chain]:
+    """Pooling; where the channels differ, a 1x1 conv and BN follow."""
+
+    def layers(place: Place) -> Chain:
+        pool = Pool("max" if kind == "max" else "avg", kernel, place.stride)
+        if place.channels_in == place.channels_out:
+            return (pool,)
+        return pool, Conv(place.channels_in, place.channels_out), BatchNorm(place.channels_out)
+
+    return layers
+
+
+def _skip(place: Place) -> Chain:
+    """Identity; a factorized reduction at stride 2, and a 1x1 conv where the channels differ."""
+    if place.stride == 1 and place.channels_in == place.channels_out:
+        return (Identity(),)
+    return input_map(place)
+
+
+def _null(place: Place) -> Chain:
+    return (Zeros(place.channels_out, place.stride),)
+
+
+for op in (
+    Op("conv_1x1", "conv", 1, _conv((1, 1))),
+    Op("conv_3x3", "conv", 3, _conv((3, 3))),
+    Op("conv_5x5", "conv", 5, _conv((5, 5))),
+    Op("sep_conv_3x3", "sep_conv", 3, _separable(3, repeats=2)),
+    Op("sep_conv_5x5", "sep_conv", 5, _separable(5, repeats=2)),
+    Op("dil_conv_3x3", "dil_conv", 3, _separable(3, dilation=2)),
+    Op("dil_conv_5x5", "dil_conv", 5, _separable(5, dilation=2)),
+    Op("max_pool_3x3", "pool", 3, _pool("max", 3)),
+    Op("max_pool_5x5", "pool", 5, _pool("max", 5)),
+    Op("avg_pool_3x3", "pool", 3, _pool("avg", 3)),
+    Op("avg_pool_5x5", "pool", 5, _pool("avg", 5)),
+    Op("skip_connect", "skip", 1, _skip),
+    Op("null", "null", 0, _null),
+    # Extras. The last two are built alike, as their authors did.
+    Op("sep_conv_7x7", "sep_conv", 7, _separable(7, repeats=2), extra=True),
+    Op("conv_1x3_3x1", "conv", 3, _conv((1, 3), (3, 1)), extra=True),
+    Op("conv_1x7_7x1", "conv", 7, _conv((1, 7), (7, 1)), extra=True),
+    Op("conv_7x1_1x7", "conv", 7, _conv((1, 7), (7, 1)), extra=True),
+    Op("avg_pool_2x2", "pool", 2, _pool("avg", 2), extra=True),
+    Op("max_pool_2x2", "pool", 2, _pool("max", 2), extra=True),
+):
+    OPS.add(op.name, op)
+del op
+
+PAPER_OPS: tuple[str, ...] = tuple(name for name, op in OPS.items() if not op.extra)

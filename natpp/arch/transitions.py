@@ -1,0 +1,190 @@
+"""What an architecture may become: rules, their masks, and a budget that holds for the whole network.
+
+A rule says which operation may replace which at a place. `masks` applies it at the real places of a
+network; under a strict budget a transition must also raise neither parameters nor multiply-adds where
+it stands. That is only a first filter: null → skip can bring dead parts or an input conv to life, and
+a new loose end widens the output. So `within_budget` compares whole networks, and takes changes back
+until the living cost is at most the input's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from natpp.arch.cost import Counts, counts
+from natpp.arch.graph import NUM_INPUTS, Architecture, Edge
+from natpp.arch.layout import CellBlock, Setting, plan
+from natpp.arch.ops import Op, Place
+from natpp.errors import GraphError
+from natpp.registry import OPS, RULES
+
+Mask = NDArray[np.bool_]
+Rule = Callable[[Op, Op, Place], bool]  # whether an operation may become another one at a place
+
+TYPE_ORDER = ("conv", "sep_conv", "dil_conv", "pool")  # rule 1 of the paper, costly to cheap
+
+
+def nat(source: Op, target: Op, place: Place) -> bool:
+    """Keep it, skip it or drop it; skip and null into each other."""
+    return target is source or target.family in ("skip", "null")
+
+
+def two_level(source: Op, target: Op, place: Place) -> bool:
+    """The rule of NAT++: a type no costlier and a kernel no larger; skip and null as in NAT.
+
+    Max and average pooling are one type. From skip and null there is no way back to an operation.
+    """
+    if nat(source, target, place):
+        return True
+    if source.family not in TYPE_ORDER or target.family not in TYPE_ORDER:
+        return False
+    cheaper_type = TYPE_ORDER.index(target.family) >= TYPE_ORDER.index(source.family)  # rule 1
+    return cheaper_type and target.kernel <= source.kernel  # rule 2
+
+
+def cost(source: Op, target: Op, place: Place) -> bool:
+    """Anything that raises neither parameters nor multiply-adds at the place."""
+    return all(after <= before for after, before in zip(target.cost(place), source.cost(place), strict=True))
+
+
+RULES.add("nat", nat)
+RULES.add("nat++", two_level)
+RULES.add("cost", cost)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def allowed(rule: str, place: Place, ops: tuple[str, ...] | None = None) -> Mask:
+    """The transitions a rule allows at a place: (ops, ops), row = before, column = after; read-only.
+
+    Nothing moves to an extra operation. An extra may stay, or move to one of the thirteen that the
+    rule allows and that costs no more at the place.
+    """
+    check = RULES[rule]
+    entries = [OPS[name] for name in ops or tuple(OPS)]
+    table = np.zeros((len(entries), len(entries)), dtype=bool)
+    for row, source in enumerate(entries):
+        for column, target in enumerate(entries):
+            table[row, column] = target is source or (
+                not target.extra
+                and check(source, target, place)
+                and (not source.extra or cost(source, target, place))
+            )
+    table.setflags(write=False)
+    return table
+
+
+def masks(arch: Architecture, rule: str, where: Setting, *, strict: bool = True) -> dict[str, Mask]:
+    """Per cell, which operation every edge may get: (edges, ops), ops in the order of the registry.
+
+    A cell stands in several places of the network; a transition is allowed when it is at all of them.
+    Fixed edges keep what they have.
+    """
+    names = tuple(OPS)
+    rows = {name: row for row, name in enumerate(names)}
+    places = _places(arch, where)
+    found = {}
+    for kind, graph in arch.cells():
+        mask = np.ones((len(graph.edges), len(names)), dtype=bool)
+        for index, edge in enumerate(graph.edges):
+            row = rows[edge.op]
+            for from_input, from_node in places[kind]:
+                place = from_input if edge.source < NUM_INPUTS else from_node
+                mask[index] &= allowed(rule, place)[row]
+                if strict:
+                    mask[index] &= allowed("cost", place)[row]
+            if edge.fixed:
+                mask[index] = np.arange(len(names)) == row
+        found[kind] = mask
+    return found
+
+
+def _places(arch: Architecture, where: Setting) -> dict[str, set[tuple[Place, Place]]]:
+    """The distinct places of each cell in the network: of an edge that reads an input, of one that reads a node."""
+    found: dict[str, set[tuple[Place, Place]]] = {kind: set() for kind, _ in arch.cells()}
+    for block in plan(arch, where).layout.blocks:
+        if isinstance(block, CellBlock):
+            found[block.kind if block.kind in found else "normal"].add((block.from_input, block.from_node))
+    for places in found.values():
+        if not places:  # the network does not use this cell: the rule still holds
+            place = Place(where.channels, where.channels)
+            places.add((place, place))
+    return found
+
+
+class Change(NamedTuple):
+    """One edge that carries another operation than before."""
+
+    cell: str
+    index: int
+    before: Edge
+    after: Edge
+
+
+def changes(before: Architecture, after: Architecture) -> list[Change]:
+    """The edges that differ; the two must be the same graphs but for their operations."""
+    if not same_graphs(before, after):
+        raise GraphError("the two architectures are different graphs: a transformation changes operations only")
+    return list(_changes(before, after))
+
+
+def same_graphs(before: Architecture, after: Architecture) -> bool:
+    """Whether two architectures differ in nothing but operations."""
+    return _topology(before) == _topology(after)
+
+
+def _topology(arch: Architecture) -> list[object]:
+    return [
+        (kind, graph.concat, [(edge.source, edge.target, edge.fixed) for edge in graph.edges])
+        for kind, graph in arch.cells()
+    ]
+
+
+def _changes(before: Architecture, after: Architecture) -> Iterator[Change]:
+    for (kind, old), (_, new) in zip(before.cells(), after.cells(), strict=True):
+        for index, pair in enumerate(zip(old.edges, new.edges, strict=True)):
+            if pair[0].op != pair[1].op:
+                yield Change(kind, index, *pair)
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """An architecture within budget, its counts, and the changes that had to be taken back."""
+
+    arch: Architecture
+    counts: Counts
+    undone: tuple[Change, ...]
+
+
+def within_budget(
+    before: Architecture,
+    after: Architecture,
+    where: Setting,
+    probability: Mapping[str, Sequence[float]] | None = None,
+) -> Repaired:
+    """`after` with as many changes taken back as it needs to cost no more than `before`, alive, in the network.
+
+    The least probable change goes first: `probability` holds one number per edge for each cell; without
+    it, the last edge goes first. Living parameters and living multiply-adds are both at most `before`'s.
+    """
+    limit = counts(before, where)
+    found = changes(before, after)
+    order = sorted(
+        reversed(found), key=lambda change: probability[change.cell][change.index] if probability is not None else 0.0
+    )
+    ops = {kind: list(graph.ops) for kind, graph in after.cells()}
+    undone: list[Change] = []
+    arch = after
+    while True:
+        spent = counts(arch, where)
+        if spent.live_params <= limit.live_params and spent.live_madds <= limit.live_madds:
+            return Repaired(arch, spent, tuple(undone))
+        change = order[len(undone)]
+        undone.append(change)
+        ops[change.cell][change.index] = change.before.op
+        arch = after.with_ops(ops)

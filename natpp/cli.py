@@ -1,0 +1,381 @@
+"""The command line: one subcommand a verb, its flags made from a dataclass.
+
+Wrong input is one line on standard error and exit status 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from natpp import __version__, api
+from natpp.arch.cost import Cost
+from natpp.arch.formats import FORMATS, to_dict, to_genotype
+from natpp.arch.layout import Setting, setting
+from natpp.arch.ops import PAPER_OPS, Place
+from natpp.arch.transitions import allowed
+from natpp.errors import NatppError, SettingError, did_you_mean
+from natpp.files import write_whole
+from natpp.registry import OPS, RULES, ZOO
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from natpp.report.scene import Scene
+
+Arch = Annotated[
+    str, tyro.conf.Positional, tyro.conf.arg(metavar="ARCH", help="a zoo name, a file, '-' or the text itself")
+]
+Output = Annotated[str | None, tyro.conf.arg(name="output", aliases=("-o",), metavar="FILE")]
+Switch = tyro.conf.FlagCreatePairsOff[bool]
+
+
+@dataclass(frozen=True)
+class NetworkFlags:
+    """The network an architecture stands in."""
+
+    network: str = "cifar"
+    """cifar, imagenet or nasbench201"""
+    channels: int | None = None
+    """channels of the first cells; cifar 36, imagenet 48, nasbench201 16"""
+    cells: int | None = None
+    """number of cells; cifar 20, imagenet 14, nasbench201 5 a stage"""
+    classes: int | None = None
+    """number of classes; cifar 10, imagenet 1000, nasbench201 10"""
+    size: int | None = None
+    """height and width of the image; cifar 32, imagenet 224, nasbench201 32"""
+
+    def setting(self) -> Setting:
+        return setting(
+            self.network, channels=self.channels, cells=self.cells, classes=self.classes, size=self.size
+        )
+
+
+@dataclass(frozen=True)
+class Zoo:
+    """List the architectures natpp knows by name: kind, parameters and multiply-adds on CIFAR."""
+
+    json: Switch = False
+    """print JSON, with sources, notes and published figures"""
+
+
+def zoo(flags: Zoo) -> None:
+    entries = [(entry, api.cost(entry.arch)) for entry in ZOO.values()]
+    if flags.json:
+        _print_json({entry.name: _entry_json(entry, found) for entry, found in entries})
+        return
+    table = _table("architecture", "kind", "params", "MAdds", "live params", "live MAdds")
+    for entry, found in entries:
+        numbers = (found.params, found.madds, found.live_params, found.live_madds)
+        table.add_row(entry.name, entry.kind, *(f"{number:,}" for number in numbers))
+    _print(table)
+    for entry, _ in entries:
+        if entry.note:
+            print(f"{entry.name} {entry.note}")
+
+
+@dataclass(frozen=True)
+class Show(NetworkFlags):
+    """Show an architecture: a picture with -o, else its nodes as text."""
+
+    arch: Arch = tyro.MISSING
+    output: Output = None
+    """picture to write, .svg or .png"""
+    against: str | None = None
+    """the architecture it came from: changed edges are marked old → new"""
+    view: str = "cells"
+    """cells, or network: the whole network with shapes and costs (a picture)"""
+
+
+def show(flags: Show) -> None:
+    if flags.view not in ("cells", "network"):
+        raise SettingError(f"unknown view {flags.view!r}. {did_you_mean(flags.view, ('cells', 'network'))}")
+    arch = api.load(flags.arch)
+    against = None if flags.against is None else api.load(flags.against)
+    if flags.output is None:
+        from natpp.report.text import architecture_text
+
+        if flags.view == "network":
+            raise SettingError("the network view is a picture: name a file with -o, such as -o network.svg")
+        print(architecture_text(arch, against))
+        return
+    name = flags.arch if flags.arch in ZOO else ""
+    if flags.view == "network":
+        from natpp.report.draw import network_scene
+
+        if against is not None:
+            raise SettingError("the network view shows one architecture: leave out --against or --view network")
+        picture = network_scene(arch, flags.setting(), name)
+    elif against is None:
+        from natpp.report.draw import architecture_scene
+
+        picture = architecture_scene(arch, name)
+    else:
+        from natpp.report.draw import pair_scene
+
+        before = flags.against if flags.against in ZOO else "before"
+        picture = pair_scene(against, arch, (str(before), name or "after"))
+    _write_picture(flags.output, picture)
+
+
+@dataclass(frozen=True)
+class CostFlags(NetworkFlags):
+    """Count what an architecture costs in a network, to the digit, without building it."""
+
+    arch: Arch = tyro.MISSING
+    latency: Switch = False
+    """also build it and measure the time of a forward pass of one image here"""
+    json: Switch = False
+    """print JSON"""
+
+
+def cost(flags: CostFlags) -> None:
+    where = flags.setting()
+    found = api.cost(
+        flags.arch,
+        where.network,
+        channels=where.channels,
+        cells=where.cells,
+        classes=where.classes,
+        size=where.size,
+        latency=flags.latency,
+    )
+    if flags.json:
+        _print_json(found.to_dict())
+        return
+    print(
+        f"{where.network} network: {where.channels} channels, {where.cells} cells, {where.classes} classes, "
+        f"{where.size} x {where.size} image"
+    )
+    _print(_cost_table(found))
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """List what each operation may become under a rule, and what the operations cost at a place."""
+
+    op: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[OP]", help="one operation; all without it")] = None
+    rule: str = "nat++"
+    """nat, nat++ or cost"""
+    channels: int = 128
+    """channels in and out of the place"""
+    stride: int = 1
+    """stride of the place, 1 or 2"""
+    size: int = 32
+    """height and width of the place"""
+    json: Switch = False
+    """print JSON"""
+    plot: Switch = False
+    """draw the cost of every operation as bars: in the terminal, or as a picture with -o"""
+    output: Output = None
+    """picture to write with --plot, .svg or .png"""
+
+
+def transitions(flags: Transitions) -> None:
+    place = Place(flags.channels, flags.channels, flags.stride, (flags.size, flags.size))
+    if flags.output is not None and not flags.plot:
+        raise SettingError("-o goes with --plot")
+    RULES[flags.rule]  # answers an unknown name
+    if flags.plot:
+        from natpp.report.bars import cost_bars_picture, cost_bars_text
+
+        if flags.output is None:
+            print(cost_bars_text(place))
+        else:
+            write_whole(flags.output, cost_bars_picture(place, _suffix(flags.output)))
+        return
+    names = tuple(OPS)
+    chosen = names if flags.op is None else (OPS[flags.op].name,)
+    table = allowed(flags.rule, place)
+    found = {name: [names[column] for column in table[names.index(name)].nonzero()[0]] for name in chosen}
+    if flags.json:
+        costs = {name: dict(zip(("params", "madds"), OPS[name].cost(place), strict=True)) for name in chosen}
+        _print_json({name: {**costs[name], "transitions": found[name]} for name in chosen})
+        return
+    printed = _table("operation", "params", "MAdds", "may become")
+    for name in chosen:
+        params, madds = OPS[name].cost(place)
+        printed.add_row(name, f"{params:,}", f"{madds:,}", ", ".join(found[name]))
+    print(f"rule {flags.rule}, {flags.channels} channels, stride {flags.stride}, {flags.size} x {flags.size}")
+    _print(printed)
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Write an architecture in another form."""
+
+    arch: Arch
+    to: str
+    """json, genotype or nasbench201"""
+
+
+def convert(flags: Convert) -> None:
+    if flags.to not in FORMATS:
+        raise SettingError(f"unknown form {flags.to!r}. {did_you_mean(flags.to, FORMATS)}")
+    print(FORMATS[flags.to](api.load(flags.arch)))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Draw random architectures as the paper does: sources and operations uniform, null included."""
+
+    nodes: int = 4
+    """intermediate nodes of a cell"""
+    seed: int = 0
+    """seed of the draw"""
+    count: int = 1
+    """how many"""
+    json: Switch = False
+    """print JSON (a list where there are several) instead of a genotype a line"""
+
+
+def sample(flags: Sample) -> None:
+    drawn = api.samples(flags.count, nodes=flags.nodes, seed=flags.seed)
+    if flags.json:
+        _print_json(to_dict(drawn[0]) if flags.count == 1 else [to_dict(arch) for arch in drawn])
+        return
+    for arch in drawn:
+        print(to_genotype(arch))
+
+
+VERBS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
+    "zoo": (Zoo, zoo),
+    "show": (Show, show),
+    "cost": (CostFlags, cost),
+    "transitions": (Transitions, transitions),
+    "convert": (Convert, convert),
+    "sample": (Sample, sample),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the result is the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if not given or given[0] in ("-h", "--help"):
+            print(_overview())
+        elif given[0] == "--version":
+            print(f"natpp {__version__}")
+        elif given[0] not in VERBS:
+            raise SettingError(f"unknown command {given[0]!r}. {did_you_mean(given[0], VERBS)}")
+        else:
+            flags_type, run = VERBS[given[0]]
+            run(_parse(flags_type, given[0], given[1:]))
+        sys.stdout.flush()
+    except NatppError as error:
+        print(f"natpp: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader (head, say) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _overview() -> str:
+    width = max(len(verb) for verb in VERBS)
+    lines = [f"  {verb:<{width}}  {_summary(flags_type)}" for verb, (flags_type, _) in VERBS.items()]
+    return "\n".join(
+        ["natpp, an architecture optimizer for PyTorch", "", "usage: natpp COMMAND [flags]", "", *lines, "",
+         "natpp COMMAND --help tells the flags of a command."]
+    )  # fmt: skip
+
+
+def _summary(flags_type: type[Any]) -> str:
+    return (flags_type.__doc__ or "").splitlines()[0]
+
+
+def _parse(flags_type: type[Any], verb: str, arguments: list[str]) -> Any:
+    """The flags of a verb; what tyro says of wrong ones in a box becomes one line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(flags_type, prog=f"natpp {verb}", description=_summary(flags_type), args=arguments)
+    except SystemExit as stop:
+        if not stop.code:
+            raise SystemExit(0) from None
+        raise SettingError(f"{_one_line(said.getvalue())} (natpp {verb} --help tells the flags)") from None
+
+
+def _one_line(boxed: str) -> str:
+    """The message of a box drawn around several lines, up to its first ruled line."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", boxed)
+    words: list[str] = []
+    for line in plain.splitlines():
+        inner = line.strip().strip("│").strip()
+        if line.lstrip().startswith(("╭", "┌")) or not inner:
+            continue
+        if not inner.strip("─╰╯└┘ "):
+            break
+        words.append(inner)
+    return " ".join(words).rstrip(".") or "wrong flags"
+
+
+def _entry_json(entry: Any, found: Cost) -> dict[str, Any]:
+    return {
+        "kind": entry.kind,
+        "source": entry.source,
+        "optimized_from": entry.optimized_from,
+        "note": entry.note,
+        **found.to_dict(),
+        "published": [vars(row) for row in entry.published],
+    }
+
+
+def _cost_table(found: Cost) -> Table:
+    table = _table("", "alive", "listed")
+    table.add_row("parameters", f"{found.live_params:,}", f"{found.params:,}")
+    table.add_row("multiply-adds", f"{found.live_madds:,}", f"{found.madds:,}")
+    table.add_row("peak memory, bytes", f"{found.peak_memory_bytes:,}", "")
+    if found.latency_ms is not None:
+        table.add_row("latency, ms", f"{found.latency_ms:.2f} ± {found.latency_spread_ms:.2f}", "")
+    return table
+
+
+def _table(*headers: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in headers:
+        number = header.lower().endswith(("params", "madds")) or header in ("alive", "listed")
+        table.add_column(header, justify="right" if number else "left", no_wrap=number)
+    return table
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 140
+    Console(width=width, highlight=False).print(table)
+
+
+def _print_json(data: Any) -> None:
+    print(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def _suffix(path: str) -> str:
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".svg", ".png"):
+        raise SettingError(f"a picture is .svg or .png, not {path!r}")
+    return suffix
+
+
+def _write_picture(path: str, picture: Scene) -> None:
+    from natpp.report.scene import to_png, to_svg
+
+    write_whole(path, to_svg(picture) if _suffix(path) == ".svg" else to_png(picture))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""The errors natpp raises: one line that says what was given, what was expected and what to try."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class NatppError(Exception):
+    """Wrong input. The message is one line for a person; the command line prints it and exits with 2."""
+
+
+class UnknownNameError(NatppError, KeyError):
+    """A name that is in no registry."""
+
+    __str__ = Exception.__str__  # a KeyError would print its message in quotes
+
+
+class FormatError(NatppError):
+    """A text or file that is no architecture in a form natpp reads."""
+
+
+class GraphError(NatppError):
+    """A graph that breaks a promise of its form: a bad source, a missing concat node, a third input."""
+
+
+class SettingError(NatppError):
+    """A setting outside what it may be: 0 channels, an unknown network, an image too small."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence that names the nearest known name, or all of them when none is near."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    return f"Known: {', '.join(names)}."
+
+
+def shortened(text: str, limit: int = 60) -> str:
+    """The text on one line, cut in the middle of nothing: for quoting what was given in a message."""
+    line = " ".join(text.split())
+    return repr(line if len(line) <= limit else line[: limit - 1] + "…")

@@ -1,0 +1,1 @@
+"""Architectures as networks with weights."""

@@ -1,0 +1,139 @@
+"""What any module costs, counted while it runs: parameters, multiply-adds, peak memory, latency."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from natpp.arch.cost import Cost
+from natpp.errors import SettingError
+
+WARM_UP, ROUNDS = 5, 30
+
+
+def module_cost(module: nn.Module, example_input: Any, *, latency: bool = False) -> Cost:
+    """The cost of one forward pass of a module in eval mode, on the device where it and its input are.
+
+    The input is a tensor, a tuple of arguments or a dict of named ones. Multiply-adds are half of what
+    `torch.utils.flop_counter` counts, for the batch that is given.
+    """
+    run = _call(module, example_input)
+    params = sum(parameter.numel() for parameter in module.parameters())
+    with evaluating(module), torch.no_grad():
+        with FlopCounterMode(display=False) as counter:
+            _first(run, module)
+        with PeakMemory(example_input) as memory:
+            run()
+    madds = counter.get_total_flops() // 2
+    cost = Cost(params, madds, params, madds, memory.peak)
+    return with_latency(cost, module, example_input) if latency else cost
+
+
+def with_latency(cost: Cost, module: nn.Module, example_input: Any) -> Cost:
+    """The cost with the measured time of a forward pass: median and interquartile range after a warm-up."""
+    run = _call(module, example_input)
+    synchronize = _synchronizer(example_input)
+    with evaluating(module), torch.no_grad():
+        for _ in range(WARM_UP):
+            run()
+        synchronize()
+        times = []
+        for _ in range(ROUNDS):
+            start = time.perf_counter()
+            run()
+            synchronize()
+            times.append(1000 * (time.perf_counter() - start))
+    low, median, high = statistics.quantiles(times, n=4)
+    return replace(cost, latency_ms=median, latency_spread_ms=high - low)
+
+
+@contextlib.contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """The module in eval mode, and every part of it back in its own mode afterwards."""
+    modes = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes.items():
+            part.training = training
+
+
+class PeakMemory(TorchDispatchMode):
+    """Counts the bytes of tensors that are alive while it is on, starting with the inputs.
+
+    Weights and whatever else was there before do not count; views count once, with what they view.
+    """
+
+    def __init__(self, inputs: Any = ()):
+        super().__init__()
+        self.current = self.peak = 0
+        self._seen: dict[int, weakref.ref[Any]] = {}
+        for leaf in tree_leaves(inputs):
+            self._count(leaf)
+        self._inputs = inputs  # the caller holds them, so they stay counted
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        known = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor) and id(leaf.untyped_storage()) not in known:
+                self._count(leaf)
+        return out
+
+    def _count(self, leaf: Any) -> None:
+        if not isinstance(leaf, Tensor):
+            return
+        storage = leaf.untyped_storage()
+        key = id(storage)
+        if key in self._seen:
+            return
+        size = storage.nbytes()
+        self.current += size
+        self.peak = max(self.peak, self.current)
+
+        def freed(_: Any) -> None:
+            self.current -= size
+            self._seen.pop(key, None)
+
+        self._seen[key] = weakref.ref(storage, freed)
+
+
+def _call(module: nn.Module, example_input: Any) -> Callable[[], Any]:
+    match example_input:
+        case dict():
+            return lambda: module(**example_input)
+        case tuple() | list():
+            return lambda: module(*example_input)
+        case _:
+            return lambda: module(example_input)
+
+
+def _first(run: Callable[[], Any], module: nn.Module) -> None:
+    """Runs the module for the first time, where a wrong example input shows."""
+    try:
+        run()
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SettingError(f"{type(module).__name__} does not run on the example input: {reason}") from error
+
+
+def _synchronizer(example_input: Any) -> Callable[[], None]:
+    devices = {leaf.device for leaf in tree_leaves(example_input) if isinstance(leaf, Tensor)}
+    for device in devices:
+        if device.type == "cuda":
+            return lambda: torch.cuda.synchronize(device)
+        if device.type == "mps":
+            return torch.mps.synchronize
+    return lambda: None

@@ -1,0 +1,231 @@
+"""Networks of any architecture: stem, cells, head, as an `nn.Module` with weights to train.
+
+`Network(plan)` builds what is alive, `Network(plan, prune=False)` everything that is listed; names of
+parameters are the same in both, and so is the function: a node that hears nothing is zero, and an
+edge from it adds nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from natpp.arch.graph import NUM_INPUTS, Architecture, Graph, Liveness
+from natpp.arch.layers import Identity, build_chain
+from natpp.arch.layout import Block, CellBlock, Plan, Setting, plan
+from natpp.arch.memory import last_blocks, last_readers
+from natpp.errors import SettingError
+from natpp.registry import OPS
+
+
+def build_network(
+    arch: Architecture, where: Setting, *, prune: bool = True, auxiliary: bool = False, drop_path: float = 0.0
+) -> Network:
+    """A trainable network of an architecture, with fresh weights."""
+    return Network(plan(arch, where), prune=prune, auxiliary=auxiliary, drop_path=drop_path)
+
+
+class Network(nn.Module):
+    """Images (batch, 3, size, size) to logits (batch, classes).
+
+    With an auxiliary head it returns (logits, auxiliary logits) while training.
+    """
+
+    def __init__(self, planned: Plan, *, prune: bool = True, auxiliary: bool = False, drop_path: float = 0.0):
+        super().__init__()
+        layout = planned.layout
+        self.planned = planned
+        self.blocks = nn.ModuleDict()
+        for index, block in enumerate(layout.blocks):
+            if prune and not planned.live[index]:
+                continue
+            if isinstance(block, CellBlock):
+                graph, liveness = planned.graphs[index], planned.cells[index]
+                assert graph is not None and liveness is not None
+                self.blocks[block.name] = Cell(block, graph, liveness, prune=prune)
+            else:
+                self.blocks[block.name] = Sum(block, hears=planned.hears[block.reads[0]])
+        self.head = build_chain(layout.head)
+        self.auxiliary: AuxiliaryHead | None = None
+        if auxiliary:
+            self.auxiliary = AuxiliaryHead(planned)
+        self._readers = last_blocks(planned) if prune else _all_readers(planned)
+        self.drop_path = drop_path
+
+    @property
+    def drop_path(self) -> float:
+        """Probability of dropping an edge for an image while training; may be set anew at any step."""
+        return self._drop_path
+
+    @drop_path.setter
+    def drop_path(self, probability: float) -> None:
+        if not 0 <= probability < 1:
+            raise SettingError(f"drop_path is {probability}, expected a probability from 0 to below 1")
+        self._drop_path = probability
+        for module in self.blocks.values():
+            if isinstance(module, Cell):
+                module.drop_path = probability
+
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        layout = self.planned.layout
+        values: dict[int, Tensor] = {0: images}
+        extra: Tensor | None = None
+        for index, block in enumerate(layout.blocks):
+            if block.name not in self.blocks:
+                continue
+            values[index + 1] = self.blocks[block.name](*(values.get(value) for value in block.reads))
+            if self.auxiliary is not None and self.training and index + 1 == layout.auxiliary:
+                extra = self.auxiliary(values[index + 1])
+            for value in [value for value in values if value and self._readers.get(value, -1) <= index]:
+                del values[value]
+        if self.planned.hears[-1]:
+            last = values[len(layout.blocks)]
+        else:  # nothing of the image arrives: the output is constant
+            last = images.new_zeros(images.shape[0], layout.width, 1, 1)
+        logits: Tensor = self.head(last)
+        return logits if extra is None else (logits, extra)
+
+
+class Sum(nn.Module):
+    """A stem or a residual block: the sum of its branches."""
+
+    def __init__(self, block: Block, *, hears: bool):
+        super().__init__()
+        self.branches = nn.ModuleList(build_chain(chain) for chain in block.branches)
+        self.hears = hears  # else its value is zero by definition, whatever its batch norms add
+
+    def forward(self, x: Tensor) -> Tensor:
+        total: Tensor = self.branches[0](x)
+        for branch in list(self.branches)[1:]:
+            total = total + branch(x)
+        return total if self.hears else torch.zeros_like(total)
+
+
+class Cell(nn.Module):
+    """A cell at its place: the two values it reads to its concatenated output."""
+
+    def __init__(self, block: CellBlock, graph: Graph, liveness: Liveness, *, prune: bool):
+        super().__init__()
+        self.block = block
+        self.graph = graph
+        self.hears = liveness.hears
+        self.prune = prune
+        self.drop_path = 0.0
+        self.inputs = nn.ModuleDict(
+            {str(node): build_chain(block.inputs[node]) for node in range(NUM_INPUTS) if _kept(liveness.inputs[node], prune)}
+        )
+        self.edges = nn.ModuleDict()
+        for index, edge in enumerate(graph.edges):
+            if not edge.is_null and _kept(liveness.live[index], prune):
+                self.edges[str(index)] = OPS[edge.op].build(block.place(edge.source))
+        readers = last_readers(graph, liveness) if prune else {}
+        self._freed = [
+            [state for state in range(node) if prune and readers.get(state, -1) <= node]
+            for node in range(graph.num_nodes)
+        ]
+
+    def forward(self, older: Tensor | None, newer: Tensor | None) -> Tensor:
+        states: list[Tensor | None] = [None] * self.graph.num_nodes
+        for node, value in enumerate((older, newer)):
+            if str(node) in self.inputs:
+                mapped = self.inputs[str(node)](value)
+                states[node] = mapped if self.hears[node] else torch.zeros_like(mapped)
+                del mapped
+        for node in range(NUM_INPUTS, self.graph.num_nodes):
+            states[node] = self._node(node, states)
+            for freed in self._freed[node]:
+                states[freed] = None
+        return self._output(states)
+
+    def _node(self, node: int, states: list[Tensor | None]) -> Tensor | None:
+        """The sum of what arrives at a node; None where nothing does and nobody needs the zeros."""
+        total: Tensor | None = None
+        for index in self.graph.into(node):
+            if str(index) in self.edges:
+                total = self._added(total, index, states)
+        if total is None and not self.prune:
+            source = states[0]
+            assert source is not None
+            stride = self.block.stride
+            height, width = (-(-side // stride) for side in source.shape[2:])
+            return source.new_zeros(source.shape[0], self.block.channels, height, width)
+        return total
+
+    def _added(self, total: Tensor | None, index: int, states: list[Tensor | None]) -> Tensor | None:
+        source = self.graph.edges[index].source
+        op = self.edges[str(index)]
+        result: Tensor = op(states[source])
+        if not self.hears[source]:
+            return total
+        if self.training and self.drop_path > 0 and not isinstance(op, nn.Identity):
+            result = dropped(result, self.drop_path)
+        return result if total is None else total + result
+
+    def _output(self, states: list[Tensor | None]) -> Tensor:
+        outputs = self.graph.outputs
+        heard = [state for state in (states[node] for node in outputs) if state is not None]
+        if len(outputs) == 1:
+            return heard[0]
+        if len(heard) == len(outputs):
+            return torch.cat(heard, dim=1)
+        zeros = torch.zeros_like(heard[0])  # a node that hears nothing keeps its place
+        whole = [zeros if state is None else state for state in (states[node] for node in outputs)]
+        return torch.cat(whole, dim=1)
+
+
+class AuxiliaryHead(nn.Module):
+    """The published second classifier on the features after the second reduction, for training only."""
+
+    def __init__(self, planned: Plan):
+        super().__init__()
+        layout = planned.layout
+        if layout.auxiliary is None:
+            raise SettingError(f"the {layout.setting.network} network has no auxiliary head. Leave it out")
+        if not planned.live[layout.auxiliary - 1]:
+            raise SettingError("nothing living reaches the auxiliary head. Leave it out")
+        block = layout.blocks[layout.auxiliary - 1]
+        self.stride = 3 if layout.setting.network == "cifar" else 2
+        self._check(block.size_out, layout.setting.size)
+        self.features = nn.Sequential(
+            nn.ReLU(),
+            nn.AvgPool2d(5, stride=self.stride, count_include_pad=False),
+            nn.Conv2d(block.channels_out, 128, 1, bias=False),
+            nn.BatchNorm2d(128),
+            nn.ReLU(),
+            nn.Conv2d(128, 768, 2, bias=False),
+            nn.BatchNorm2d(768),
+            nn.ReLU(),
+        )
+        self.classifier = nn.Linear(768, layout.setting.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check((x.shape[2], x.shape[3]), None)
+        logits: Tensor = self.classifier(self.features(x).flatten(1))
+        return logits
+
+    def _check(self, size: tuple[int, int], image: int | None) -> None:
+        largest = 5 + 2 * self.stride - 1
+        if not all(5 + self.stride <= side <= largest for side in size):
+            given = f"images of {image} x {image} give it" if image else "it was given"
+            raise SettingError(
+                f"the auxiliary head reads features of {5 + self.stride} to {largest} pixels a side, "
+                f"but {given} {size[0]} x {size[1]}. Leave it out or change the image size"
+            )
+
+
+def dropped(x: Tensor, probability: float) -> Tensor:
+    """x with whole images zeroed with this probability, the others scaled up so that the mean stays."""
+    keep = 1 - probability
+    mask = x.new_empty(x.shape[0], 1, 1, 1).bernoulli_(keep)
+    return x / keep * mask
+
+
+def _kept(alive: bool, prune: bool) -> bool:
+    return alive or not prune
+
+
+def _all_readers(planned: Plan) -> dict[int, int]:
+    readers = {}
+    for index, block in enumerate(planned.layout.blocks):
+        readers |= dict.fromkeys(block.reads, index)
+    return readers | {len(planned.layout.blocks): len(planned.layout.blocks)}

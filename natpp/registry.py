@@ -1,0 +1,64 @@
+"""Named things that can be added from outside: operations, rules, networks, architectures.
+
+The rooms fill their registries when they are imported; `import natpp` imports them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from natpp.errors import NatppError, UnknownNameError, did_you_mean, shortened
+
+if TYPE_CHECKING:
+    from natpp.arch.layout import Skeleton
+    from natpp.arch.ops import Op
+    from natpp.arch.transitions import Rule
+    from natpp.zoo import Entry
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T]):
+    """A dict in order of registration that answers an unknown name with the nearest known one."""
+
+    def __init__(self, kind: str):
+        self.kind = kind  # what one entry is, for messages: "operation"
+        self._entries: dict[str, T] = {}
+
+    def add(self, name: str, entry: T) -> T:
+        """Register an entry under a new name."""
+        if name in self._entries:
+            raise NatppError(f"there is already a {self.kind} named {name!r}. Choose another name.")
+        self._entries[name] = entry
+        return entry
+
+    def remove(self, name: str) -> T:
+        """Take an entry out again."""
+        entry = self[name]
+        del self._entries[name]
+        return entry
+
+    def __getitem__(self, name: str) -> T:
+        try:
+            return self._entries[name]
+        except (KeyError, TypeError):
+            given = str(name)
+            raise UnknownNameError(
+                f"unknown {self.kind} {shortened(given)}. {did_you_mean(given, self._entries)}"
+            ) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+OPS: Registry[Op] = Registry("operation")
+RULES: Registry[Rule] = Registry("rule")
+NETWORKS: Registry[Skeleton] = Registry("network")
+ZOO: Registry[Entry] = Registry("architecture")

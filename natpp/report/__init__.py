@@ -1,0 +1,1 @@
+"""What a person sees: pictures and text."""

@@ -1,0 +1,188 @@
+"""Pictures of architectures: a cell, a pair before and after, and the network it stands in.
+
+Inputs are green, nodes blue, the output yellow. A changed edge is red and says old → new; a null edge
+is dashed grey; an edge that is dead all the same is grey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+
+from natpp.arch.cost import cost_of, counts
+from natpp.arch.graph import NUM_INPUTS, Architecture, Graph
+from natpp.arch.layers import chain_cost
+from natpp.arch.layout import CellBlock, Setting, plan
+from natpp.arch.transitions import same_graphs
+from natpp.report.layered import Item, Vertex, layered
+from natpp.report.scene import Box, Curve, Scene, Shape, Text, beside, stacked, text_width
+
+GREEN, BLUE, YELLOW = ("#d9f2d9", "#4a9c4a"), ("#dbe9fb", "#4a7bc0"), ("#fdf3c4", "#c9a227")
+RED, GREY, DARK, LINE = "#c62828", "#9a9a9a", "#222222", "#777777"
+TITLES = {"normal": "normal cell", "reduce": "reduction cell"}
+LABEL_HEIGHT, NODE = 22, 34
+
+
+def architecture_scene(arch: Architecture, name: str = "") -> Scene:
+    """All cells of an architecture, one below the other."""
+    return _sheet(name, [_titled(TITLES[kind], cell_scene(graph)) for kind, graph in arch.cells()])
+
+
+def pair_scene(before: Architecture, after: Architecture, names: tuple[str, str] = ("before", "after")) -> Scene:
+    """Before and after, cell by cell, side by side; changed edges are red in the second."""
+    if not same_graphs(before, after):
+        columns = [
+            stacked(_titled(f"{name}: {TITLES[kind]}", cell_scene(graph)) for kind, graph in arch.cells())
+            for name, arch in zip(names, (before, after), strict=True)
+        ]
+        return _sheet("The two are different graphs, so no change is marked.", [beside(columns)])
+    left, right = [], []
+    for (kind, old), (_, new) in zip(before.cells(), after.cells(), strict=True):
+        widths = {index: text_width(label) for index, label in enumerate(_labels(new, old))}
+        left.append(_titled(f"{names[0]}: {TITLES[kind]}", cell_scene(old, widths=widths)))
+        right.append(_titled(f"{names[1]}: {TITLES[kind]}", cell_scene(new, before=old)))
+    return _sheet("", [beside([stacked(left), stacked(right)])])
+
+
+def network_scene(arch: Architecture, where: Setting, name: str = "") -> Scene:
+    """The network from image to logits with the cost of every part, and its cells without what is dead."""
+    cells = [_titled(f"{TITLES[kind]}, living parts", cell_scene(graph, dead=False)) for kind, graph in arch.cells()]
+    title = f"{name}: {where.network} network" if name else f"{where.network} network"
+    return _sheet(title, [beside([_blocks_scene(arch, where), stacked(cells)], gap=48)])
+
+
+def cell_scene(
+    graph: Graph,
+    *,
+    before: Graph | None = None,
+    dead: bool = True,
+    widths: Mapping[int, float] | None = None,
+) -> Scene:
+    """One cell. `before` marks changes against it, `dead=False` leaves dead edges out.
+
+    `widths` gives labels at least that much room, so that two drawings of one graph agree.
+    """
+    live = graph.liveness().live
+    drawn = [index for index in range(len(graph.edges)) if dead or live[index]]
+    labels = _labels(graph, before)
+    depth = [0] * graph.num_nodes
+    for index in drawn:
+        edge = graph.edges[index]
+        depth[edge.target] = max(depth[edge.target], depth[edge.source] + 1)
+    depth = [max(level, 1) if node >= NUM_INPUTS else 0 for node, level in enumerate(depth)]
+    shown = {*range(NUM_INPUTS, graph.num_nodes)} if dead else _shown(graph, drawn)
+    items: dict[Vertex, Item] = {}
+    for node in [*range(NUM_INPUTS), *sorted(shown)]:
+        text = _node_text(node)
+        items["node", node] = Item(2 * depth[node], max(NODE, text_width(text) + 14), NODE - 6)
+    for index in drawn:
+        width = max(text_width(labels[index]), (widths or {}).get(index, 0)) + 14
+        items["edge", index] = Item(2 * depth[graph.edges[index].target] - 1, width, LABEL_HEIGHT)
+    items["output"] = Item(2 * max(depth) + 1, text_width("output") + 16, NODE - 6)
+    edges: list[tuple[Vertex, Vertex]] = []
+    for index in drawn:
+        edge = graph.edges[index]
+        edges += [(("node", edge.source), ("edge", index)), (("edge", index), ("node", edge.target))]
+    edges += [(("node", node), "output") for node in graph.outputs if node in shown]
+    placed = layered(items, edges)
+
+    shapes: list[Shape] = []
+    for number, line in enumerate(placed.lines):
+        ends = number >= 2 * len(drawn)
+        index = drawn[number // 2] if not ends else -1
+        color = LINE if ends else _color(graph, index, before, live)
+        dashed = not ends and graph.edges[index].is_null
+        width = 2.0 if color == RED else 1.4
+        shapes.append(Curve(line, color, width, dashed, arrow=ends or number % 2 == 1))
+    for vertex, (x, y) in placed.centres.items():
+        item = items[vertex]
+        if vertex == "output":
+            shapes.append(Box(x, y, item.width, item.height, "output", *YELLOW))
+        elif vertex[0] == "node":  # type: ignore[index]
+            node = vertex[1]  # type: ignore[index]
+            shapes.append(Box(x, y, item.width, item.height, _node_text(node), *(GREEN if node < NUM_INPUTS else BLUE)))
+        else:
+            index = vertex[1]  # type: ignore[index]
+            color = _color(graph, index, before, live)
+            text_color = DARK if color == LINE else color
+            width = text_width(labels[index]) + 14
+            shapes.append(Box(x, y, width, item.height, labels[index], "#ffffff", color, text_color, radius=11))
+            if width < item.width:  # the line reaches from the column's room to the label
+                gap = (item.width - width) / 2
+                dashed = graph.edges[index].is_null
+                shapes += [
+                    Curve(((x - width / 2 - gap, y), (x - width / 2, y)), color, 1.4, dashed),
+                    Curve(((x + width / 2, y), (x + width / 2 + gap, y)), color, 1.4, dashed),
+                ]
+    return Scene(placed.width, placed.height, tuple(shapes))
+
+
+def _blocks_scene(arch: Architecture, where: Setting) -> Scene:
+    """Stem, cells and head in order, like ones together, with shapes and living costs."""
+    planned = plan(arch, where)
+    layout = planned.layout
+    rows: list[tuple[str, str, tuple[str, str]]] = [
+        ("image", f"3 channels, {where.size} × {where.size}", GREEN),
+    ]
+    keyed = [
+        (block.kind if isinstance(block, CellBlock) else block.name, block.channels_out, block.size_out, alive)
+        for block, alive in zip(layout.blocks, planned.live, strict=True)
+    ]
+    for (kind, channels, size, alive), group in groupby(keyed):
+        count = len(list(group))
+        text = TITLES.get(kind, kind.replace("_", " "))
+        text = f"{count} × {text}" if count > 1 else text
+        shape = f"{channels} channels, {size[0]} × {size[1]}" + ("" if alive else ", dead")
+        rows.append((text, shape, BLUE if kind in TITLES else ("#ffffff", LINE)))
+    params, _ = chain_cost(layout.head, layout.blocks[-1].size_out)
+    rows.append(("classifier", f"{where.classes} classes, {params:,} parameters", YELLOW))
+    step, box_width = 46, max(text_width(text) for text, _, _ in rows) + 28
+    shapes: list[Shape] = []
+    for row, (text, note, colors) in enumerate(rows):
+        y = 16 + row * step
+        shapes.append(Box(box_width / 2, y, box_width, 28, text, *colors))
+        shapes.append(Text(box_width + 12, y, note, "#555555"))
+        if row:
+            x = box_width / 2
+            shapes.append(Curve(((x, y - step + 14), (x, y - 14)), LINE))
+    total = counts(arch, where)
+    height = 16 + len(rows) * step
+    living = f"alive: {total.live_params:,} parameters, {total.live_madds:,} MAdds"
+    listed = f"listed: {total.params:,} parameters, {total.madds:,} MAdds"
+    memory = f"peak memory: {cost_of(arch, where).peak_memory_bytes:,} bytes"
+    shapes += [Text(0, height + 20 * line, text) for line, text in enumerate((living, listed, memory))]
+    width = max(box_width + 12 + max(text_width(note) for _, note, _ in rows), text_width(living), text_width(listed))
+    return Scene(width, height + 52, tuple(shapes))
+
+
+def _labels(graph: Graph, before: Graph | None) -> list[str]:
+    if before is None:
+        return list(graph.ops)
+    return [new if old == new else f"{old} → {new}" for old, new in zip(before.ops, graph.ops, strict=True)]
+
+
+def _shown(graph: Graph, drawn: list[int]) -> set[int]:
+    """The nodes that a living edge reaches, and those the output lists."""
+    return {graph.edges[index].target for index in drawn} | set(graph.outputs)
+
+
+def _color(graph: Graph, index: int, before: Graph | None, live: tuple[bool, ...]) -> str:
+    if before is not None and before.ops[index] != graph.ops[index]:
+        return RED
+    return LINE if live[index] else GREY
+
+
+def _node_text(node: int) -> str:
+    return f"input {node}" if node < NUM_INPUTS else str(node)
+
+
+def _titled(title: str, scene: Scene) -> Scene:
+    heading = Scene(text_width(title, 14), 24, (Text(0, 10, title, font=14, bold=True),))
+    return stacked([heading, scene], gap=6)
+
+
+def _sheet(title: str, scenes: list[Scene], margin: float = 20) -> Scene:
+    if title:
+        scenes = [Scene(text_width(title, 16), 26, (Text(0, 12, title, font=16, bold=True),)), *scenes]
+    whole = stacked(scenes, gap=24)
+    return Scene(whole.width + 2 * margin, whole.height + 2 * margin, whole.moved(margin, margin))

@@ -1,0 +1,165 @@
+"""A layered drawing of a graph, left to right: which column and row everything gets.
+
+Vertices stand in columns; an edge that spans several columns keeps a free row in each it passes, so
+no line runs through a label. Rows are ordered to avoid crossings (barycentres, swept both ways) and
+then moved as near to their neighbours as the order and the spacing allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+SWEEPS = 24
+Vertex = Hashable
+
+
+@dataclass(frozen=True)
+class Item:
+    """A vertex: its column, and the room it takes."""
+
+    column: int
+    width: float
+    height: float
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where everything goes: centres of vertices, and for every edge the points its line runs through."""
+
+    centres: dict[Vertex, tuple[float, float]]
+    lines: list[tuple[tuple[float, float], ...]]
+    width: float
+    height: float
+
+
+def layered(
+    items: Mapping[Vertex, Item],
+    edges: Sequence[tuple[Vertex, Vertex]],
+    *,
+    column_gap: float = 34,
+    row_gap: float = 10,
+    passing: float = 8,
+) -> Placed:
+    """Places vertices and edges; every edge leads to a later column. `passing` is the room of a passing line."""
+    full: dict[Vertex, Item] = dict(items)
+    chains: list[list[Vertex]] = []
+    for number, (start, end) in enumerate(edges):
+        chain = [start]
+        for column in range(items[start].column + 1, items[end].column):
+            bend = ("bend", number, column)
+            full[bend] = Item(column, 0, passing)
+            chain.append(bend)
+        chains.append([*chain, end])
+    columns: list[list[Vertex]] = [[] for _ in range(1 + max(item.column for item in items.values()))]
+    for vertex, item in full.items():
+        columns[item.column].append(vertex)
+    before: dict[Vertex, list[Vertex]] = {vertex: [] for vertex in full}
+    after: dict[Vertex, list[Vertex]] = {vertex: [] for vertex in full}
+    for chain in chains:
+        for left, right in zip(chain, chain[1:], strict=False):
+            after[left].append(right)
+            before[right].append(left)
+    columns = _ordered(columns, before, after)
+    rows = _rows(columns, full, before, after, row_gap)
+
+    lefts, x = [], 0.0
+    widths = [max((full[vertex].width for vertex in column), default=0) for column in columns]
+    for width in widths:
+        lefts.append(x)
+        x += width + column_gap
+    centres = {vertex: (lefts[item.column] + widths[item.column] / 2, rows[vertex]) for vertex, item in full.items()}
+    lines = []
+    for chain in chains:
+        points: list[tuple[float, float]] = []
+        for vertex in chain:
+            column, (centre, y) = full[vertex].column, centres[vertex]
+            left, right, half = lefts[column], lefts[column] + widths[column], full[vertex].width / 2
+            if vertex is not chain[0]:
+                points.append((left, y))
+                if vertex is chain[-1]:
+                    points.append((centre - half, y))
+            if vertex is not chain[-1]:
+                if vertex is chain[0]:
+                    points.append((centre + half, y))
+                points.append((right, y))
+        lines.append(tuple(points))
+    height = max(rows[vertex] + item.height / 2 for vertex, item in full.items())
+    return Placed({vertex: centres[vertex] for vertex in items}, lines, x - column_gap, height)
+
+
+def _ordered(
+    columns: list[list[Vertex]], before: dict[Vertex, list[Vertex]], after: dict[Vertex, list[Vertex]]
+) -> list[list[Vertex]]:
+    """The order of rows with the fewest crossings seen over some sweeps."""
+    best, fewest = columns, _crossings(columns, after)
+    current = columns
+    for sweep in range(SWEEPS):
+        forward = sweep % 2 == 0
+        neighbours = before if forward else after
+        current = [list(column) for column in current]
+        places = {vertex: float(row) for column in current for row, vertex in enumerate(column)}
+        for column in current if forward else reversed(current):
+            keys = {}
+            for vertex in column:
+                near = [places[other] for other in neighbours[vertex]]
+                keys[vertex] = sum(near) / len(near) if near else places[vertex]
+            column.sort(key=lambda vertex: keys[vertex])  # noqa: B023
+            places.update({vertex: float(row) for row, vertex in enumerate(column)})
+        crossings = _crossings(current, after)
+        if crossings < fewest:
+            best, fewest = current, crossings
+    return best
+
+
+def _crossings(columns: list[list[Vertex]], after: dict[Vertex, list[Vertex]]) -> int:
+    places = {vertex: row for column in columns for row, vertex in enumerate(column)}
+    total = 0
+    for column in columns:
+        ends = [(row, places[other]) for row, vertex in enumerate(column) for other in after[vertex]]
+        total += sum(a < c and b > d for a, b in ends for c, d in ends)
+    return total
+
+
+def _rows(
+    columns: list[list[Vertex]],
+    items: dict[Vertex, Item],
+    before: dict[Vertex, list[Vertex]],
+    after: dict[Vertex, list[Vertex]],
+    gap: float,
+) -> dict[Vertex, float]:
+    """Centres of rows: near their neighbours, in order, never closer than their heights allow."""
+    rows: dict[Vertex, float] = {}
+    for column in columns:
+        y = 0.0
+        for vertex in column:
+            rows[vertex] = y + items[vertex].height / 2
+            y += items[vertex].height + gap
+        for vertex in column:
+            rows[vertex] -= y / 2
+    for sweep in range(SWEEPS):
+        for column in columns if sweep % 2 == 0 else reversed(columns):
+            wanted = []
+            for vertex in column:
+                near = [rows[other] for other in before[vertex] + after[vertex]]
+                wanted.append(sum(near) / len(near) if near else rows[vertex])
+            distances = [0.0]
+            for upper, lower in zip(column, column[1:], strict=False):
+                distances.append(distances[-1] + (items[upper].height + items[lower].height) / 2 + gap)
+            free = _nondecreasing([want - distance for want, distance in zip(wanted, distances, strict=True)])
+            for vertex, base, distance in zip(column, free, distances, strict=True):
+                rows[vertex] = base + distance
+    top = min(rows[vertex] - items[vertex].height / 2 for vertex in rows)
+    return {vertex: row - top for vertex, row in rows.items()}
+
+
+def _nondecreasing(values: list[float]) -> list[float]:
+    """The nearest nondecreasing sequence in the sense of least squares (pooling adjacent violators)."""
+    pools: list[tuple[float, int]] = []  # mean, count
+    for value in values:
+        mean, count = value, 1
+        while pools and pools[-1][0] > mean:
+            other, more = pools.pop()
+            mean, count = (mean * count + other * more) / (count + more), count + more
+        pools.append((mean, count))
+    return [mean for mean, count in pools for _ in range(count)]

@@ -1,0 +1,211 @@
+"""A picture as a list of shapes, written as SVG by hand or as PNG through matplotlib: no system package."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from xml.sax.saxutils import escape, quoteattr
+
+FONT = "DejaVu Sans, Verdana, Geneva, sans-serif"
+CHARACTER = 0.63  # width of a character, in font sizes; on the safe side for the fonts above
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rounded rectangle around its centre, with one line of text in it."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    text: str = ""
+    fill: str = "#ffffff"
+    stroke: str = "#666666"
+    color: str = "#222222"
+    radius: float = 6
+    font: float = 12
+
+    def moved(self, dx: float, dy: float) -> Box:
+        return replace(self, x=self.x + dx, y=self.y + dy)
+
+
+@dataclass(frozen=True)
+class Text:
+    """One line of text; `x` is its start, middle or end, `y` its middle."""
+
+    x: float
+    y: float
+    text: str
+    color: str = "#222222"
+    font: float = 12
+    anchor: str = "start"
+    bold: bool = False
+
+    def moved(self, dx: float, dy: float) -> Text:
+        return replace(self, x=self.x + dx, y=self.y + dy)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line through points, bending with level ends between them, with an arrow head at its end if wanted."""
+
+    points: tuple[Point, ...]
+    stroke: str = "#888888"
+    width: float = 1.4
+    dashed: bool = False
+    arrow: bool = False
+
+    def moved(self, dx: float, dy: float) -> Curve:
+        return replace(self, points=tuple((x + dx, y + dy) for x, y in self.points))
+
+
+Shape = Box | Text | Curve
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Shapes on a sheet of this width and height, later ones on top."""
+
+    width: float
+    height: float
+    shapes: tuple[Shape, ...]
+
+    def moved(self, dx: float, dy: float) -> tuple[Shape, ...]:
+        """The shapes, shifted."""
+        return tuple(shape.moved(dx, dy) for shape in self.shapes)
+
+
+def text_width(text: str, font: float = 12) -> float:
+    """Room that a line of text needs at most."""
+    return CHARACTER * font * len(text)
+
+
+def stacked(scenes: Iterable[Scene], gap: float = 16) -> Scene:
+    """Scenes one below the other."""
+    shapes: list[Shape] = []
+    width = height = 0.0
+    for scene in scenes:
+        height += gap if shapes else 0
+        shapes += scene.moved(0, height)
+        height += scene.height
+        width = max(width, scene.width)
+    return Scene(width, height, tuple(shapes))
+
+
+def beside(scenes: Iterable[Scene], gap: float = 24) -> Scene:
+    """Scenes one beside the other."""
+    shapes: list[Shape] = []
+    width = height = 0.0
+    for scene in scenes:
+        width += gap if shapes else 0
+        shapes += scene.moved(width, 0)
+        width += scene.width
+        height = max(height, scene.height)
+    return Scene(width, height, tuple(shapes))
+
+
+def to_svg(scene: Scene) -> str:
+    """The scene as a self-contained SVG document."""
+    width, height = round(scene.width), round(scene.height)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family={quoteattr(FONT)}>',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+    ]
+    for shape in scene.shapes:
+        match shape:
+            case Box():
+                left, top = shape.x - shape.width / 2, shape.y - shape.height / 2
+                parts.append(
+                    f'<rect x="{left:.1f}" y="{top:.1f}" width="{shape.width:.1f}" height="{shape.height:.1f}" '
+                    f'rx="{shape.radius:g}" fill="{shape.fill}" stroke="{shape.stroke}"/>'
+                )
+                if shape.text:
+                    middle = Text(shape.x, shape.y, shape.text, shape.color, shape.font, "middle")
+                    parts.append(_svg_text(middle))
+            case Text():
+                parts.append(_svg_text(shape))
+            case Curve():
+                (x, y), *rest = shape.points
+                path = f"M{x:.1f} {y:.1f}"
+                for (x0, y0), (x1, y1) in zip(shape.points, rest, strict=False):
+                    if y0 == y1:
+                        path += f" L{x1:.1f} {y1:.1f}"
+                    else:
+                        middle_x = (x0 + x1) / 2
+                        path += f" C{middle_x:.1f} {y0:.1f} {middle_x:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"
+                dashes = ' stroke-dasharray="5 4"' if shape.dashed else ""
+                parts.append(f'<path d="{path}" fill="none" stroke="{shape.stroke}" stroke-width="{shape.width:g}"{dashes}/>')
+                if shape.arrow:
+                    corners = " ".join(f"{px:.1f},{py:.1f}" for px, py in _arrow(shape.points[-1]))
+                    parts.append(f'<polygon points="{corners}" fill="{shape.stroke}"/>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def to_png(scene: Scene, scale: float = 2.0) -> bytes:
+    """The scene as a PNG file, `scale` pixels for each unit."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patches import FancyBboxPatch, PathPatch, Polygon
+    from matplotlib.path import Path
+
+    figure = Figure(figsize=(scene.width / 100, scene.height / 100), dpi=100 * scale, facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(0, scene.width)
+    axes.set_ylim(scene.height, 0)
+    axes.axis("off")
+    for order, shape in enumerate(scene.shapes):
+        match shape:
+            case Box():
+                left, top = shape.x - shape.width / 2, shape.y - shape.height / 2
+                style = f"round,pad=0,rounding_size={min(shape.radius, shape.height / 2)}"
+                patch = FancyBboxPatch(
+                    (left, top), shape.width, shape.height, boxstyle=style, facecolor=shape.fill,
+                    edgecolor=shape.stroke, linewidth=0.8, zorder=order,
+                )  # fmt: skip
+                axes.add_patch(patch)
+                if shape.text:
+                    axes.text(
+                        shape.x, shape.y, shape.text, color=shape.color, fontsize=shape.font * 0.72,
+                        ha="center", va="center_baseline", zorder=order,
+                    )  # fmt: skip
+            case Text():
+                align = {"start": "left", "middle": "center", "end": "right"}[shape.anchor]
+                axes.text(
+                    shape.x, shape.y, shape.text, color=shape.color, fontsize=shape.font * 0.72, ha=align,
+                    va="center_baseline", weight="bold" if shape.bold else "normal", zorder=order,
+                )  # fmt: skip
+            case Curve():
+                vertices, codes = [shape.points[0]], [Path.MOVETO]
+                for (x0, y0), (x1, y1) in zip(shape.points, shape.points[1:], strict=False):
+                    middle_x = (x0 + x1) / 2
+                    vertices += [(middle_x, y0), (middle_x, y1), (x1, y1)]
+                    codes += [Path.CURVE4] * 3
+                style_ = (0, (4, 3)) if shape.dashed else "solid"
+                axes.add_patch(
+                    PathPatch(
+                        Path(vertices, codes), fill=False, edgecolor=shape.stroke, linewidth=shape.width * 0.72,
+                        linestyle=style_, zorder=order,
+                    )  # fmt: skip
+                )
+                if shape.arrow:
+                    axes.add_patch(Polygon(_arrow(shape.points[-1]), color=shape.stroke, zorder=order, linewidth=0))
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def _svg_text(text: Text) -> str:
+    weight = ' font-weight="bold"' if text.bold else ""
+    return (
+        f'<text x="{text.x:.1f}" y="{text.y:.1f}" dy="0.35em" font-size="{text.font:g}" text-anchor="{text.anchor}" '
+        f'fill="{text.color}"{weight}>{escape(text.text)}</text>'
+    )
+
+
+def _arrow(tip: Point) -> list[Point]:
+    x, y = tip
+    return [(x, y), (x - 7, y - 3.5), (x - 7, y + 3.5)]

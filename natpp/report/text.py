@@ -1,0 +1,52 @@
+"""An architecture as lines in a terminal."""
+
+from __future__ import annotations
+
+from natpp.arch.graph import Architecture, Edge, Graph
+from natpp.arch.transitions import changes, same_graphs
+from natpp.report.draw import TITLES
+
+
+def architecture_text(arch: Architecture, against: Architecture | None = None) -> str:
+    """One line a node: what it adds up; changes against another architecture as old → new."""
+    comparable = against is not None and same_graphs(against, arch)
+    lines = []
+    for kind, graph in arch.cells():
+        before = against.graph(kind) if against is not None and comparable else None
+        lines += [_heading(kind, graph), *_nodes(graph, before), ""]
+    if against is not None:
+        if comparable:
+            count = len(changes(against, arch))
+            lines.append(f"{count} edge{'' if count == 1 else 's'} changed")
+        else:
+            lines.append("The two are different graphs, so no change is marked.")
+    return "\n".join(lines).rstrip()
+
+
+def _heading(kind: str, graph: Graph) -> str:
+    nodes = ", ".join(map(str, graph.outputs))
+    loose = " (loose ends)" if graph.concat is None else ""
+    return f"{TITLES[kind]}, output: {nodes}{loose}"
+
+
+def _nodes(graph: Graph, before: Graph | None) -> list[str]:
+    live = graph.liveness().live
+    rows = []
+    for node in range(2, graph.num_nodes):
+        terms = []
+        for index in graph.into(node):
+            edge = graph.edges[index]
+            old = before.edges[index] if before is not None else edge
+            terms.append(_term(edge, old, live[index]))
+        rows.append((f"  {node} =", *terms))
+    width = max(len(first) for _, first, _ in rows)
+    return [f"{name} {first:<{width}}  +  {second}".rstrip() for name, first, second in rows]
+
+
+def _term(edge: Edge, old: Edge, alive: bool) -> str:
+    op = edge.op if old.op == edge.op else f"{old.op} → {edge.op}"
+    if edge.fixed:
+        note = " (fixed)"
+    else:
+        note = "" if alive or edge.is_null else " (dead)"
+    return f"{op}({edge.source}){note}"
