@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,9 +22,9 @@ from natpp import __version__, api
 from natpp.arch.cost import Cost
 from natpp.arch.formats import FORMATS, to_dict, to_genotype
 from natpp.arch.layout import Setting, setting
-from natpp.arch.ops import PAPER_OPS, Place
+from natpp.arch.ops import Place
 from natpp.arch.transitions import allowed
-from natpp.errors import NatppError, SettingError, did_you_mean
+from natpp.errors import NatppError, SettingError, did_you_mean, shortened
 from natpp.files import write_whole
 from natpp.registry import OPS, RULES, ZOO
 
@@ -36,6 +36,35 @@ if TYPE_CHECKING:
 Arch = Annotated[
     str, tyro.conf.Positional, tyro.conf.arg(metavar="ARCH", help="a zoo name, a file, '-' or the text itself")
 ]
+
+
+def _whole(words: list[str]) -> int:
+    try:
+        return int(words[0])
+    except ValueError:
+        raise ValueError(f"expected a whole number, not {shortened(words[0])}") from None
+
+
+Whole = Annotated[
+    int,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="N",
+        instance_from_str=_whole,
+        is_instance=lambda value: isinstance(value, int),
+        str_from_instance=lambda value: [str(value)],
+    ),
+]
+WholeOrDefault = Annotated[
+    int | None,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="N",
+        instance_from_str=lambda words: None if words == ["auto"] else _whole(words),
+        is_instance=lambda value: value is None or isinstance(value, int),
+        str_from_instance=lambda value: ["auto" if value is None else str(value)],
+    ),
+]
 Output = Annotated[str | None, tyro.conf.arg(name="output", aliases=("-o",), metavar="FILE")]
 Switch = tyro.conf.FlagCreatePairsOff[bool]
 
@@ -46,19 +75,17 @@ class NetworkFlags:
 
     network: str = "cifar"
     """cifar, imagenet or nasbench201"""
-    channels: int | None = None
+    channels: WholeOrDefault = None
     """channels of the first cells; cifar 36, imagenet 48, nasbench201 16"""
-    cells: int | None = None
+    cells: WholeOrDefault = None
     """number of cells; cifar 20, imagenet 14, nasbench201 5 a stage"""
-    classes: int | None = None
+    classes: WholeOrDefault = None
     """number of classes; cifar 10, imagenet 1000, nasbench201 10"""
-    size: int | None = None
+    size: WholeOrDefault = None
     """height and width of the image; cifar 32, imagenet 224, nasbench201 32"""
 
     def setting(self) -> Setting:
-        return setting(
-            self.network, channels=self.channels, cells=self.cells, classes=self.classes, size=self.size
-        )
+        return setting(self.network, channels=self.channels, cells=self.cells, classes=self.classes, size=self.size)
 
 
 @dataclass(frozen=True)
@@ -164,14 +191,15 @@ def cost(flags: CostFlags) -> None:
 class Transitions:
     """List what each operation may become under a rule, and what the operations cost at a place."""
 
-    op: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[OP]", help="one operation; all without it")] = None
+    op: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[OP]")] = None
+    """one operation; all of them without it"""
     rule: str = "nat++"
     """nat, nat++ or cost"""
-    channels: int = 128
+    channels: Whole = 128
     """channels in and out of the place"""
-    stride: int = 1
+    stride: Whole = 1
     """stride of the place, 1 or 2"""
-    size: int = 32
+    size: Whole = 32
     """height and width of the place"""
     json: Switch = False
     """print JSON"""
@@ -229,11 +257,11 @@ def convert(flags: Convert) -> None:
 class Sample:
     """Draw random architectures as the paper does: sources and operations uniform, null included."""
 
-    nodes: int = 4
+    nodes: Whole = 4
     """intermediate nodes of a cell"""
-    seed: int = 0
+    seed: Whole = 0
     """seed of the draw"""
-    count: int = 1
+    count: Whole = 1
     """how many"""
     json: Switch = False
     """print JSON (a list where there are several) instead of a genotype a line"""
@@ -286,9 +314,16 @@ def _overview() -> str:
     width = max(len(verb) for verb in VERBS)
     lines = [f"  {verb:<{width}}  {_summary(flags_type)}" for verb, (flags_type, _) in VERBS.items()]
     return "\n".join(
-        ["natpp, an architecture optimizer for PyTorch", "", "usage: natpp COMMAND [flags]", "", *lines, "",
-         "natpp COMMAND --help tells the flags of a command."]
-    )  # fmt: skip
+        [
+            "natpp, an architecture optimizer for PyTorch",
+            "",
+            "usage: natpp COMMAND [flags]",
+            "",
+            *lines,
+            "",
+            "natpp COMMAND --help tells the flags of a command.",
+        ]
+    )
 
 
 def _summary(flags_type: type[Any]) -> str:
@@ -304,7 +339,11 @@ def _parse(flags_type: type[Any], verb: str, arguments: list[str]) -> Any:
     except SystemExit as stop:
         if not stop.code:
             raise SystemExit(0) from None
-        raise SettingError(f"{_one_line(said.getvalue())} (natpp {verb} --help tells the flags)") from None
+        message = _one_line(said.getvalue())
+        if wrong := re.match(r"Unrecognized options: (--[\w-]+)", message):
+            flags = [f"--{field.name.replace('_', '-')}" for field in fields(flags_type)]
+            message = f"unknown flag {wrong[1]}. {did_you_mean(wrong[1], flags)}"
+        raise SettingError(f"{message} (natpp {verb} --help tells the flags)") from None
 
 
 def _one_line(boxed: str) -> str:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from natpp.arch.graph import Architecture, Graph, Liveness
+from natpp.arch.graph import Architecture
 from natpp.arch.layers import chain_cost
-from natpp.arch.layout import CellBlock, Plan, Setting, plan
+from natpp.arch.layout import CellPart, Plan, Setting, plan
 from natpp.arch.memory import peak_memory
 from natpp.registry import OPS
 
@@ -70,19 +70,16 @@ def _counts(planned: Plan) -> Counts:
     params, madds = chain_cost(planned.layout.head, planned.layout.blocks[-1].size_out)
     live_params, live_madds = params, madds
     seen: dict[object, Counts] = {}  # blocks alike cost alike
-    for block, graph, alive, liveness in zip(
-        planned.layout.blocks, planned.graphs, planned.live, planned.cells, strict=True
-    ):
-        if isinstance(block, CellBlock):
-            assert graph is not None and liveness is not None
-            key = (*block.alike, liveness)
+    for part in planned.parts:
+        if isinstance(part, CellPart):
+            key = (*part.block.alike, part.liveness)
             found = seen.get(key)
             if found is None:
-                found = seen[key] = _cell_counts(block, graph, liveness)
+                found = seen[key] = _cell_counts(part)
         else:
-            whole = [chain_cost(chain, block.size_in) for chain in block.branches]
+            whole = [chain_cost(chain, part.block.size_in) for chain in part.block.branches]
             totals = sum(cost[0] for cost in whole), sum(cost[1] for cost in whole)
-            found = Counts(*totals, *(totals if alive else (0, 0)))
+            found = Counts(*totals, *(totals if part.live else (0, 0)))
         params += found.params
         madds += found.madds
         live_params += found.live_params
@@ -90,7 +87,8 @@ def _counts(planned: Plan) -> Counts:
     return Counts(params, madds, live_params, live_madds)
 
 
-def _cell_counts(block: CellBlock, graph: Graph, liveness: Liveness) -> Counts:
+def _cell_counts(part: CellPart) -> Counts:
+    block, _, graph, liveness = part
     parts = [
         (chain_cost(chain, size), alive)
         for chain, size, alive in zip(block.inputs, block.sizes_in, liveness.inputs, strict=True)

@@ -153,9 +153,7 @@ def from_genotype(text: str) -> Architecture:
         raise FormatError(f"a genotype has 4 fields ({', '.join(fields)}), not {len(call.args)}")
     for keyword in call.keywords:
         if keyword.arg not in fields or keyword.arg in values:
-            raise FormatError(
-                f"unknown or repeated field {keyword.arg!r}. {did_you_mean(str(keyword.arg), fields)}"
-            )
+            raise FormatError(f"unknown or repeated field {keyword.arg!r}. {did_you_mean(str(keyword.arg), fields)}")
         values[keyword.arg] = keyword.value
     missing = [field for field in fields if field not in values]
     if missing:

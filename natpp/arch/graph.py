@@ -9,7 +9,7 @@ two, a chain of two-input nodes joined by fixed skips carries more. So every gra
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -91,8 +91,7 @@ class Graph:
         for node in concat:
             if not isinstance(node, int) or isinstance(node, bool) or not NUM_INPUTS <= node < self.num_nodes:
                 raise GraphError(
-                    f"the concat list names node {node}, but the cell's nodes are "
-                    f"{NUM_INPUTS} to {self.num_nodes - 1}"
+                    f"the concat list names node {node}, but the cell's nodes are {NUM_INPUTS} to {self.num_nodes - 1}"
                 )
         if len(set(concat)) < len(concat):
             raise GraphError(f"the concat list {list(concat)} names a node twice")
@@ -199,7 +198,7 @@ class Graph:
         links = {edge.source for edge in self.edges if edge.fixed and edge.op == SKIP}
         numbers = {0: 0, 1: 1}  # number in the graph → number after merging
         gathered: dict[int, list[tuple[str, int]]] = {}
-        nodes = []
+        nodes: list[tuple[tuple[str, int], ...]] = []
         for node in range(NUM_INPUTS, self.num_nodes):
             read: list[tuple[str, int]] = []
             for index in self.into(node):
@@ -241,7 +240,7 @@ class Architecture:
         if self.reduce is not None:
             yield "reduce", self.reduce
 
-    def with_ops(self, ops: dict[str, Sequence[str]]) -> Architecture:
+    def with_ops(self, ops: Mapping[str, Sequence[str]]) -> Architecture:
         """The same graphs with other operations, for the kinds given."""
         graphs = {kind: graph.with_ops(ops[kind]) if kind in ops else graph for kind, graph in self.cells()}
         return Architecture(**graphs)

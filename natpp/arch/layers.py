@@ -113,13 +113,13 @@ class Conv(Layer):
     def build(self) -> nn.Module:
         from torch import nn
 
-        padding = tuple(self.dilation * (side // 2) for side in self.kernel)
+        height, width = self.kernel
         return nn.Conv2d(
             self.channels_in,
             self.channels_out,
             self.kernel,
             stride=self.stride,
-            padding=padding,
+            padding=(self.dilation * (height // 2), self.dilation * (width // 2)),
             dilation=self.dilation,
             groups=self.groups,
             bias=False,

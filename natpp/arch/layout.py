@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from natpp.arch.graph import NUM_INPUTS, Architecture, Graph, Liveness
 from natpp.arch.layers import (
@@ -59,7 +60,8 @@ def setting(
 ) -> Setting:
     """A network's setting; what is left out is the network's own default."""
     given = {"channels": channels, "cells": cells, "classes": classes, "size": size}
-    return replace(NETWORKS[network].default, **{name: value for name, value in given.items() if value is not None})
+    default = asdict(NETWORKS[network].default)
+    return Setting(**default | {name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ class _Builder:
         """A cell; its older input is halved where it is larger, and both come to `channels`."""
         stride = 2 if kind == "reduce" else 1
         (channels_0, size_0), (channels_1, size) = (self.shapes[value] for value in reads)
-        chains = []
+        chains: list[Chain] = []
         for channels_in, size_in in ((channels_0, size_0), (channels_1, size)):
             if channels_in == channels and size_in == size and not map_all:
                 chains.append((Identity(),))
@@ -250,14 +252,27 @@ def _layout(where: Setting, widths: Widths) -> Layout:
     return NETWORKS[where.network].blocks(where, widths)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """An architecture in a network: for every block its graph, what it hears, and what of it is alive."""
+class Part(NamedTuple):
+    """A stem or residual block, and whether it carries something to the head."""
+
+    block: Block
+    live: bool
+
+
+class CellPart(NamedTuple):
+    """A cell, whether it carries something to the head, and what of it does."""
+
+    block: CellBlock
+    live: bool
+    graph: Graph
+    liveness: Liveness
+
+
+class Plan(NamedTuple):
+    """An architecture in a network: its blocks, and what of each is alive."""
 
     layout: Layout
-    graphs: tuple[Graph | None, ...]  # per block; None where it is no cell
-    live: tuple[bool, ...]  # per block: it carries something to the head
-    cells: tuple[Liveness | None, ...]  # per block; None where it is no cell
+    parts: tuple[Part | CellPart, ...]
     hears: tuple[bool, ...]  # per value: something of the image reaches it; else it is zero
 
 
@@ -265,8 +280,6 @@ def plan(arch: Architecture, where: Setting) -> Plan:
     """What stands where, and what of it is alive, when this architecture fills this network."""
     widths = (len(arch.normal.outputs), len(arch.graph("reduce").outputs))
     layout = _layout(where, widths)
-    graphs = tuple(arch.graph(block.kind) if isinstance(block, CellBlock) else None for block in layout.blocks)
-
     memo: dict[tuple[int, tuple[bool, bool], bool], Liveness] = {}
 
     def liveness(graph: Graph, hears: tuple[bool, bool], heard: bool) -> Liveness:
@@ -276,25 +289,26 @@ def plan(arch: Architecture, where: Setting) -> Plan:
         return memo[key]
 
     hears = [True]  # per value: something of the image reaches it
-    for block, graph in zip(layout.blocks, graphs, strict=True):
-        if graph is None:
-            hears.append(hears[block.reads[0]])
-        else:
+    for block in layout.blocks:
+        if isinstance(block, CellBlock):
             older, newer = block.reads
-            hears.append(liveness(graph, (hears[older], hears[newer]), True).output)
+            hears.append(liveness(arch.graph(block.kind), (hears[older], hears[newer]), True).output)
+        else:
+            hears.append(hears[block.reads[0]])
 
     heard = [False] * len(layout.blocks) + [True]  # per value: the head hears it
-    cells: list[Liveness | None] = [None] * len(layout.blocks)
-    live = [False] * len(layout.blocks)
-    for index in range(len(layout.blocks) - 1, -1, -1):
-        block, graph = layout.blocks[index], graphs[index]
-        live[index] = heard[index + 1] and hears[index + 1]
-        if graph is None:
-            heard[block.reads[0]] |= live[index]
-        else:
+    parts: list[Part | CellPart] = []
+    for value in range(len(layout.blocks), 0, -1):
+        block = layout.blocks[value - 1]
+        live = heard[value] and hears[value]
+        if isinstance(block, CellBlock):
             older, newer = block.reads
-            found = liveness(graph, (hears[older], hears[newer]), heard[index + 1])
-            cells[index] = found
+            graph = arch.graph(block.kind)
+            found = liveness(graph, (hears[older], hears[newer]), heard[value])
             heard[older] |= found.inputs[0]
             heard[newer] |= found.inputs[1]
-    return Plan(layout, graphs, tuple(live), tuple(cells), tuple(hears))
+            parts.append(CellPart(block, live, graph, found))
+        else:
+            heard[block.reads[0]] |= live
+            parts.append(Part(block, live))
+    return Plan(layout, tuple(reversed(parts)), tuple(hears))

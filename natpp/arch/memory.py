@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from natpp.arch.graph import NUM_INPUTS, Graph, Liveness
 from natpp.arch.layers import FLOAT_BYTES, Chain, Size, area, chain_memory
-from natpp.arch.layout import IMAGE_CHANNELS, Block, CellBlock, Plan
+from natpp.arch.layout import IMAGE_CHANNELS, Block, CellPart, Plan
 from natpp.registry import OPS
 
 
@@ -21,20 +21,18 @@ def peak_memory(planned: Plan) -> int:
     run = _Run([FLOAT_BYTES * IMAGE_CHANNELS * layout.setting.size**2])  # the image, which the caller holds
     values = {0: 0}
     seen: dict[object, tuple[int, int]] = {}  # cells alike need alike
-    for index, block in enumerate(layout.blocks):
-        if not planned.live[index]:
+    for index, part in enumerate(planned.parts):
+        if not part.live:
             continue
-        if isinstance(block, CellBlock):
-            graph, liveness = planned.graphs[index], planned.cells[index]
-            assert graph is not None and liveness is not None
-            key = (*block.alike, liveness)
+        if isinstance(part, CellPart):
+            key = (*part.block.alike, part.liveness)
             if key not in seen:
-                seen[key] = _cell(block, graph, liveness)
+                seen[key] = _cell(part)
             inside, out = seen[key]
             run.hold(values.values(), inside)
-            values[index + 1] = values[block.reads[-1 - out]] if out < 0 else run.new(out)
+            values[index + 1] = values[part.block.reads[-1 - out]] if out < 0 else run.new(out)
         else:
-            values[index + 1] = _block(run, block, values)
+            values[index + 1] = _block(run, part.block, values)
         values = {value: token for value, token in values.items() if value == 0 or readers.get(value, -1) > index}
     last = len(layout.blocks)
     size: Size = layout.blocks[-1].size_out
@@ -57,12 +55,11 @@ def last_readers(graph: Graph, liveness: Liveness) -> dict[int, int]:
 def last_blocks(planned: Plan) -> dict[int, int]:
     """Per value that a living block reads: the last block to do so. The head reads the last value."""
     readers = {}
-    for index, block in enumerate(planned.layout.blocks):
-        liveness = planned.cells[index]
-        for slot, value in enumerate(block.reads):
-            if planned.live[index] and (liveness is None or liveness.inputs[slot]):
+    for index, part in enumerate(planned.parts):
+        for slot, value in enumerate(part.block.reads):
+            if part.live and (not isinstance(part, CellPart) or part.liveness.inputs[slot]):
                 readers[value] = index
-    return readers | {len(planned.layout.blocks): len(planned.layout.blocks)}
+    return readers | {len(planned.parts): len(planned.parts)}
 
 
 class _Run:
@@ -97,11 +94,12 @@ def _block(run: _Run, block: Block, values: dict[int, int]) -> int:
     return out
 
 
-def _cell(block: CellBlock, graph: Graph, liveness: Liveness) -> tuple[int, int]:
+def _cell(part: CellPart) -> tuple[int, int]:
     """Most bytes a cell holds beyond the values it reads, and the bytes of its output.
 
     An output that is the very tensor of input 0 or 1 is given as -1 or -2.
     """
+    block, _, graph, liveness = part
     run = _Run([0] * NUM_INPUTS)  # tokens 0 and 1 are the values it reads, counted outside
     node_bytes = FLOAT_BYTES * block.channels * area(block.size_out)
     states: dict[int, int] = {}

@@ -18,7 +18,8 @@ class FactorizedConv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.conv_1 is None:
-            return self.conv_2(_shifted(x))
+            out: Tensor = self.conv_2(_shifted(x))
+            return out
         return torch.cat([self.conv_1(x), self.conv_2(_shifted(x))], dim=1)
 
 
@@ -38,7 +39,8 @@ class Pool2x2(nn.Module):
         bottom, right = (1 if self.stride == 1 else side % 2 for side in x.shape[2:])
         if bottom or right:
             x = F.pad(x, (0, right, 0, bottom), mode="replicate")
-        return self.pool(x)
+        out: Tensor = self.pool(x)
+        return out
 
 
 class Zeros2d(nn.Module):

@@ -45,13 +45,12 @@ class Batch:
 
         Edges from the inputs of the reduction cell stand at stride 2, all others at stride 1.
         """
-        at_stride = [
-            allowed(rule, Place(channels, channels, stride, (size, size)), PAPER_OPS) for stride in (1, 2)
-        ]
+        at_stride = [allowed(rule, Place(channels, channels, stride, (size, size)), PAPER_OPS) for stride in (1, 2)]
         tables = np.stack(at_stride)  # (strides, 13, 13)
         reduces = np.array([0, 1])[None, :, None]
         stride = reduces * (self.sources < NUM_INPUTS)
-        return tables[stride, self.ops]
+        mask: Mask = tables[stride, self.ops]
+        return mask
 
 
 def sample_batch(count: int, *, nodes: int = 4, generator: np.random.Generator) -> Batch:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,9 +70,7 @@ def allowed(rule: str, place: Place, ops: tuple[str, ...] | None = None) -> Mask
     for row, source in enumerate(entries):
         for column, target in enumerate(entries):
             table[row, column] = target is source or (
-                not target.extra
-                and check(source, target, place)
-                and (not source.extra or cost(source, target, place))
+                not target.extra and check(source, target, place) and (not source.extra or cost(source, target, place))
             )
     table.setflags(write=False)
     return table
@@ -117,7 +114,8 @@ def _places(arch: Architecture, where: Setting) -> dict[str, set[tuple[Place, Pl
     return found
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True)
+class Change:
     """One edge that carries another operation than before."""
 
     cell: str
@@ -173,10 +171,9 @@ def within_budget(
     it, the last edge goes first. Living parameters and living multiply-adds are both at most `before`'s.
     """
     limit = counts(before, where)
-    found = changes(before, after)
-    order = sorted(
-        reversed(found), key=lambda change: probability[change.cell][change.index] if probability is not None else 0.0
-    )
+    order = changes(before, after)[::-1]
+    if probability is not None:
+        order.sort(key=lambda change: probability[change.cell][change.index])
     ops = {kind: list(graph.ops) for kind, graph in after.cells()}
     undone: list[Change] = []
     arch = after

@@ -70,14 +70,14 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             part.training = training
 
 
-class PeakMemory(TorchDispatchMode):
+class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of tensors that are alive while it is on, starting with the inputs.
 
     Weights and whatever else was there before do not count; views count once, with what they view.
     """
 
     def __init__(self, inputs: Any = ()):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.current = self.peak = 0
         self._seen: dict[int, weakref.ref[Any]] = {}
         for leaf in tree_leaves(inputs):

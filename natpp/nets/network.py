@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from natpp.arch.graph import NUM_INPUTS, Architecture, Graph, Liveness
-from natpp.arch.layers import Identity, build_chain
-from natpp.arch.layout import Block, CellBlock, Plan, Setting, plan
+from natpp.arch.graph import NUM_INPUTS, Architecture
+from natpp.arch.layers import build_chain
+from natpp.arch.layout import Block, CellPart, Plan, Setting, plan
 from natpp.arch.memory import last_blocks, last_readers
 from natpp.errors import SettingError
 from natpp.registry import OPS
@@ -36,15 +36,13 @@ class Network(nn.Module):
         layout = planned.layout
         self.planned = planned
         self.blocks = nn.ModuleDict()
-        for index, block in enumerate(layout.blocks):
-            if prune and not planned.live[index]:
+        for part in planned.parts:
+            if prune and not part.live:
                 continue
-            if isinstance(block, CellBlock):
-                graph, liveness = planned.graphs[index], planned.cells[index]
-                assert graph is not None and liveness is not None
-                self.blocks[block.name] = Cell(block, graph, liveness, prune=prune)
+            if isinstance(part, CellPart):
+                self.blocks[part.block.name] = Cell(part, prune=prune)
             else:
-                self.blocks[block.name] = Sum(block, hears=planned.hears[block.reads[0]])
+                self.blocks[part.block.name] = Sum(part.block, hears=planned.hears[part.block.reads[0]])
         self.head = build_chain(layout.head)
         self.auxiliary: AuxiliaryHead | None = None
         if auxiliary:
@@ -104,19 +102,21 @@ class Sum(nn.Module):
 class Cell(nn.Module):
     """A cell at its place: the two values it reads to its concatenated output."""
 
-    def __init__(self, block: CellBlock, graph: Graph, liveness: Liveness, *, prune: bool):
+    def __init__(self, part: CellPart, *, prune: bool):
         super().__init__()
+        block, _, graph, liveness = part
         self.block = block
         self.graph = graph
         self.hears = liveness.hears
         self.prune = prune
         self.drop_path = 0.0
-        self.inputs = nn.ModuleDict(
-            {str(node): build_chain(block.inputs[node]) for node in range(NUM_INPUTS) if _kept(liveness.inputs[node], prune)}
-        )
+        self.inputs = nn.ModuleDict()
+        for node in range(NUM_INPUTS):
+            if liveness.inputs[node] or not prune:
+                self.inputs[str(node)] = build_chain(block.inputs[node])
         self.edges = nn.ModuleDict()
         for index, edge in enumerate(graph.edges):
-            if not edge.is_null and _kept(liveness.live[index], prune):
+            if liveness.live[index] or not (prune or edge.is_null):
                 self.edges[str(index)] = OPS[edge.op].build(block.place(edge.source))
         readers = last_readers(graph, liveness) if prune else {}
         self._freed = [
@@ -181,7 +181,7 @@ class AuxiliaryHead(nn.Module):
         layout = planned.layout
         if layout.auxiliary is None:
             raise SettingError(f"the {layout.setting.network} network has no auxiliary head. Leave it out")
-        if not planned.live[layout.auxiliary - 1]:
+        if not planned.parts[layout.auxiliary - 1].live:
             raise SettingError("nothing living reaches the auxiliary head. Leave it out")
         block = layout.blocks[layout.auxiliary - 1]
         self.stride = 3 if layout.setting.network == "cifar" else 2
@@ -220,12 +220,8 @@ def dropped(x: Tensor, probability: float) -> Tensor:
     return x / keep * mask
 
 
-def _kept(alive: bool, prune: bool) -> bool:
-    return alive or not prune
-
-
 def _all_readers(planned: Plan) -> dict[int, int]:
-    readers = {}
-    for index, block in enumerate(planned.layout.blocks):
-        readers |= dict.fromkeys(block.reads, index)
-    return readers | {len(planned.layout.blocks): len(planned.layout.blocks)}
+    readers: dict[int, int] = {}
+    for index, part in enumerate(planned.parts):
+        readers |= dict.fromkeys(part.block.reads, index)
+    return readers | {len(planned.parts): len(planned.parts)}

@@ -51,5 +51,6 @@ def cost_bars_picture(place: Place, suffix: str) -> bytes:
     axes.legend(frameon=False)
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "natpp"}):
-        figure.savefig(buffer, format=suffix.lstrip("."), dpi=160, metadata={"Date": None} if suffix == ".svg" else None)
+        metadata = {"Date": None} if suffix == ".svg" else None  # the same picture, the same bytes
+        figure.savefig(buffer, format=suffix.lstrip("."), dpi=160, metadata=metadata)
     return buffer.getvalue()

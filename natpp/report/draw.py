@@ -12,7 +12,7 @@ from itertools import groupby
 from natpp.arch.cost import cost_of, counts
 from natpp.arch.graph import NUM_INPUTS, Architecture, Graph
 from natpp.arch.layers import chain_cost
-from natpp.arch.layout import CellBlock, Setting, plan
+from natpp.arch.layout import CellPart, Setting, plan
 from natpp.arch.transitions import same_graphs
 from natpp.report.layered import Item, Vertex, layered
 from natpp.report.scene import Box, Curve, Scene, Shape, Text, beside, stacked, text_width
@@ -125,8 +125,13 @@ def _blocks_scene(arch: Architecture, where: Setting) -> Scene:
         ("image", f"3 channels, {where.size} × {where.size}", GREEN),
     ]
     keyed = [
-        (block.kind if isinstance(block, CellBlock) else block.name, block.channels_out, block.size_out, alive)
-        for block, alive in zip(layout.blocks, planned.live, strict=True)
+        (
+            part.block.kind if isinstance(part, CellPart) else part.block.name,
+            part.block.channels_out,
+            part.block.size_out,
+            part.live,
+        )
+        for part in planned.parts
     ]
     for (kind, channels, size, alive), group in groupby(keyed):
         count = len(list(group))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 SWEEPS = 24
 Vertex = Hashable
@@ -57,7 +58,7 @@ def layered(
     before: dict[Vertex, list[Vertex]] = {vertex: [] for vertex in full}
     after: dict[Vertex, list[Vertex]] = {vertex: [] for vertex in full}
     for chain in chains:
-        for left, right in zip(chain, chain[1:], strict=False):
+        for left, right in pairwise(chain):
             after[left].append(right)
             before[right].append(left)
     columns = _ordered(columns, before, after)
@@ -104,7 +105,7 @@ def _ordered(
             for vertex in column:
                 near = [places[other] for other in neighbours[vertex]]
                 keys[vertex] = sum(near) / len(near) if near else places[vertex]
-            column.sort(key=lambda vertex: keys[vertex])  # noqa: B023
+            column.sort(key=lambda vertex: keys[vertex])
             places.update({vertex: float(row) for row, vertex in enumerate(column)})
         crossings = _crossings(current, after)
         if crossings < fewest:
@@ -144,7 +145,7 @@ def _rows(
                 near = [rows[other] for other in before[vertex] + after[vertex]]
                 wanted.append(sum(near) / len(near) if near else rows[vertex])
             distances = [0.0]
-            for upper, lower in zip(column, column[1:], strict=False):
+            for upper, lower in pairwise(column):
                 distances.append(distances[-1] + (items[upper].height + items[lower].height) / 2 + gap)
             free = _nondecreasing([want - distance for want, distance in zip(wanted, distances, strict=True)])
             for vertex, base, distance in zip(column, free, distances, strict=True):

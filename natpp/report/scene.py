@@ -137,7 +137,8 @@ def to_svg(scene: Scene) -> str:
                         middle_x = (x0 + x1) / 2
                         path += f" C{middle_x:.1f} {y0:.1f} {middle_x:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"
                 dashes = ' stroke-dasharray="5 4"' if shape.dashed else ""
-                parts.append(f'<path d="{path}" fill="none" stroke="{shape.stroke}" stroke-width="{shape.width:g}"{dashes}/>')
+                line = f'fill="none" stroke="{shape.stroke}" stroke-width="{shape.width:g}"{dashes}'
+                parts.append(f'<path d="{path}" {line}/>')
                 if shape.arrow:
                     corners = " ".join(f"{px:.1f},{py:.1f}" for px, py in _arrow(shape.points[-1]))
                     parts.append(f'<polygon points="{corners}" fill="{shape.stroke}"/>')
@@ -163,21 +164,40 @@ def to_png(scene: Scene, scale: float = 2.0) -> bytes:
                 left, top = shape.x - shape.width / 2, shape.y - shape.height / 2
                 style = f"round,pad=0,rounding_size={min(shape.radius, shape.height / 2)}"
                 patch = FancyBboxPatch(
-                    (left, top), shape.width, shape.height, boxstyle=style, facecolor=shape.fill,
-                    edgecolor=shape.stroke, linewidth=0.8, zorder=order,
-                )  # fmt: skip
+                    (left, top),
+                    shape.width,
+                    shape.height,
+                    boxstyle=style,
+                    facecolor=shape.fill,
+                    edgecolor=shape.stroke,
+                    linewidth=0.8,
+                    zorder=order,
+                )
                 axes.add_patch(patch)
                 if shape.text:
                     axes.text(
-                        shape.x, shape.y, shape.text, color=shape.color, fontsize=shape.font * 0.72,
-                        ha="center", va="center_baseline", zorder=order,
-                    )  # fmt: skip
+                        shape.x,
+                        shape.y,
+                        shape.text,
+                        color=shape.color,
+                        fontsize=shape.font * 0.72,
+                        ha="center",
+                        va="center_baseline",
+                        zorder=order,
+                    )
             case Text():
                 align = {"start": "left", "middle": "center", "end": "right"}[shape.anchor]
                 axes.text(
-                    shape.x, shape.y, shape.text, color=shape.color, fontsize=shape.font * 0.72, ha=align,
-                    va="center_baseline", weight="bold" if shape.bold else "normal", zorder=order,
-                )  # fmt: skip
+                    shape.x,
+                    shape.y,
+                    shape.text,
+                    color=shape.color,
+                    fontsize=shape.font * 0.72,
+                    ha=align,
+                    va="center_baseline",
+                    weight="bold" if shape.bold else "normal",
+                    zorder=order,
+                )
             case Curve():
                 vertices, codes = [shape.points[0]], [Path.MOVETO]
                 for (x0, y0), (x1, y1) in zip(shape.points, shape.points[1:], strict=False):
@@ -187,9 +207,13 @@ def to_png(scene: Scene, scale: float = 2.0) -> bytes:
                 style_ = (0, (4, 3)) if shape.dashed else "solid"
                 axes.add_patch(
                     PathPatch(
-                        Path(vertices, codes), fill=False, edgecolor=shape.stroke, linewidth=shape.width * 0.72,
-                        linestyle=style_, zorder=order,
-                    )  # fmt: skip
+                        Path(vertices, codes),
+                        fill=False,
+                        edgecolor=shape.stroke,
+                        linewidth=shape.width * 0.72,
+                        linestyle=style_,
+                        zorder=order,
+                    )
                 )
                 if shape.arrow:
                     axes.add_patch(Polygon(_arrow(shape.points[-1]), color=shape.stroke, zorder=order, linewidth=0))

@@ -44,9 +44,9 @@ def _nodes(graph: Graph, before: Graph | None) -> list[str]:
 
 
 def _term(edge: Edge, old: Edge, alive: bool) -> str:
-    op = edge.op if old.op == edge.op else f"{old.op} → {edge.op}"
+    change = "" if old.op == edge.op else f" → {edge.op}"
     if edge.fixed:
-        note = " (fixed)"
+        note = " [fixed]"
     else:
-        note = "" if alive or edge.is_null else " (dead)"
-    return f"{op}({edge.source}){note}"
+        note = "" if alive or edge.is_null else " [dead]"
+    return f"{old.op}({edge.source}){change}{note}"

@@ -48,9 +48,7 @@ def published_rows() -> tuple[Published, ...]:
 
 def _rows_of(models: list[str], method: str | None, data: str | None) -> tuple[Published, ...]:
     return tuple(
-        row
-        for row in published_rows()
-        if row.model in models and row.method == method and data in (None, row.data)
+        row for row in published_rows() if row.model in models and row.method == method and data in (None, row.data)
     )
 
 
