@@ -248,8 +248,8 @@ NETWORKS.add("nasbench201", Skeleton(Setting("nasbench201", 16, 5, 10, 32), _nas
 
 
 @functools.lru_cache(maxsize=1 << 10)
-def _layout(where: Setting, widths: Widths) -> Layout:
-    return NETWORKS[where.network].blocks(where, widths)
+def _layout(skeleton: Skeleton, where: Setting, widths: Widths) -> Layout:
+    return skeleton.blocks(where, widths)
 
 
 class Part(NamedTuple):
@@ -279,7 +279,7 @@ class Plan(NamedTuple):
 def plan(arch: Architecture, where: Setting) -> Plan:
     """What stands where, and what of it is alive, when this architecture fills this network."""
     widths = (len(arch.normal.outputs), len(arch.graph("reduce").outputs))
-    layout = _layout(where, widths)
+    layout = _layout(NETWORKS[where.network], where, widths)
     memo: dict[tuple[int, tuple[bool, bool], bool], Liveness] = {}
 
     def liveness(graph: Graph, hears: tuple[bool, bool], heard: bool) -> Liveness:

@@ -57,15 +57,17 @@ RULES.add("nat++", two_level)
 RULES.add("cost", cost)
 
 
-@functools.lru_cache(maxsize=1 << 12)
 def allowed(rule: str, place: Place, ops: tuple[str, ...] | None = None) -> Mask:
     """The transitions a rule allows at a place: (ops, ops), row = before, column = after; read-only.
 
     Nothing moves to an extra operation. An extra may stay, or move to one of the thirteen that the
     rule allows and that costs no more at the place.
     """
-    check = RULES[rule]
-    entries = [OPS[name] for name in ops or tuple(OPS)]
+    return _allowed(RULES[rule], place, tuple(OPS[name] for name in ops or OPS))
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _allowed(check: Rule, place: Place, entries: tuple[Op, ...]) -> Mask:
     table = np.zeros((len(entries), len(entries)), dtype=bool)
     for row, source in enumerate(entries):
         for column, target in enumerate(entries):

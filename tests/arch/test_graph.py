@@ -1,0 +1,190 @@
+"""An architecture is a value: checked when made, equal up to isomorphism, dead parts known."""
+
+import random
+from dataclasses import FrozenInstanceError
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natpp.arch.formats import parse
+from natpp.arch.graph import Architecture, Edge, Graph
+from natpp.errors import GraphError, NatppError, UnknownNameError
+from tests.strategies import architectures, graphs, wide_graphs
+
+
+def cell(*edges: tuple[str, int], concat: tuple[int, ...] | None = None) -> Graph:
+    """A graph from (op, source), two in a row for each node."""
+    return Graph(tuple(Edge(op, source, 2 + i // 2) for i, (op, source) in enumerate(edges)), concat)
+
+
+def test_values_are_frozen_and_hashable() -> None:
+    graph = cell(("conv_3x3", 0), ("null", 1))
+    assert hash(graph) == hash(cell(("conv_3x3", 0), ("null", 1)))
+    assert len({graph, cell(("conv_3x3", 0), ("null", 1)), cell(("conv_3x3", 1), ("null", 1))}) == 2
+    with pytest.raises(FrozenInstanceError):
+        graph.concat = (2,)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Edge("conv3x3", 0, 2), "Did you mean 'conv_3x3'?"),
+        (lambda: Edge("conv_3x3", 3, 2), "node 2 reads node 3"),
+        (lambda: Edge("conv_3x3", -1, 2), "node 2 reads node -1"),
+        (lambda: Edge("conv_3x3", 0, 1), "no edge leads to node 1"),
+        (lambda: Edge("conv_3x3", True, 2), "is a node's number, not True"),
+        (lambda: Edge("conv_3x3", 0, 2, fixed=True), "a fixed edge is skip_connect or null"),
+        (lambda: Graph(()), "at least one node"),
+        (lambda: Graph((Edge("null", 0, 2),)), "node 2 has 1 incoming edge, expected 2"),
+        (lambda: Graph(tuple(Edge("null", 0, 2) for _ in range(3))), "node 2 has 3 incoming edges, expected 2"),
+        (lambda: Graph((Edge("null", 0, 9), Edge("null", 0, 9))), "nodes before it"),
+        (lambda: cell(("null", 0), ("null", 0), concat=()), "concat list is empty"),
+        (lambda: cell(("null", 0), ("null", 0), concat=(3,)), "names node 3"),
+        (lambda: cell(("null", 0), ("null", 0), concat=(1,)), "names node 1"),
+        (lambda: cell(("null", 0), ("null", 0), concat=(2, 2)), "names a node twice"),
+        (lambda: Graph((Edge("skip_connect", 0, 2, True), Edge("null", 0, 2))), "fixed"),
+        (lambda: Graph((Edge("null", 1, 2, True), Edge("conv_3x3", 0, 2))), "fixed"),
+        (lambda: Graph.from_inputs([[("conv_3x3", 2)]]), "node 2 reads node 2"),
+        (lambda: Graph.from_inputs([[("conv_3x3", 1)]], [5]), "names node 5"),
+        (lambda: cell(("null", 0), ("null", 0)).with_ops(["null"]), "1 operation for 2 edges"),
+        (lambda: Graph.from_inputs([[]]).with_ops(["skip_connect", "null"]), "is fixed"),
+    ],
+)
+def test_what_is_no_graph_is_refused_with_the_reason(make: object, words: str) -> None:
+    with pytest.raises((GraphError, UnknownNameError)) as caught:
+        make()  # type: ignore[operator]
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, NatppError)
+
+
+def test_loose_ends_are_the_nodes_that_nothing_but_null_reads() -> None:
+    graph = cell(("conv_3x3", 0), ("conv_3x3", 1), ("skip_connect", 2), ("null", 0), ("null", 2), ("conv_1x1", 1))
+    assert graph.outputs == (3, 4)
+    widened = graph.with_ops(["conv_3x3", "conv_3x3", "null", "null", "null", "conv_1x1"])
+    assert widened.outputs == (2, 3, 4)  # a null edge reads nothing
+
+
+def test_dead_parts() -> None:
+    graph = cell(
+        *(("conv_3x3", 0), ("null", 1)),  # node 2 hears input 0
+        *(("null", 0), ("null", 1)),  # node 3 hears nothing
+        *(("conv_1x1", 3), ("skip_connect", 2)),  # node 4: its first edge comes from silence
+        *(("conv_5x5", 1), ("conv_5x5", 4)),  # node 5: nobody hears it
+        concat=(3, 4),
+    )
+    found = graph.liveness()
+    assert found.hears == (True, True, True, False, True, True)
+    assert found.live == (True, False, False, False, False, True, False, False)
+    assert found.inputs == (True, False)
+    assert found.output
+    assert graph.pruned().ops == ("conv_3x3", "null", "null", "null", "null", "skip_connect", "null", "null")
+    assert graph.outputs == (3, 4)  # a node that hears nothing keeps its place
+    silent = graph.liveness(hears=(False, True))
+    assert not silent.output
+    assert not any(silent.live)
+    assert not any(graph.liveness(heard=False).live)
+
+
+def test_no_path_from_input_to_output_is_valid() -> None:
+    graph = cell(("null", 0), ("null", 1), ("conv_3x3", 2), ("null", 0))
+    assert not graph.liveness().output
+
+
+def test_pruning_keeps_the_output_of_loose_ends() -> None:
+    graph = cell(("null", 0), ("null", 1), ("conv_3x3", 2), ("conv_3x3", 0))
+    assert graph.outputs == (3,)
+    assert graph.pruned().outputs == (3,)  # node 2 is read by nothing any more, yet does not join
+
+
+@given(graphs())
+def test_an_edge_is_alive_exactly_if_dropping_it_matters(graph: Graph) -> None:
+    """Alive by definition: on a path of non-null edges from an input to the output."""
+    paths = set()
+
+    def walk(node: int, on_path: tuple[int, ...]) -> None:
+        if node in graph.outputs:
+            paths.update(on_path)
+        for index, edge in enumerate(graph.edges):
+            if edge.source == node and not edge.is_null:
+                walk(edge.target, (*on_path, index))
+
+    walk(0, ())
+    walk(1, ())
+    assert {index for index, alive in enumerate(graph.liveness().live) if alive} == paths
+
+
+@given(wide_graphs(), st.data())
+def test_any_number_of_inputs_round_trips(graph: Graph, data: st.DataObject) -> None:
+    nodes = [
+        data.draw(st.lists(st.tuples(st.sampled_from(["conv_3x3", "null", "skip_connect"]), st.integers(0, n - 1)), max_size=5))
+        for n in range(2, 6)
+    ]
+    assert Graph.from_inputs(nodes).inputs == tuple(map(tuple, nodes))
+    assert all(graph.edges[i].target == graph.edges[i + 1].target for i in range(0, len(graph.edges), 2))
+    assert Graph.from_inputs(graph.inputs).edges == graph.edges
+
+
+def renamed(graph: Graph, rng: random.Random) -> Graph:
+    """The same graph with nodes in another order and the edges of a node and the concat list shuffled."""
+    nodes = graph.inputs
+    left, names, order = set(range(2, 2 + len(nodes))), {0: 0, 1: 1}, []
+    while left:
+        node = rng.choice([node for node in sorted(left) if all(source in names for _, source in nodes[node - 2])])
+        left.remove(node)
+        names[node] = 2 + len(order)
+        order.append(node)
+    shuffled = [rng.sample([(op, names[source]) for op, source in nodes[node - 2]], len(nodes[node - 2])) for node in order]
+    merged_concat = graph._merged[1]
+    concat = None if merged_concat is None else rng.sample([names[node] for node in merged_concat], len(merged_concat))
+    return Graph.from_inputs(shuffled, concat)
+
+
+@given(graphs(ops=("conv_3x3", "skip_connect")) | wide_graphs(), st.randoms(use_true_random=False))
+def test_canonical_form_is_stable_under_renaming_and_swapping(graph: Graph, rng: random.Random) -> None:
+    other = renamed(graph, rng)
+    assert other.canonical() == graph.canonical()
+    assert graph.canonical().canonical() == graph.canonical()
+    assert Architecture(graph).isomorphic(Architecture(other))
+
+
+@given(architectures())
+def test_canonical_form_keeps_what_is_there(arch: Architecture) -> None:
+    canonical = arch.canonical()
+    for (_, graph), (_, form) in zip(arch.cells(), canonical.cells(), strict=True):
+        assert sorted(graph.ops) == sorted(form.ops)
+        assert len(graph.outputs) == len(form.outputs)
+        living = [
+            sum(alive and not edge.fixed for edge, alive in zip(one.edges, one.liveness().live, strict=True))
+            for one in (graph, form)
+        ]
+        assert living[0] == living[1]
+
+
+def test_canonical_form_tells_different_graphs_apart() -> None:
+    """Cells of one node fall into as many classes as there are unordered pairs of edges."""
+    ops = ("conv_3x3", "max_pool_3x3", "null")
+    ends = [(op, source) for op in ops for source in (0, 1)]
+    forms = {cell(first, second).canonical() for first in ends for second in ends}
+    assert len(forms) == len(ends) * (len(ends) + 1) // 2
+
+
+def test_canonical_form_knows_which_twin_is_read() -> None:
+    twins = [("conv_3x3", 0), ("conv_3x3", 1)]
+    both_read_one = cell(*twins, *twins, ("conv_1x1", 2), ("null", 0), ("conv_5x5", 2), ("null", 0))
+    each_reads_one = cell(*twins, *twins, ("conv_1x1", 2), ("null", 0), ("conv_5x5", 3), ("null", 0))
+    assert both_read_one.canonical() != each_reads_one.canonical()
+
+
+def test_a_chain_in_another_order_is_the_same_node() -> None:
+    a, b, c = ("conv_3x3", 0), ("conv_1x1", 1), ("max_pool_3x3", 1)
+    assert Graph.from_inputs([[a, b, c]]).canonical() == Graph.from_inputs([[c, a, b]]).canonical()
+
+
+@pytest.mark.data
+def test_nasbench201_has_9445_functions_of_distinct_living_edges(data_folder: object) -> None:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(data_folder / "nasbench201_cifar10.parquet", columns=["arch"])  # type: ignore[operator]
+    assert len({parse(text).pruned() for text in table["arch"].to_pylist()}) == 9445

@@ -1,0 +1,140 @@
+"""Operations: every registered one keeps its promises, and adding one touches one place."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import natpp
+from natpp.arch.graph import Architecture, Edge, Graph
+from natpp.arch.layers import BatchNorm, Conv, ReLU
+from natpp.arch.layout import setting
+from natpp.arch.ops import PAPER_OPS, Op, Place
+from natpp.arch.transitions import allowed, masks
+from natpp.errors import NatppError, SettingError
+from natpp.registry import OPS, RULES, Registry
+from natpp.testing import check_op, check_rule
+
+
+@pytest.mark.parametrize("name", list(OPS))
+def test_every_operation_keeps_its_promises(name: str) -> None:
+    check_op(name)
+
+
+@pytest.mark.parametrize("name", list(RULES))
+def test_every_rule_keeps_its_promises(name: str) -> None:
+    check_rule(name)
+
+
+def test_the_thirteen_and_the_extras() -> None:
+    assert len(PAPER_OPS) == 13
+    assert [name for name, op in OPS.items() if op.extra] == [
+        *("sep_conv_7x7", "conv_1x3_3x1", "conv_1x7_7x1", "conv_7x1_1x7", "avg_pool_2x2", "max_pool_2x2")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "stride", "params", "madds"),
+    [
+        # worked out by hand for 128 channels on 32 x 32
+        ("conv_3x3", 1, 128 * 128 * 9 + 256, 128 * 128 * 9 * 1024),
+        ("sep_conv_5x5", 1, 2 * (128 * 25 + 128 * 128 + 256), 2 * (128 * 25 + 128 * 128) * 1024),
+        ("sep_conv_5x5", 2, 2 * (128 * 25 + 128 * 128 + 256), 2 * (128 * 25 + 128 * 128) * 256),
+        ("dil_conv_3x3", 1, 128 * 9 + 128 * 128 + 256, (128 * 9 + 128 * 128) * 1024),
+        ("skip_connect", 1, 0, 0),
+        ("skip_connect", 2, 128 * 128 + 256, 128 * 128 * 256),
+        ("conv_1x7_7x1", 1, 2 * 128 * 128 * 7 + 256, 2 * 128 * 128 * 7 * 1024),
+        ("conv_1x7_7x1", 2, 2 * 128 * 128 * 7 + 256, 128 * 128 * 7 * (512 + 256)),
+        ("max_pool_5x5", 2, 0, 0),
+        ("null", 2, 0, 0),
+    ],
+)
+def test_costs_worked_out_by_hand(name: str, stride: int, params: int, madds: int) -> None:
+    assert OPS[name].cost(Place(128, 128, stride)) == (params, madds)
+
+
+def test_average_pooling_leaves_the_padding_out() -> None:
+    ones = torch.ones(1, 2, 5, 5)
+    for name in ("avg_pool_2x2", "avg_pool_3x3", "avg_pool_5x5"):
+        for stride in (1, 2):
+            out = OPS[name].build(Place(2, 2, stride, (5, 5)))(ones)
+            assert torch.equal(out, torch.ones_like(out)), (name, stride)
+
+
+def test_pooling_2x2_by_hand() -> None:
+    image = torch.arange(9.0).reshape(1, 1, 3, 3)
+    for kind, at_1, at_2 in (
+        ("max", [[4, 5, 5], [7, 8, 8], [7, 8, 8]], [[4, 5], [7, 8]]),
+        ("avg", [[2, 3, 3.5], [5, 6, 6.5], [6.5, 7.5, 8]], [[2, 3.5], [6.5, 8]]),
+    ):
+        for stride, expected in ((1, at_1), (2, at_2)):
+            out = OPS[f"{kind}_pool_2x2"].build(Place(1, 1, stride, (3, 3)))(image)
+            assert torch.equal(out[0, 0], torch.tensor(expected, dtype=torch.float))
+
+
+def test_a_factorized_reduction_reads_both_diagonals() -> None:
+    """With identity weights its halves are x at even pixels and x at odd pixels; beyond an odd border is zero."""
+    reduction = OPS["skip_connect"].build(Place(1, 2, 2, (3, 3)))[1]  # type: ignore[index]
+    torch.nn.init.ones_(reduction.conv_1.weight)
+    torch.nn.init.ones_(reduction.conv_2.weight)
+    image = torch.arange(9.0).reshape(1, 1, 3, 3)
+    even, odd = reduction(image)[0]
+    assert torch.equal(even, torch.tensor([[0.0, 2], [6, 8]]))
+    assert torch.equal(odd, torch.tensor([[4.0, 0], [0, 0]]))
+    even, odd = reduction(torch.arange(16.0).reshape(1, 1, 4, 4))[0]
+    assert torch.equal(even, torch.tensor([[0.0, 2], [8, 10]]))
+    assert torch.equal(odd, torch.tensor([[5.0, 7], [13, 15]]))
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [((0, 4), "at least 1 channel"), ((4, 4, 3), "stride 1 or 2"), ((4, 4, 1, (0, 4)), "at least 1 x 1")],
+)
+def test_no_place_to_stand(place: tuple[int, ...], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        Place(*place)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def ghost() -> Iterator[Op]:
+    """An operation added from outside: a grouped 3x3 conv."""
+
+    def layers(place: Place) -> tuple[ReLU, Conv, BatchNorm]:
+        groups = 1 if place.channels_in % 2 or place.channels_out % 2 else 2
+        stride = (place.stride, place.stride)
+        conv = Conv(place.channels_in, place.channels_out, (3, 3), stride, groups=groups)
+        return ReLU(), conv, BatchNorm(place.channels_out)
+
+    op = OPS.add("grouped_conv_3x3", Op("grouped_conv_3x3", "conv", 3, layers))
+    yield op
+    OPS.remove("grouped_conv_3x3")
+
+
+def test_adding_an_operation_touches_one_place(ghost: Op) -> None:
+    check_op(ghost.name)
+    graph = Graph((Edge(ghost.name, 0, 2), Edge("conv_5x5", 1, 2)), (2,))
+    arch = Architecture(graph, graph)
+    where = setting(channels=4, cells=3)
+    network = natpp.build(arch, channels=4, cells=3)
+    assert sum(p.numel() for p in network.parameters()) == natpp.cost(arch, channels=4, cells=3).params
+    mask = masks(arch, "nat++", where)["normal"]
+    assert mask.shape == (2, len(OPS))
+    assert mask[1, tuple(OPS).index(ghost.name)]
+    assert natpp.load(natpp.arch.formats.to_json(arch)) == arch
+    for rule in RULES:
+        check_rule(rule)
+        assert allowed(rule, Place(4, 4)).shape == (20, 20)
+
+
+def test_a_registry_answers_with_the_nearest_name() -> None:
+    registry: Registry[int] = Registry("number")
+    registry.add("seven", 7)
+    registry.add("eight", 8)
+    with pytest.raises(NatppError, match="unknown number 'sevn'. Did you mean 'seven'?"):
+        registry["sevn"]
+    with pytest.raises(NatppError, match="Known: seven, eight"):
+        registry["q"]
+    with pytest.raises(NatppError, match="already a number named 'seven'"):
+        registry.add("seven", 1)
+    assert registry.get("nine") is None
+    assert dict(registry) == {"seven": 7, "eight": 8}
