@@ -289,6 +289,9 @@ VERBS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the result is the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an arrow that a terminal cannot show is no reason to fail
     try:
         if not given or given[0] in ("-h", "--help"):
             print(_overview())
@@ -347,17 +350,13 @@ def _parse(flags_type: type[Any], verb: str, arguments: list[str]) -> Any:
 
 
 def _one_line(boxed: str) -> str:
-    """The message of a box drawn around several lines, up to its first ruled line."""
+    """The message of a box with a title, up to its first ruled line."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", boxed)
-    words: list[str] = []
-    for line in plain.splitlines():
-        inner = line.strip().strip("│").strip()
-        if line.lstrip().startswith(("╭", "┌")) or not inner:
-            continue
-        if not inner.strip("─╰╯└┘ "):
-            break
-        words.append(inner)
-    return " ".join(words).rstrip(".") or "wrong flags"
+    lines = [line.strip(" ╭╮╰╯│─") for line in plain.strip().splitlines()[1:]]
+    ruled = [not line.strip("-") for line in lines]
+    start = ruled.index(False) if False in ruled else len(lines)
+    end = ruled.index(True, start) if True in ruled[start:] else len(lines)
+    return " ".join(lines[start:end]).rstrip(".") or "wrong flags"
 
 
 def _entry_json(entry: Any, found: Cost) -> dict[str, Any]:
@@ -400,7 +399,7 @@ def _print(table: Table) -> None:
 
 
 def _print_json(data: Any) -> None:
-    print(json.dumps(data, indent=2, ensure_ascii=False))
+    print(json.dumps(data, indent=2))
 
 
 def _suffix(path: str) -> str:

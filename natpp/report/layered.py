@@ -144,7 +144,7 @@ def _rows(
             for vertex in column:
                 near = [rows[other] for other in before[vertex] + after[vertex]]
                 wanted.append(sum(near) / len(near) if near else rows[vertex])
-            distances = [0.0]
+            distances = [0.0] * min(len(column), 1)
             for upper, lower in pairwise(column):
                 distances.append(distances[-1] + (items[upper].height + items[lower].height) / 2 + gap)
             free = _nondecreasing([want - distance for want, distance in zip(wanted, distances, strict=True)])

@@ -1,5 +1,7 @@
 """Costs to the digit: published figures, a table of 15,625 networks, and what is counted on built networks."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -38,11 +40,11 @@ def test_published_costs_to_the_digit(name: str, network: str) -> None:
 
 
 @pytest.mark.data
-def test_all_of_nasbench201(data_folder: object) -> None:
+def test_all_of_nasbench201(data_folder: Path) -> None:
     """Parameters are equal; the table counts the 10 additions of the classifier's bias as multiply-adds, we do not."""
     import pyarrow.parquet as pq
 
-    table = pq.read_table(data_folder / "nasbench201_cifar10.parquet")  # type: ignore[operator]
+    table = pq.read_table(data_folder / "nasbench201_cifar10.parquet")
     where = setting("nasbench201")
     rows = zip(*(table[name].to_pylist() for name in ("arch", "params_m", "madds_m")), strict=True)
     differences = set()
@@ -104,7 +106,7 @@ def test_dead_input_convs_and_cells_are_not_alive() -> None:
     few, many = (natpp.cost(skips_every_second, cells=cells, channels=8) for cells in (1, 2))
     assert few.live_params < many.params
     network = natpp.build(skips_every_second, cells=4, channels=8)
-    assert sorted(network.blocks) == ["cell_1", "cell_3", "stem"]  # type: ignore[arg-type]
+    assert sorted(network.blocks) == ["cell_1", "cell_3", "stem"]
 
 
 def test_a_constant_network_is_its_head() -> None:
@@ -128,5 +130,5 @@ def test_a_constant_network_is_its_head() -> None:
 )
 def test_bad_settings_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(NatppError) as caught:
-        natpp.cost("darts", **options)  # type: ignore[arg-type]
+        natpp.cost("darts", **options)
     assert words in str(caught.value)

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import FrozenInstanceError
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -23,7 +24,7 @@ def test_values_are_frozen_and_hashable() -> None:
     assert hash(graph) == hash(cell(("conv_3x3", 0), ("null", 1)))
     assert len({graph, cell(("conv_3x3", 0), ("null", 1)), cell(("conv_3x3", 1), ("null", 1))}) == 2
     with pytest.raises(FrozenInstanceError):
-        graph.concat = (2,)  # type: ignore[misc]
+        graph.concat = (2,)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_values_are_frozen_and_hashable() -> None:
 )
 def test_what_is_no_graph_is_refused_with_the_reason(make: object, words: str) -> None:
     with pytest.raises((GraphError, UnknownNameError)) as caught:
-        make()  # type: ignore[operator]
+        make()
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, NatppError)
@@ -118,7 +119,11 @@ def test_an_edge_is_alive_exactly_if_dropping_it_matters(graph: Graph) -> None:
 @given(wide_graphs(), st.data())
 def test_any_number_of_inputs_round_trips(graph: Graph, data: st.DataObject) -> None:
     nodes = [
-        data.draw(st.lists(st.tuples(st.sampled_from(["conv_3x3", "null", "skip_connect"]), st.integers(0, n - 1)), max_size=5))
+        data.draw(
+            st.lists(
+                st.tuples(st.sampled_from(["conv_3x3", "null", "skip_connect"]), st.integers(0, n - 1)), max_size=5
+            )
+        )
         for n in range(2, 6)
     ]
     assert Graph.from_inputs(nodes).inputs == tuple(map(tuple, nodes))
@@ -135,7 +140,9 @@ def renamed(graph: Graph, rng: random.Random) -> Graph:
         left.remove(node)
         names[node] = 2 + len(order)
         order.append(node)
-    shuffled = [rng.sample([(op, names[source]) for op, source in nodes[node - 2]], len(nodes[node - 2])) for node in order]
+    shuffled = [
+        rng.sample([(op, names[source]) for op, source in nodes[node - 2]], len(nodes[node - 2])) for node in order
+    ]
     merged_concat = graph._merged[1]
     concat = None if merged_concat is None else rng.sample([names[node] for node in merged_concat], len(merged_concat))
     return Graph.from_inputs(shuffled, concat)
@@ -183,8 +190,8 @@ def test_a_chain_in_another_order_is_the_same_node() -> None:
 
 
 @pytest.mark.data
-def test_nasbench201_has_9445_functions_of_distinct_living_edges(data_folder: object) -> None:
+def test_nasbench201_has_9445_functions_of_distinct_living_edges(data_folder: Path) -> None:
     import pyarrow.parquet as pq
 
-    table = pq.read_table(data_folder / "nasbench201_cifar10.parquet", columns=["arch"])  # type: ignore[operator]
+    table = pq.read_table(data_folder / "nasbench201_cifar10.parquet", columns=["arch"])
     assert len({parse(text).pruned() for text in table["arch"].to_pylist()}) == 9445

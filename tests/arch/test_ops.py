@@ -74,7 +74,7 @@ def test_pooling_2x2_by_hand() -> None:
 
 def test_a_factorized_reduction_reads_both_diagonals() -> None:
     """With identity weights its halves are x at even pixels and x at odd pixels; beyond an odd border is zero."""
-    reduction = OPS["skip_connect"].build(Place(1, 2, 2, (3, 3)))[1]  # type: ignore[index]
+    reduction = OPS["skip_connect"].build(Place(1, 2, 2, (3, 3)))[1]
     torch.nn.init.ones_(reduction.conv_1.weight)
     torch.nn.init.ones_(reduction.conv_2.weight)
     image = torch.arange(9.0).reshape(1, 1, 3, 3)
@@ -92,7 +92,7 @@ def test_a_factorized_reduction_reads_both_diagonals() -> None:
 )
 def test_no_place_to_stand(place: tuple[int, ...], words: str) -> None:
     with pytest.raises(SettingError, match=words):
-        Place(*place)  # type: ignore[arg-type]
+        Place(*place)
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_registry_answers_with_the_nearest_name() -> None:
     registry: Registry[int] = Registry("number")
     registry.add("seven", 7)
     registry.add("eight", 8)
-    with pytest.raises(NatppError, match="unknown number 'sevn'. Did you mean 'seven'?"):
+    with pytest.raises(NatppError, match=r"unknown number 'sevn'\. Did you mean 'seven'\?"):
         registry["sevn"]
     with pytest.raises(NatppError, match="Known: seven, eight"):
         registry["q"]

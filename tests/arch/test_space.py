@@ -48,4 +48,4 @@ def test_masks_of_a_batch_are_those_of_its_architectures() -> None:
 @pytest.mark.parametrize("options", [{"nodes": 0}, {"nodes": 1.5}, {"seed": -1}, {"seed": "a"}])
 def test_bad_draws_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(NatppError, match="expected a whole number"):
-        natpp.sample(**options)  # type: ignore[arg-type]
+        natpp.sample(**options)

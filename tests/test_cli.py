@@ -1,0 +1,228 @@
+"""The command line as a person uses it, right and wrong."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import natpp
+from natpp.arch.formats import to_json
+from natpp.arch.ops import PAPER_OPS
+from natpp.cli import VERBS, main
+from natpp.registry import OPS, ZOO
+
+Run = tuple[int, str, str]  # status, standard output, standard error
+Runner = Callable[..., Run]
+RESNET_LIKE = "|nor_conv_3x3~0|+|none~0|nor_conv_3x3~1|+|skip_connect~0|none~1|none~2|"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Runner:
+    def call(*arguments: str) -> Run:
+        try:
+            status = main(arguments)
+        except SystemExit as stop:  # --help of a command
+            status = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+def ok(result: Run) -> str:
+    status, out, err = result
+    assert (status, err) == (0, "")
+    return out
+
+
+def test_the_top_level_lists_the_verbs_quickly_without_torch() -> None:
+    code = "import sys, natpp.cli; natpp.cli.main(['--help']); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert all(f"  {verb} " in done.stdout for verb in VERBS)
+
+
+def test_python_m_natpp_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "natpp", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"natpp {natpp.__version__}\n"
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_every_verb_has_help(verb: str, run: Runner) -> None:
+    assert f"usage: natpp {verb}" in ok(run(verb, "--help"))
+
+
+def test_zoo(run: Runner) -> None:
+    out = ok(run("zoo"))
+    assert all(name in out for name in ZOO)
+    assert "3,349,342" in out
+    assert "breaks the two-level rule on two edges" in out
+    data = json.loads(ok(run("zoo", "--json")))
+    assert list(data) == list(ZOO)
+    assert data["darts"]["madds"] == 528359040
+    assert data["natpp_darts"]["published"][0]["method"] == "NAT++"
+
+
+def test_cost(run: Runner) -> None:
+    data = json.loads(ok(run("cost", "darts", "--json")))
+    assert data == {
+        "params": 3349342,
+        "madds": 528359040,
+        "live_params": 3349342,
+        "live_madds": 528359040,
+        "peak_memory_bytes": data["peak_memory_bytes"],
+        "latency_ms": None,
+    }
+    assert "528,359,040" in ok(run("cost", "darts"))
+    flags = ("--network", "imagenet", "--channels", "8", "--cells", "4", "--classes", "9", "--size", "64")
+    data = json.loads(ok(run("cost", "darts", *flags, "--json")))
+    found = natpp.cost("darts", "imagenet", channels=8, cells=4, classes=9, size=64)
+    assert data["madds"] == found.madds
+    timed = json.loads(ok(run("cost", "darts", "--channels", "2", "--cells", "2", "--latency", "--json")))
+    assert timed["latency_ms"] > 0
+    assert "latency" in ok(run("cost", "darts", "--channels", "2", "--cells", "2", "--latency"))
+
+
+def test_an_architecture_comes_as_name_file_text_or_standard_input(
+    run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "darts.txt"
+    file.write_text(to_json(natpp.load("darts")))
+    expected = ok(run("cost", "darts", "--json"))
+    assert ok(run("cost", str(file), "--json")) == expected
+    assert ok(run("cost", file.read_text(), "--json")) == expected
+    monkeypatch.setattr("sys.stdin", io.StringIO(file.read_text()))
+    assert ok(run("cost", "-", "--json")) == expected
+
+
+def test_show(run: Runner, tmp_path: Path) -> None:
+    assert "2 = sep_conv_3x3(0)  +  sep_conv_3x3(1)" in ok(run("show", "darts"))
+    assert "6 edges changed" in ok(run("show", "natpp_darts", "--against", "darts"))
+    for options in ((), ("--against", "darts"), ("--view", "network", "--cells", "8")):
+        for suffix in ("svg", "png"):
+            file = tmp_path / f"cell.{suffix}"
+            assert ok(run("show", "natpp_darts", "-o", str(file), *options)) == ""
+            assert file.stat().st_size > 1000
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["cell.png", "cell.svg"]  # nothing left over
+    assert ok(run("show", "darts", "--output", str(tmp_path / "again.svg"))) == ""
+    assert (tmp_path / "again.svg").read_text() == natpp.draw("darts")
+
+
+def test_transitions(run: Runner, tmp_path: Path) -> None:
+    data = json.loads(ok(run("transitions", "--json")))
+    assert list(data) == list(OPS)
+    assert sum(len(data[op]["transitions"]) for op in PAPER_OPS) == 77
+    assert data["conv_5x5"]["params"] == 128 * 128 * 25 + 256
+    one = json.loads(ok(run("transitions", "null", "--rule", "cost", "--stride", "2", "--json")))
+    assert "skip_connect" not in one["null"]["transitions"]
+    assert "conv_1x1, conv_3x3, sep_conv_3x3" in ok(run("transitions", "conv_3x3", "--rule", "nat++"))
+    assert "█" in ok(run("transitions", "--plot"))
+    assert ok(run("transitions", "--plot", "-o", str(tmp_path / "bars.png"))) == ""
+    assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_convert(run: Runner) -> None:
+    text = ok(run("convert", "darts", "--to", "json"))
+    assert json.loads(text)["version"] == 1
+    genotype = ok(run("convert", text, "--to", "genotype")).strip()
+    assert natpp.load(genotype) == natpp.load("darts")
+    assert ok(run("convert", RESNET_LIKE, "--to", "nasbench201")).strip() == RESNET_LIKE
+
+
+def test_sample(run: Runner) -> None:
+    assert natpp.load(ok(run("sample"))) == natpp.sample()
+    lines = ok(run("sample", "--nodes", "5", "--seed", "7", "--count", "3")).splitlines()
+    assert natpp.load(lines[0]) == natpp.sample(nodes=5, seed=7)
+    assert len(lines) == 3
+    assert natpp.load(ok(run("sample", "--json"))) == natpp.sample()
+    assert len(json.loads(ok(run("sample", "--count", "3", "--json")))) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("shw",), "unknown command 'shw'. Did you mean 'show'?"),
+        (("cost",), "ARCH"),
+        (("cost", "dart"), "Did you mean 'darts'?"),
+        (("cost", "darts", "enas"), "Unrecognized options: enas"),
+        (("cost", "darts", "--chanels", "3"), "Did you mean '--channels'?"),
+        (("cost", "darts", "--channels", "many"), "expected a whole number, not 'many'"),
+        (("cost", "darts", "--channels", "0"), "channels is 0, expected a whole number from 1 up"),
+        (("cost", "darts", "--network", "cifr"), "unknown network 'cifr'. Did you mean 'cifar'?"),
+        (("cost", "darts", "--network"), "Missing value for argument '--network'"),
+        (("cost", '{"normal": ['), "broken JSON"),
+        (("cost", "nowhere.json"), "no file 'nowhere.json'"),
+        (("cost", "|conv_3x3~0|"), "Did you mean 'nor_conv_3x3'?"),
+        (("show", "darts", "-o", "nowhere/cell.svg"), "the folder 'nowhere' does not exist"),
+        (("show", "darts", "-o", "cell.pdf"), "a picture is .svg or .png"),
+        (("show", "darts", "--view", "netwrk"), "Did you mean 'network'?"),
+        (("show", "darts", "--view", "network"), "name a file with -o"),
+        (("show", "darts", "--against", "drts"), "Did you mean 'darts'?"),
+        (("transitions", "conv3x3"), "Did you mean 'conv_3x3'?"),
+        (("transitions", "--rule", "nat+"), "Did you mean 'nat++'?"),
+        (("transitions", "--stride", "3"), "stride 1 or 2, not 3"),
+        (("transitions", "-o", "x.svg"), "-o goes with --plot"),
+        (("transitions", "--plot", "-o", "nowhere/x.svg"), "the folder 'nowhere' does not exist"),
+        (("convert", "darts", "--to", "jsn"), "Did you mean 'json'?"),
+        (("convert", "darts", "--to", "nasbench201"), "has a reduction cell too"),
+        (("convert", "darts"), "--to"),
+        (("sample", "--nodes", "0"), "nodes is 0"),
+        (("sample", "--count", "0"), "count is 0"),
+        (("sample", "--seed", "-1"), "seed is -1"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(
+    arguments: tuple[str, ...], words: str, run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(*arguments)
+    assert status == 2
+    assert out == ""
+    assert words in err
+    assert err.startswith("natpp: ")
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_narrow_terminal_changes_no_message(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    _, _, err = run("cost", "darts", "--channels", "many")
+    assert "expected a whole number, not 'many'" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_a_terminal_of_any_encoding(encoding: str) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "natpp", *arguments]
+        return subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, check=False)
+
+    shown = call("show", "natpp_darts", "--against", "darts")
+    assert shown.returncode == 0
+    assert "6 edges changed" in shown.stdout
+    wrong = call("cost", "darts", "--chanels", "3")
+    assert wrong.returncode == 2
+    assert wrong.stderr == (
+        "natpp: unknown flag --chanels. Did you mean '--channels'? (natpp cost --help tells the flags)\n"
+    )
+
+
+def test_an_empty_file_is_refused(run: Runner, tmp_path: Path) -> None:
+    file = tmp_path / "empty.json"
+    file.touch()
+    status, out, err = run("cost", str(file))
+    assert (status, out) == (2, "")
+    assert "empty.json: the text is empty" in err
+
+
+def test_a_reader_that_stops_early_sees_no_traceback() -> None:
+    command = f"{sys.executable} -m natpp sample --count 2000 | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("Genotype(")
+    assert done.stderr == ""

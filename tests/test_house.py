@@ -1,0 +1,64 @@
+"""The plan of the house: imports point one way, and the core needs only the core."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "natpp"
+ABOVE = {  # what each room may import, besides itself
+    "errors": set(),
+    "files": {"errors"},
+    "registry": {"errors"},
+    "arch": {"errors", "registry"},
+    "zoo": {"arch", "registry"},
+    "nets": {"arch", "errors", "registry"},
+    "report": {"arch", "registry"},
+    "testing": {"arch", "registry"},
+    "api": {"arch", "errors", "nets", "registry", "report"},
+    "cli": {"api", "arch", "errors", "files", "registry", "report", ""},
+    "__init__": {"api", "arch", "errors", "zoo"},
+    "__main__": {"cli"},
+}
+
+
+def imported_rooms(file: Path) -> set[str]:
+    """Rooms that a file imports, those for type checkers left out."""
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    rooms = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "natpp":
+            parts = node.module.split(".")
+            rooms |= {parts[1]} if len(parts) > 1 else {_room(alias.name) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            rooms |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("natpp.")}
+    return rooms
+
+
+def _room(name: str) -> str:
+    return name if (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file() else ""
+
+
+def test_imports_point_one_way() -> None:
+    for file in PACKAGE.rglob("*.py"):
+        room = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        wrong = imported_rooms(file) - ABOVE[room] - {room}
+        assert not wrong, f"{file.relative_to(PACKAGE)} imports {wrong}"
+
+
+def test_import_natpp_needs_the_core_only_and_leaves_torch_alone() -> None:
+    code = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"torch", "torchvision", "timm", "onnx", "pyarrow", "matplotlib", "tyro"}:
+            raise ImportError(name)
+sys.meta_path.insert(0, Refuse())
+import natpp
+assert natpp.cost("darts").params == 3349342
+assert natpp.draw("darts").startswith("<svg")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
