@@ -4,7 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
+
+torch.set_num_threads(1)  # tiny tensors: more threads only get in each other's way
 
 settings.register_profile(
     "natpp", deadline=None, derandomize=True, max_examples=100, suppress_health_check=[HealthCheck.too_slow]

@@ -1,0 +1,36 @@
+# make demo   sets everything up and shows what natpp does
+# make test   sets everything up and runs the tests
+# make lint   style and types
+PYTHON ?= python3
+BIN := .venv/bin
+NATPP := $(BIN)/natpp
+
+.PHONY: demo test lint
+
+demo: .venv/installed
+	@mkdir -p demo
+	@echo "# DARTS, and what NAT++ made of it"
+	$(NATPP) show natpp_darts --against darts
+	@echo
+	@echo "# what it costs on CIFAR, before and after"
+	$(NATPP) cost darts
+	$(NATPP) cost natpp_darts
+	@echo "# pictures"
+	$(NATPP) show natpp_darts --against darts -o demo/darts.svg
+	$(NATPP) show natpp_darts --view network -o demo/network.png
+	@ls demo/*
+
+test: .venv/installed
+	$(BIN)/python -m pytest
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "natpp needs Python 3.10 or newer: make PYTHON=/path/to/python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $@

@@ -1,0 +1,86 @@
+"""How fast values are: analytic cost against building and counting, sampling and masking by the thousand.
+
+Ratios within one run. `python benchmarks/foundation.py [--json FILE]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import natpp
+from natpp.arch.cost import cost_of, counts
+from natpp.arch.graph import Architecture
+from natpp.arch.layout import setting
+from natpp.arch.space import sample_batch
+from natpp.nets.network import build_network
+
+WHERE = setting("cifar")
+
+
+def built_and_counted(arch: Architecture) -> tuple[int, int]:
+    """Parameters and multiply-adds of the whole network, built on the meta device and run there."""
+    with torch.device("meta"):
+        network = build_network(arch, WHERE, prune=False).eval()
+        image = torch.empty(1, 3, WHERE.size, WHERE.size)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network(image)
+    return sum(parameter.numel() for parameter in network.parameters()), counter.get_total_flops() // 2
+
+
+def seconds_each(run: Callable[[Architecture], object], archs: list[Architecture]) -> float:
+    """Median seconds of one call."""
+    times = []
+    for arch in archs:
+        start = time.perf_counter()
+        run(arch)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", help="file to write the figures to")
+    options = parser.parse_args()
+    batch = sample_batch(300, nodes=4, generator=np.random.default_rng(0))
+    archs = [batch[index] for index in range(300)]
+    for arch in archs[:10]:
+        found = cost_of(arch, WHERE)
+        assert (found.params, found.madds) == built_and_counted(arch)
+    built = seconds_each(built_and_counted, archs[10:40])
+    whole = seconds_each(lambda arch: cost_of(arch, WHERE), archs[40:])
+    counted = seconds_each(lambda arch: counts(arch, WHERE), archs[40:])
+    start = time.perf_counter()
+    many = sample_batch(100_000, nodes=4, generator=np.random.default_rng(0))
+    sampled = time.perf_counter() - start
+    many.masks("nat++", channels=36)
+    masked = time.perf_counter() - start - sampled
+    figures = {
+        "build_on_meta_and_count_ms": 1000 * built,
+        "params_and_madds_ms": 1000 * counted,
+        "whole_cost_ms": 1000 * whole,
+        "times_faster_params_and_madds": built / counted,
+        "times_faster_whole_cost": built / whole,
+        "sample_100000_s": sampled,
+        "mask_100000_s": masked,
+        "network": "cifar, 36 channels, 20 cells",
+        "versions": {"natpp": natpp.__version__, "torch": torch.__version__, "numpy": np.__version__},
+        "machine": f"{platform.machine()}, Python {platform.python_version()}, {torch.get_num_threads()} threads",
+    }
+    for name, value in figures.items():
+        print(f"{name:<32} {value:.4g}" if isinstance(value, float) else f"{name:<32} {value}")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(figures, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()
