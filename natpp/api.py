@@ -12,7 +12,7 @@ import numpy as np
 from natpp.arch.cost import Cost, cost_of
 from natpp.arch.formats import looks_like_text, parse
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import setting
+from natpp.arch.layout import Setting, setting
 from natpp.arch.space import sample_batch
 from natpp.errors import FormatError, NatppError, SettingError, did_you_mean, shortened
 from natpp.registry import ZOO
@@ -34,7 +34,7 @@ def load(given: str | Path) -> Architecture:
     if not isinstance(given, str):
         raise FormatError(f"expected a name, a file or a text, not {shortened(repr(given))}")
     if given == "-":
-        return _parse_named(sys.stdin.read(), "standard input")
+        return _parse_named(_decoded(_standard_input(), "standard input"), "standard input")
     if looks_like_text(given):
         return parse(given)
     if given in ZOO:
@@ -79,14 +79,20 @@ def cost(
         from natpp.nets.network import build_network
 
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        image = torch.zeros(1, 3, where.size, where.size, device=device)
-        return with_latency(found, build_network(arch, where).to(device), image)
+        try:
+            image = torch.zeros(1, 3, where.size, where.size, device=device)
+            return with_latency(found, build_network(arch, where).to(device), image)
+        except (RuntimeError, MemoryError) as error:
+            reason = str(error).splitlines()[0]
+            raise SettingError(f"the network cannot be timed here: {reason}. Lower channels, cells or size") from error
     from torch import nn
 
     from natpp.nets.measure import module_cost
 
     if not isinstance(of, nn.Module):
         raise NatppError(f"expected an architecture or a torch.nn.Module, not {shortened(repr(of))}")
+    if network != "cifar" or any(value is not None for value in (channels, cells, classes, size)):
+        raise SettingError("network, channels, cells, classes and size go with an architecture, not with a module")
     if example_input is None:
         raise SettingError("the cost of a module needs an example input: natpp.cost(module, example_input=x)")
     return module_cost(of, example_input, latency=latency)
@@ -121,10 +127,18 @@ def draw(arch: Architecture | str | Path, against: Architecture | str | Path | N
     return to_svg(scene(arch, against))
 
 
-def scene(arch: Architecture | str | Path, against: Architecture | str | Path | None = None) -> Scene:
-    """The picture that `draw` writes, as shapes."""
-    from natpp.report.draw import architecture_scene, pair_scene
+def scene(
+    arch: Architecture | str | Path,
+    against: Architecture | str | Path | None = None,
+    network: Setting | None = None,
+) -> Scene:
+    """The picture that `draw` writes, as shapes; with `network`, the whole network the architecture stands in."""
+    from natpp.report.draw import architecture_scene, network_scene, pair_scene
 
+    if network is not None:
+        if against is not None:
+            raise SettingError("the network view shows one architecture: leave out what it came from, or the network")
+        return network_scene(_architecture(arch), network, _name(arch))
     if against is None:
         return architecture_scene(_architecture(arch), _name(arch))
     names = _name(against) or "before", _name(arch) or "after"
@@ -155,13 +169,26 @@ def _name(given: Architecture | str | Path) -> str:
 
 
 def _parse_file(path: Path) -> Architecture:
+    name = repr(str(path))
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise FormatError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from None
+    return _parse_named(_decoded(content, name), name)
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None:
+        raise FormatError("standard input is closed")
+    buffer = getattr(sys.stdin, "buffer", None)
+    return sys.stdin.read().encode() if buffer is None else bytes(buffer.read())
+
+
+def _decoded(content: bytes, name: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise FormatError(f"{str(path)!r} is no text file") from None
-    except OSError as error:
-        raise FormatError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    return _parse_named(text, str(path))
+        raise FormatError(f"{name} is no text file") from None
 
 
 def _parse_named(text: str, where: str) -> Architecture:

@@ -65,7 +65,18 @@ WholeOrDefault = Annotated[
         str_from_instance=lambda value: ["auto" if value is None else str(value)],
     ),
 ]
-Output = Annotated[str | None, tyro.conf.arg(name="output", aliases=("-o",), metavar="FILE")]
+# A word, whatever it is: tyro would read "None" as nothing.
+Word = Annotated[
+    str | None,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="ARCH",
+        instance_from_str=lambda words: words[0],
+        is_instance=lambda value: value is None or isinstance(value, str),
+        str_from_instance=lambda value: [value or "nothing"],
+    ),
+]
+Output = Annotated[Word, tyro.conf.arg(name="output", aliases=("-o",), metavar="FILE")]
 Switch = tyro.conf.FlagCreatePairsOff[bool]
 
 
@@ -76,13 +87,13 @@ class NetworkFlags:
     network: str = "cifar"
     """cifar, imagenet or nasbench201"""
     channels: WholeOrDefault = None
-    """channels of the first cells; cifar 36, imagenet 48, nasbench201 16"""
+    """channels of the first cells; auto is the network's own, here and below"""
     cells: WholeOrDefault = None
-    """number of cells; cifar 20, imagenet 14, nasbench201 5 a stage"""
+    """number of cells (nasbench201: a stage)"""
     classes: WholeOrDefault = None
-    """number of classes; cifar 10, imagenet 1000, nasbench201 10"""
+    """number of classes"""
     size: WholeOrDefault = None
-    """height and width of the image; cifar 32, imagenet 224, nasbench201 32"""
+    """height and width of the image"""
 
     def setting(self) -> Setting:
         return setting(self.network, channels=self.channels, cells=self.cells, classes=self.classes, size=self.size)
@@ -118,7 +129,7 @@ class Show(NetworkFlags):
     arch: Arch = tyro.MISSING
     output: Output = None
     """picture to write, .svg or .png"""
-    against: str | None = None
+    against: Word = None
     """the architecture it came from: changed edges are marked old → new"""
     view: str = "cells"
     """cells, or network: the whole network with shapes and costs (a picture)"""
@@ -127,32 +138,16 @@ class Show(NetworkFlags):
 def show(flags: Show) -> None:
     if flags.view not in ("cells", "network"):
         raise SettingError(f"unknown view {flags.view!r}. {did_you_mean(flags.view, ('cells', 'network'))}")
-    arch = api.load(flags.arch)
-    against = None if flags.against is None else api.load(flags.against)
-    if flags.output is None:
-        from natpp.report.text import architecture_text
-
-        if flags.view == "network":
-            raise SettingError("the network view is a picture: name a file with -o, such as -o network.svg")
-        print(architecture_text(arch, against))
+    where = flags.setting()
+    if flags.output is not None:
+        picture = api.scene(flags.arch, flags.against, where if flags.view == "network" else None)
+        _write_picture(flags.output, picture)
         return
-    name = flags.arch if flags.arch in ZOO else ""
     if flags.view == "network":
-        from natpp.report.draw import network_scene
+        raise SettingError("the network view is a picture: name a file with -o, such as -o network.svg")
+    from natpp.report.text import architecture_text
 
-        if against is not None:
-            raise SettingError("the network view shows one architecture: leave out --against or --view network")
-        picture = network_scene(arch, flags.setting(), name)
-    elif against is None:
-        from natpp.report.draw import architecture_scene
-
-        picture = architecture_scene(arch, name)
-    else:
-        from natpp.report.draw import pair_scene
-
-        before = flags.against if flags.against in ZOO else "before"
-        picture = pair_scene(against, arch, (str(before), name or "after"))
-    _write_picture(flags.output, picture)
+    print(architecture_text(api.load(flags.arch), None if flags.against is None else api.load(flags.against)))
 
 
 @dataclass(frozen=True)
@@ -191,7 +186,7 @@ def cost(flags: CostFlags) -> None:
 class Transitions:
     """List what each operation may become under a rule, and what the operations cost at a place."""
 
-    op: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[OP]")] = None
+    op: Annotated[Word, tyro.conf.Positional, tyro.conf.arg(metavar="[OP]")] = None
     """one operation; all of them without it"""
     rule: str = "nat++"
     """nat, nat++ or cost"""
@@ -215,6 +210,8 @@ def transitions(flags: Transitions) -> None:
         raise SettingError("-o goes with --plot")
     RULES[flags.rule]  # answers an unknown name
     if flags.plot:
+        if flags.op is not None or flags.json:
+            raise SettingError("--plot draws all operations: leave out the operation and --json")
         from natpp.report.bars import cost_bars_picture, cost_bars_text
 
         if flags.output is None:
@@ -302,15 +299,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             flags_type, run = VERBS[given[0]]
             run(_parse(flags_type, given[0], given[1:]))
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except NatppError as error:
-        print(f"natpp: {error}", file=sys.stderr)
+        print(f"natpp: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader (head, say) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_output()
+    except OSError as error:
+        _silence_output()
+        print(f"natpp: cannot write the output: {error.strerror or error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _silence_output() -> None:
+    """Nobody reads standard output any more: let Python's last flush go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _overview() -> str:
@@ -344,7 +351,8 @@ def _parse(flags_type: type[Any], verb: str, arguments: list[str]) -> Any:
             raise SystemExit(0) from None
         message = _one_line(said.getvalue())
         if wrong := re.match(r"Unrecognized options: (--[\w-]+)", message):
-            flags = [f"--{field.name.replace('_', '-')}" for field in fields(flags_type)]
+            positional = {"arch", "op"}
+            flags = [f"--{field.name}" for field in fields(flags_type) if field.name not in positional]
             message = f"unknown flag {wrong[1]}. {did_you_mean(wrong[1], flags)}"
         raise SettingError(f"{message} (natpp {verb} --help tells the flags)") from None
 

@@ -38,6 +38,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def shortened(text: str, limit: int = 60) -> str:
-    """The text on one line, cut in the middle of nothing: for quoting what was given in a message."""
+    """The text in quotes on one line, cut where it is long: for saying in a message what was given."""
     line = " ".join(text.split())
     return repr(line if len(line) <= limit else line[: limit - 1] + "…")

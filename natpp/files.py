@@ -13,13 +13,13 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
     """Write a file through a temporary one beside it, so that nobody ever sees half of it."""
     path = Path(path)
     folder = path.parent
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise NatppError(f"the folder {str(folder)!r} does not exist. Make it first, or choose another place")
-    if path.is_dir():
+    if os.path.isdir(path):
         raise NatppError(f"{str(path)!r} is a folder, expected a file to write")
     data = content.encode() if isinstance(content, str) else content
     try:
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".natpp-")
     except OSError as error:
         raise NatppError(f"cannot write into {str(folder)!r}: {error.strerror}") from None
     try:

@@ -166,6 +166,17 @@ def test_sample(run: Runner) -> None:
         (("transitions", "--rule", "nat+"), "Did you mean 'nat++'?"),
         (("transitions", "--stride", "3"), "stride 1 or 2, not 3"),
         (("transitions", "-o", "x.svg"), "-o goes with --plot"),
+        (("transitions", "conv_3x3", "--plot"), "leave out the operation"),
+        (("transitions", "None"), "unknown operation 'None'"),
+        (("show", "darts", "--channels", "0"), "channels is 0"),
+        (("show", "darts", "--network", "cifr"), "Did you mean 'cifar'?"),
+        (("show", "darts", "--against", "None"), "unknown architecture 'None'"),
+        (("show", "darts", "-o", "None"), "a picture is .svg or .png, not 'None'"),
+        (("show", "darts", "-o", "a" * 300 + ".svg"), "cannot write"),
+        (("show", "darts", "--arch", "enas"), "unknown flag --arch. Known: --network"),
+        (("show", "darts", "--view", "network", "--against", "enas", "-o", "x.svg"), "shows one architecture"),
+        (("cost", "darts", "--cells", "9" * 50), "cells goes up to 1,000"),
+        (("sample", "--count", "9" * 20), "draw fewer at a time"),
         (("transitions", "--plot", "-o", "nowhere/x.svg"), "the folder 'nowhere' does not exist"),
         (("convert", "darts", "--to", "jsn"), "Did you mean 'json'?"),
         (("convert", "darts", "--to", "nasbench201"), "has a reduction cell too"),
@@ -218,7 +229,24 @@ def test_an_empty_file_is_refused(run: Runner, tmp_path: Path) -> None:
     file.touch()
     status, out, err = run("cost", str(file))
     assert (status, out) == (2, "")
-    assert "empty.json: the text is empty" in err
+    assert "empty.json': the text is empty" in err
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (r"printf '\xff' | PYTHONIOENCODING=utf-8 {natpp} show -", "standard input is no text file"),
+        ("{natpp} show - <&-", "standard input is closed"),
+        ("{natpp} zoo > /dev/full", "No space left on device"),
+    ],
+)
+def test_broken_standard_streams_are_one_line_too(line: str, words: str) -> None:
+    command = line.replace("{natpp}", f"{sys.executable} -m natpp")
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_reader_that_stops_early_sees_no_traceback() -> None:

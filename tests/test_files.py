@@ -32,6 +32,13 @@ def test_what_was_there_stays_when_writing_fails(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_the_longest_name_is_fine_and_a_longer_one_is_refused(tmp_path: Path) -> None:
+    write_whole(tmp_path / ("a" * 255), "x")
+    for path in (tmp_path / ("a" * 256), tmp_path / ("a" * 256) / "b"):
+        with pytest.raises(NatppError, match=r"cannot write|does not exist"):
+            write_whole(path, "x")
+
+
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(NatppError, match="is a folder"):
         write_whole(tmp_path, "x")

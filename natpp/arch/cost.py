@@ -66,9 +66,9 @@ def counts(arch: Architecture, where: Setting) -> Counts:
     return _counts(plan(arch, where))
 
 
-def _counts(planned: Plan) -> Counts:
-    params, madds = chain_cost(planned.layout.head, planned.layout.blocks[-1].size_out)
-    live_params, live_madds = params, madds
+def part_counts(planned: Plan) -> list[Counts]:
+    """The counts of every part of a plan in order, and last those of its head."""
+    found_in_order = []
     seen: dict[object, Counts] = {}  # blocks alike cost alike
     for part in planned.parts:
         if isinstance(part, CellPart):
@@ -80,11 +80,13 @@ def _counts(planned: Plan) -> Counts:
             whole = [chain_cost(chain, part.block.size_in) for chain in part.block.branches]
             totals = sum(cost[0] for cost in whole), sum(cost[1] for cost in whole)
             found = Counts(*totals, *(totals if part.live else (0, 0)))
-        params += found.params
-        madds += found.madds
-        live_params += found.live_params
-        live_madds += found.live_madds
-    return Counts(params, madds, live_params, live_madds)
+        found_in_order.append(found)
+    head = chain_cost(planned.layout.head, planned.layout.blocks[-1].size_out)
+    return [*found_in_order, Counts(*head, *head)]
+
+
+def _counts(planned: Plan) -> Counts:
+    return Counts(*map(sum, zip(*part_counts(planned), strict=True)))
 
 
 def _cell_counts(part: CellPart) -> Counts:

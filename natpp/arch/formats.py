@@ -9,11 +9,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from natpp.arch.graph import NULL, NUM_INPUTS, Architecture, Edge, Graph
+from natpp.arch.graph import KINDS, NULL, NUM_INPUTS, Architecture, Edge, Graph
 from natpp.errors import FormatError, NatppError, UnknownNameError, did_you_mean, shortened
 
 VERSION = 1
-CELLS = ("normal", "reduce")
 NOTES = ("name", "kind", "source")  # a JSON file may say these about its architecture; the value does not hold them
 
 NASBENCH201_OPS = {
@@ -23,6 +22,7 @@ NASBENCH201_OPS = {
     "nor_conv_3x3": "conv_3x3",
     "avg_pool_3x3": "avg_pool_3x3",
 }
+LARGEST_NODE = 1_000_000  # a number beyond this is no node's
 FIXED = "fixed"  # fourth entry of a JSON edge that no rule may change
 
 
@@ -46,7 +46,7 @@ def parse(text: str) -> Architecture:
 def looks_like_text(given: str) -> bool:
     """Whether a word from the command line is an architecture's text rather than its name or file."""
     stripped = given.strip()
-    return stripped.startswith(("{", "[", "|")) or "Genotype(" in stripped
+    return stripped.startswith(("{", "[", "|")) or re.search(r"\bGenotype\s*\(", stripped) is not None
 
 
 # JSON
@@ -55,7 +55,7 @@ def looks_like_text(given: str) -> bool:
 def from_json(text: str) -> Architecture:
     """Read `{"version": 1, "normal": [[op, from, to], …], "normal_concat": [2, …], "reduce": …}`."""
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"broken JSON: {_first_line(error)}. Given: {shortened(text)}") from None
     return from_dict(data)
@@ -65,9 +65,9 @@ def from_dict(data: Any) -> Architecture:
     """The architecture that parsed JSON describes."""
     if not isinstance(data, dict):
         raise FormatError(f"expected a JSON object with the key 'normal', not {shortened(json.dumps(data))}")
-    known = ("version", *(f"{cell}{end}" for cell in CELLS for end in ("", "_concat")), *NOTES)
+    known = ("version", *(f"{cell}{end}" for cell in KINDS for end in ("", "_concat")), *NOTES)
     if "normal" not in data and data and all(isinstance(value, dict) for value in data.values()):
-        names = ", ".join(list(data)[:3])
+        names = shortened(", ".join(list(data)[:3]))
         raise FormatError(f"the JSON holds {len(data)} architectures ({names}, …). Give one of them")
     for key in data:
         if key not in known:
@@ -77,7 +77,7 @@ def from_dict(data: Any) -> Architecture:
         raise FormatError(f"version {shortened(json.dumps(version))} is not known here, expected {VERSION}")
     if "normal" not in data:
         raise FormatError("the key 'normal' is missing: the edges of the normal cell, each [op, from, to]")
-    graphs = {cell: _graph_from_dict(data, cell) for cell in CELLS if data.get(cell) is not None}
+    graphs = {cell: _graph_from_dict(data, cell) for cell in KINDS if data.get(cell) is not None}
     if data.get("reduce") is None and data.get("reduce_concat") is not None:
         raise FormatError("there is a 'reduce_concat' but no 'reduce'")
     if data["normal"] is None:
@@ -88,7 +88,7 @@ def from_dict(data: Any) -> Architecture:
 def to_dict(arch: Architecture) -> dict[str, Any]:
     """The architecture as JSON data; `null` stands for loose ends, and for no reduction cell."""
     data: dict[str, Any] = {"version": VERSION}
-    for cell in CELLS:
+    for cell in KINDS:
         graph = arch.normal if cell == "normal" else arch.reduce
         data[cell] = None if graph is None else [_edge_to_list(edge) for edge in graph.edges]
         data[f"{cell}_concat"] = None if graph is None or graph.concat is None else list(graph.concat)
@@ -99,12 +99,19 @@ def to_json(arch: Architecture) -> str:
     """The architecture as JSON text, one edge a line."""
     lines = []
     for key, value in to_dict(arch).items():
-        if key in CELLS and value is not None:
+        if key in KINDS and value is not None:
             edges = ",\n    ".join(json.dumps(edge) for edge in value)
             lines.append(f'  "{key}": [\n    {edges}\n  ]')
         else:
             lines.append(f'  "{key}": {json.dumps(value)}')
     return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        raise FormatError(f"the JSON repeats a key: {shortened(', '.join(key for key, _ in pairs))}")
+    return data
 
 
 def _graph_from_dict(data: dict[str, Any], cell: str) -> Graph:
@@ -159,7 +166,7 @@ def from_genotype(text: str) -> Architecture:
     if missing:
         raise FormatError(f"the genotype has no {missing[0]!r}, expected the fields {', '.join(fields)}")
     graphs = {}
-    for cell in CELLS:
+    for cell in KINDS:
         edges = _genotype_edges(cell, _literal(values[cell]))
         graphs[cell] = _graph(cell, edges, _literal(values[f"{cell}_concat"]))
     return Architecture(**graphs)
@@ -182,8 +189,9 @@ def to_genotype(arch: Architecture, *, targets: bool = False) -> str:
 def _genotype_edges(cell: str, rows: Any) -> list[tuple[str, Any, Any, bool]]:
     if not isinstance(rows, list | tuple):
         raise FormatError(f"'{cell}' is {shortened(repr(rows))}, expected a list of ('op', from)")
-    lengths = {len(row) for row in rows if isinstance(row, list | tuple) and row and isinstance(row[0], str)}
-    if lengths not in ({2}, {3}) or not all(isinstance(row, list | tuple) and row for row in rows):
+    proper = all(isinstance(row, list) and row and isinstance(row[0], str) for row in rows)
+    lengths = {len(row) for row in rows} if proper else set()
+    if lengths not in ({2}, {3}):
         raise FormatError(f"the edges of '{cell}' are {shortened(repr(rows))}, expected ('op', from) throughout")
     if lengths == {3}:
         return [(_alias(op), source, target, False) for op, source, target in rows]
@@ -200,19 +208,24 @@ def _alias(op: Any) -> str:
 def _literal(node: ast.expr) -> Any:
     """The value of a literal or of `range(a, b)`; anything else is refused, nothing is run."""
     match node:
-        case ast.Constant(value=None | str() | int() as value) if not isinstance(value, bool):
+        case ast.Constant(value=None | str() as value):
             return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as value)):
+        case ast.Constant(value=int() as value) if not isinstance(value, bool) and value <= LARGEST_NODE:
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as value)) if value <= LARGEST_NODE:
             return -value
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_literal(item) for item in items]
         case ast.Call(func=ast.Name(id="range"), args=arguments, keywords=[]) if 1 <= len(arguments) <= 2:
             bounds = [_literal(argument) for argument in arguments]
-            if all(isinstance(bound, int) and abs(bound) <= 1_000_000 for bound in bounds):
+            if all(isinstance(bound, int) for bound in bounds):
                 return list(range(*bounds))
         case ast.Call(func=ast.Name(id="list"), args=[inner], keywords=[]):
             return _literal(inner)
-    raise FormatError(f"a genotype holds names, numbers, lists and range(a, b), not {shortened(ast.unparse(node))}")
+    raise FormatError(
+        f"a genotype holds names, numbers, lists and range(a, b), not what stands at line {node.lineno}, "
+        f"column {node.col_offset + 1}"
+    )
 
 
 # NAS-Bench-201
@@ -251,7 +264,7 @@ def to_nasbench201(arch: Architecture) -> str:
     graph = arch.normal
     if arch.reduce is not None:
         raise FormatError("a NAS-Bench-201 string has one cell; this architecture has a reduction cell too. Use JSON")
-    if graph.outputs != (graph.num_nodes - 1,):
+    if graph.concat != (graph.num_nodes - 1,):
         raise FormatError("the output of a NAS-Bench-201 cell is its last node alone. Use JSON")
     parts = []
     for number, inputs in enumerate(graph.inputs, start=1):

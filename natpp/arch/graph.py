@@ -9,14 +9,15 @@ two, a chain of two-input nodes joined by fixed skips carries more. So every gra
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from natpp.errors import GraphError
+from natpp.errors import GraphError, shortened
 from natpp.registry import OPS
 
 NUM_INPUTS = 2
+KINDS = ("normal", "reduce")  # the cells of an architecture
 SKIP, NULL = "skip_connect", "null"
 
 
@@ -33,7 +34,7 @@ class Edge:
         OPS[self.op]  # answers an unknown name
         for end, node in (("source", self.source), ("target", self.target)):
             if not isinstance(node, int) or isinstance(node, bool):
-                raise GraphError(f"the {end} of an edge is a node's number, not {node!r}")
+                raise GraphError(f"the {end} of an edge is a node's number, not {_quoted(node)}")
         if self.target < NUM_INPUTS:
             raise GraphError(f"nodes 0 and 1 are the cell's inputs: no edge leads to node {self.target}")
         if not 0 <= self.source < self.target:
@@ -68,6 +69,10 @@ class Graph:
     concat: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        if not all(isinstance(edge, Edge) for edge in self.edges):
+            raise GraphError("a graph is made of edges: Edge(op, source, target)")
+        if not (self.concat is None or isinstance(self.concat, Iterable)):
+            raise GraphError(f"the concat list is {_quoted(self.concat)}, expected nodes, or None for loose ends")
         object.__setattr__(self, "edges", tuple(sorted(self.edges, key=lambda edge: edge.target)))
         if not self.edges:
             raise GraphError("a cell needs at least one node with two incoming edges")
@@ -91,7 +96,8 @@ class Graph:
         for node in concat:
             if not isinstance(node, int) or isinstance(node, bool) or not NUM_INPUTS <= node < self.num_nodes:
                 raise GraphError(
-                    f"the concat list names node {node}, but the cell's nodes are {NUM_INPUTS} to {self.num_nodes - 1}"
+                    f"the concat list names node {_quoted(node)}, but the cell's nodes are "
+                    f"{NUM_INPUTS} to {self.num_nodes - 1}"
                 )
         if len(set(concat)) < len(concat):
             raise GraphError(f"the concat list {list(concat)} names a node twice")
@@ -130,6 +136,10 @@ class Graph:
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without what is remembered: hashes of strings differ from process to process."""
+        return {"edges": self.edges, "concat": self.concat}
 
     def into(self, node: int) -> tuple[int, int]:
         """The indices of the two edges into a node."""
@@ -222,6 +232,23 @@ class Graph:
         nodes, concat = canonical_inputs(*self._merged)
         return Graph.from_inputs(nodes, concat)
 
+    def essence(self) -> Graph:
+        """What the graph computes: its canonical form without anything dead."""
+        from natpp.arch.canonical import canonical_inputs
+
+        nodes, concat = self.pruned()._merged
+        assert concat is not None
+        living = [[(op, source) for op, source in inputs if op != NULL] for inputs in nodes]
+        read = {*concat, *(source for inputs in living for _, source in inputs)}
+        names = {0: 0, 1: 1}
+        for node in range(NUM_INPUTS, NUM_INPUTS + len(nodes)):
+            if node in read:
+                names[node] = len(names)
+        kept = [
+            [(op, names[source]) for op, source in living[node - NUM_INPUTS]] for node in names if node >= NUM_INPUTS
+        ]
+        return Graph.from_inputs(*canonical_inputs(kept, [names[node] for node in concat]))
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -229,6 +256,10 @@ class Architecture:
 
     normal: Graph
     reduce: Graph | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.normal, Graph) or not isinstance(self.reduce, Graph | None):
+            raise GraphError("an architecture is made of graphs: Architecture(normal, reduce)")
 
     def graph(self, kind: str) -> Graph:
         """The graph that stands in places of this kind, `normal` or `reduce`."""
@@ -252,6 +283,10 @@ class Architecture:
     def canonical(self) -> Architecture:
         """One architecture for all that are isomorphic."""
         return Architecture(**{kind: graph.canonical() for kind, graph in self.cells()})
+
+    def essence(self) -> Architecture:
+        """What the architecture computes: one form for all that differ only in names, order and dead parts."""
+        return Architecture(**{kind: graph.essence() for kind, graph in self.cells()})
 
     def isomorphic(self, other: Architecture) -> bool:
         """Whether both are the same up to the names of nodes and the order of a node's edges."""
@@ -279,6 +314,10 @@ def _two_input_edges(nodes: Sequence[Sequence[tuple[str, int]]]) -> tuple[tuple[
             target += 1
         places[number] = target
     return tuple(edges), places
+
+
+def _quoted(node: object) -> str:
+    return shortened(node) if isinstance(node, str) else shortened(repr(node))[1:-1]
 
 
 def _count(number: int, thing: str) -> str:

@@ -19,6 +19,7 @@ from natpp.arch.layers import (
     Conv,
     GlobalPool,
     Identity,
+    Layer,
     Linear,
     Pool,
     ReLU,
@@ -26,11 +27,12 @@ from natpp.arch.layers import (
     chain_shape,
     halved,
 )
-from natpp.arch.ops import Place, input_map
+from natpp.arch.ops import LARGEST, Place, input_map
 from natpp.errors import SettingError
 from natpp.registry import NETWORKS
 
 IMAGE_CHANNELS = 3
+LARGEST_CELLS = 1000
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Setting:
             value = getattr(self, field)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SettingError(f"{field} is {value!r}, expected a whole number from 1 up")
+            if value > (limit := LARGEST_CELLS if field == "cells" else LARGEST):
+                raise SettingError(f"{field} goes up to {limit:,}")
 
 
 def setting(
@@ -112,7 +116,7 @@ class Layout:
     setting: Setting
     blocks: tuple[Block | CellBlock, ...]
     head: Chain
-    auxiliary: int | None = None  # the block whose output an auxiliary head reads
+    auxiliary: tuple[int, int] | None = None  # the value that an auxiliary head reads, and the stride of its pooling
 
     @functools.cached_property
     def width(self) -> int:
@@ -128,7 +132,7 @@ class Skeleton:
     """A kind of network: its defaults, and its layout for cells that concatenate so many nodes."""
 
     default: Setting
-    blocks: Callable[[Setting, Widths], Layout]
+    layout: Callable[[Setting, Widths], Layout]
 
 
 class _Builder:
@@ -139,27 +143,31 @@ class _Builder:
         self.widths = dict(zip(("normal", "reduce"), widths, strict=True))
         self.blocks: list[Block | CellBlock] = []
         self.shapes: list[tuple[int, Size]] = [(IMAGE_CHANNELS, (where.size, where.size))]
+        self.halvings = [0]  # per value: how often the image was halved on the way
 
     @property
     def last(self) -> int:
         return len(self.blocks)
 
-    def block(self, name: str, *branches: Chain) -> None:
+    def block(self, name: str, *branches: Chain, halvings: int = 0) -> None:
         channels, size = self.shapes[-1]
         channels_out, size_out = chain_shape(branches[0], channels, size)
         self.blocks.append(Block(name, branches, (self.last,), channels, size, channels_out, size_out))
         self.shapes.append((channels_out, size_out))
+        self.halvings.append(self.halvings[-1] + halvings)
 
     def cell(self, kind: str, channels: int, reads: tuple[int, int], *, map_all: bool = True) -> None:
-        """A cell; its older input is halved where it is larger, and both come to `channels`."""
+        """A cell; its older input is halved where a block between halved, and both come to `channels`."""
         stride = 2 if kind == "reduce" else 1
         (channels_0, size_0), (channels_1, size) = (self.shapes[value] for value in reads)
         chains: list[Chain] = []
-        for channels_in, size_in in ((channels_0, size_0), (channels_1, size)):
-            if channels_in == channels and size_in == size and not map_all:
+        for value in reads:
+            channels_in, size_in = self.shapes[value]
+            halved_since = self.halvings[reads[1]] - self.halvings[value]
+            if channels_in == channels and not halved_since and not map_all:
                 chains.append((Identity(),))
             else:
-                chains.append(input_map(Place(channels_in, channels, 1 if size_in == size else 2, size_in)))
+                chains.append(input_map(Place(channels_in, channels, 1 + halved_since, size_in)))
         size_out = halved(size, (stride, stride))
         channels_out = channels * self.widths[kind]
         number = sum(isinstance(block, CellBlock) for block in self.blocks)
@@ -181,6 +189,7 @@ class _Builder:
             )
         )
         self.shapes.append((channels_out, size_out))
+        self.halvings.append(self.halvings[reads[1]] + stride - 1)
 
     def stacked_cells(self, first_reads: tuple[int, int]) -> int:
         """N cells of which those at N // 3 and 2N // 3 reduce and double the channels; the second one's value."""
@@ -196,10 +205,10 @@ class _Builder:
                 second = self.last
         return second
 
-    def layout(self, *head: Chain, auxiliary: int | None = None) -> Layout:
+    def layout(self, *before_pooling: Layer, auxiliary: tuple[int, int] | None = None) -> Layout:
         channels, _ = self.shapes[-1]
-        chain: Chain = (GlobalPool(), Linear(channels, self.setting.classes))
-        return Layout(self.setting, tuple(self.blocks), sum(head, ()) + chain, auxiliary)
+        head = (*before_pooling, GlobalPool(), Linear(channels, self.setting.classes))
+        return Layout(self.setting, tuple(self.blocks), head, auxiliary)
 
 
 def _cifar(where: Setting, widths: Widths) -> Layout:
@@ -207,7 +216,7 @@ def _cifar(where: Setting, widths: Widths) -> Layout:
     stem = 3 * where.channels
     builder.block("stem", (Conv(IMAGE_CHANNELS, stem, (3, 3)), BatchNorm(stem)))
     second = builder.stacked_cells((1, 1))
-    return builder.layout(auxiliary=second)
+    return builder.layout(auxiliary=(second, 3))
 
 
 def _imagenet(where: Setting, widths: Widths) -> Layout:
@@ -218,10 +227,10 @@ def _imagenet(where: Setting, widths: Widths) -> Layout:
         raise SettingError("channels is 1, but the imagenet network starts with half of them: expected 2 or more")
     stride = (2, 2)
     first = (Conv(IMAGE_CHANNELS, half, (3, 3), stride), BatchNorm(half), ReLU())
-    builder.block("stem_0", (*first, Conv(half, channels, (3, 3), stride), BatchNorm(channels)))
-    builder.block("stem_1", (ReLU(), Conv(channels, channels, (3, 3), stride), BatchNorm(channels)))
+    builder.block("stem_0", (*first, Conv(half, channels, (3, 3), stride), BatchNorm(channels)), halvings=2)
+    builder.block("stem_1", (ReLU(), Conv(channels, channels, (3, 3), stride), BatchNorm(channels)), halvings=1)
     second = builder.stacked_cells((1, 2))
-    return builder.layout(auxiliary=second)
+    return builder.layout(auxiliary=(second, 2))
 
 
 def _nasbench201(where: Setting, widths: Widths) -> Layout:
@@ -236,10 +245,10 @@ def _nasbench201(where: Setting, widths: Widths) -> Layout:
                 *(ReLU(), Conv(wide, channels, (3, 3), (2, 2)), BatchNorm(channels)),
                 *(ReLU(), Conv(channels, channels, (3, 3)), BatchNorm(channels)),
             )
-            builder.block(f"residual_{stage}", main, (Pool("avg", 2, 2), Conv(wide, channels)))
+            builder.block(f"residual_{stage}", main, (Pool("avg", 2, 2), Conv(wide, channels)), halvings=1)
         for _ in range(where.cells):
             builder.cell("normal", channels, (builder.last, builder.last), map_all=False)
-    return builder.layout((BatchNorm(builder.shapes[-1][0]), ReLU()))
+    return builder.layout(BatchNorm(builder.shapes[-1][0]), ReLU())
 
 
 NETWORKS.add("cifar", Skeleton(Setting("cifar", 36, 20, 10, 32), _cifar))
@@ -249,7 +258,7 @@ NETWORKS.add("nasbench201", Skeleton(Setting("nasbench201", 16, 5, 10, 32), _nas
 
 @functools.lru_cache(maxsize=1 << 10)
 def _layout(skeleton: Skeleton, where: Setting, widths: Widths) -> Layout:
-    return skeleton.blocks(where, widths)
+    return skeleton.layout(where, widths)
 
 
 class Part(NamedTuple):

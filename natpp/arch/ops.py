@@ -25,11 +25,15 @@ from natpp.arch.layers import (
     build_chain,
     chain_cost,
 )
-from natpp.errors import SettingError
+from natpp.errors import SettingError, did_you_mean
 from natpp.registry import OPS
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+FAMILIES = ("conv", "sep_conv", "dil_conv", "pool", "skip", "null", "other")
+LARGEST = 1_000_000  # more channels or pixels a side than this is a slip of the keyboard
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class Place:
             raise SettingError(f"a place needs at least 1 channel, not {min(self.channels_in, self.channels_out)}")
         if self.stride not in (1, 2):
             raise SettingError(f"an operation has stride 1 or 2, not {self.stride}")
+        if max(self.channels_in, self.channels_out, *self.size) > LARGEST:
+            raise SettingError(f"channels and sizes go up to {LARGEST:,}")
         if min(self.size) < 1:
             raise SettingError(f"a feature map is at least 1 x 1, not {self.size[0]} x {self.size[1]}")
 
@@ -55,10 +61,20 @@ class Op:
     """An operation: its name, its family (what the type order knows), its kernel, its layers at a place."""
 
     name: str
-    family: str  # conv, sep_conv, dil_conv, pool, skip or null
+    family: str  # one of FAMILIES; what is "other" may stay, be skipped or be dropped
     kernel: int  # the longer side; 1 for skip, 0 for null
     layers: Callable[[Place], Chain]
     extra: bool = False  # not one of the paper's thirteen: may be kept or left, never chosen
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise SettingError(f"an operation's name is letters, digits and underscores, not {self.name!r}")
+        if self.family not in FAMILIES:
+            raise SettingError(f"unknown family {self.family!r}. {did_you_mean(self.family, FAMILIES)}")
+        if self.kernel < 0 or not callable(self.layers):
+            raise SettingError(
+                f"the operation {self.name} needs a kernel from 0 up and a function that gives its layers"
+            )
 
     def cost(self, place: Place) -> tuple[int, int]:
         """Parameters and multiply-adds at a place."""

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from natpp.arch.graph import NUM_INPUTS, Architecture, Edge, Graph
+from natpp.arch.graph import KINDS, NUM_INPUTS, Architecture, Edge, Graph
 from natpp.arch.ops import PAPER_OPS, Place
 from natpp.arch.transitions import Mask, allowed
 from natpp.errors import SettingError
 
-CELLS = ("normal", "reduce")
+LARGEST_DRAW = 100_000_000  # nodes in all
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Batch:
         num_nodes = self.ops.shape[2] // 2
         concat = tuple(range(NUM_INPUTS, NUM_INPUTS + num_nodes))
         graphs = {}
-        for cell, kind in enumerate(CELLS):
+        for cell, kind in enumerate(KINDS):
             pairs = zip(self.ops[index, cell].tolist(), self.sources[index, cell].tolist(), strict=True)
             edges = (Edge(PAPER_OPS[op], source, NUM_INPUTS + i // 2) for i, (op, source) in enumerate(pairs))
             graphs[kind] = Graph(tuple(edges), concat)
@@ -58,12 +58,9 @@ def sample_batch(count: int, *, nodes: int = 4, generator: np.random.Generator) 
     for name, value in (("nodes", nodes), ("count", count)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise SettingError(f"{name} is {value!r}, expected a whole number from 1 up")
+    if nodes * count > LARGEST_DRAW:
+        raise SettingError(f"{count} architectures of {nodes} nodes are more than fit: draw fewer at a time")
     earlier = NUM_INPUTS + np.arange(2 * nodes) // 2  # nodes that each edge may read
     bounds = np.stack([earlier, np.full_like(earlier, len(PAPER_OPS))], axis=-1)  # (edges, 2)
-    drawn = generator.integers(np.broadcast_to(bounds, (count, len(CELLS), *bounds.shape)))
+    drawn = generator.integers(np.broadcast_to(bounds, (count, len(KINDS), *bounds.shape)))
     return Batch(sources=drawn[..., 0], ops=drawn[..., 1])
-
-
-def sample_one(*, nodes: int = 4, generator: np.random.Generator) -> Architecture:
-    """One architecture drawn uniformly."""
-    return sample_batch(1, nodes=nodes, generator=generator)[0]

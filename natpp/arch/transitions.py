@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from natpp.arch.cost import Counts, counts
 from natpp.arch.graph import NUM_INPUTS, Architecture, Edge
-from natpp.arch.layout import CellBlock, Setting, plan
+from natpp.arch.layout import CellBlock, Setting, Skeleton
 from natpp.arch.ops import Op, Place
 from natpp.errors import GraphError
-from natpp.registry import OPS, RULES
+from natpp.registry import NETWORKS, OPS, RULES
 
 Mask = NDArray[np.bool_]
 Rule = Callable[[Op, Op, Place], bool]  # whether an operation may become another one at a place
@@ -84,36 +84,50 @@ def masks(arch: Architecture, rule: str, where: Setting, *, strict: bool = True)
     A cell stands in several places of the network; a transition is allowed when it is at all of them.
     Fixed edges keep what they have.
     """
-    names = tuple(OPS)
-    rows = {name: row for row, name in enumerate(names)}
-    places = _places(arch, where)
+    widths = (len(arch.normal.outputs), len(arch.graph("reduce").outputs))
+    places = _places(NETWORKS[where.network], where, widths, tuple(kind for kind, _ in arch.cells()))
+    entries = tuple(OPS.values())
+    check = RULES[rule]
     found = {}
     for kind, graph in arch.cells():
-        mask = np.ones((len(graph.edges), len(names)), dtype=bool)
-        for index, edge in enumerate(graph.edges):
-            row = rows[edge.op]
-            for from_input, from_node in places[kind]:
-                place = from_input if edge.source < NUM_INPUTS else from_node
-                mask[index] &= allowed(rule, place)[row]
-                if strict:
-                    mask[index] &= allowed("cost", place)[row]
+        mask = np.empty((len(graph.edges), len(entries)), dtype=bool)
+        for row, edge in zip(mask, graph.edges, strict=True):
             if edge.fixed:
-                mask[index] = np.arange(len(names)) == row
+                row[:] = [op.name == edge.op for op in entries]
+            else:
+                row[:] = _row(check, OPS[edge.op], places[kind][edge.source >= NUM_INPUTS], entries, strict)
         found[kind] = mask
     return found
 
 
-def _places(arch: Architecture, where: Setting) -> dict[str, set[tuple[Place, Place]]]:
-    """The distinct places of each cell in the network: of an edge that reads an input, of one that reads a node."""
-    found: dict[str, set[tuple[Place, Place]]] = {kind: set() for kind, _ in arch.cells()}
-    for block in plan(arch, where).layout.blocks:
+@functools.lru_cache(maxsize=1 << 12)
+def _row(check: Rule, source: Op, places: frozenset[Place], entries: tuple[Op, ...], strict: bool) -> Mask:
+    """What an operation may become where it stands in all of these places."""
+    row = np.ones(len(entries), dtype=bool)
+    for place in places:
+        row &= _allowed(check, place, entries)[entries.index(source)]
+        if strict:
+            row &= _allowed(cost, place, entries)[entries.index(source)]
+    return row
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _places(
+    skeleton: Skeleton, where: Setting, widths: tuple[int, int], kinds: tuple[str, ...]
+) -> dict[str, tuple[frozenset[Place], frozenset[Place]]]:
+    """The distinct places of each cell in the network: of edges that read an input, of edges that read a node."""
+    found: dict[str, list[CellBlock]] = {kind: [] for kind in kinds}
+    for block in skeleton.layout(where, widths).blocks:
         if isinstance(block, CellBlock):
-            found[block.kind if block.kind in found else "normal"].add((block.from_input, block.from_node))
-    for places in found.values():
-        if not places:  # the network does not use this cell: the rule still holds
-            place = Place(where.channels, where.channels)
-            places.add((place, place))
-    return found
+            found[block.kind if block.kind in found else "normal"].append(block)
+    anywhere = frozenset([Place(where.channels, where.channels)])  # for a cell that the network does not use
+    return {
+        kind: (
+            frozenset(block.from_input for block in blocks) or anywhere,
+            frozenset(block.from_node for block in blocks) or anywhere,
+        )
+        for kind, blocks in found.items()
+    }
 
 
 @dataclass(frozen=True)

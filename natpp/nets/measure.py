@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,8 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from natpp.arch.cost import Cost
@@ -26,15 +28,17 @@ def module_cost(module: nn.Module, example_input: Any, *, latency: bool = False)
     """The cost of one forward pass of a module in eval mode, on the device where it and its input are.
 
     The input is a tensor, a tuple of arguments or a dict of named ones. Multiply-adds are half of what
-    `torch.utils.flop_counter` counts, for the batch that is given.
+    `torch.utils.flop_counter` counts, for the batch that is given: convolutions and matrix products,
+    those inside attention and recurrent layers too.
     """
+    example_input = _cloned(example_input)  # a module that works in place must not change the caller's
     run = _call(module, example_input)
-    params = sum(parameter.numel() for parameter in module.parameters())
     with evaluating(module), torch.no_grad():
-        with FlopCounterMode(display=False) as counter:
+        with _unfused(module), FlopCounterMode(display=False) as counter:
             _first(run, module)
         with PeakMemory(example_input) as memory:
             run()
+    params = sum(parameter.numel() for parameter in module.parameters())
     madds = counter.get_total_flops() // 2
     cost = Cost(params, madds, params, madds, memory.peak)
     return with_latency(cost, module, example_input) if latency else cost
@@ -42,7 +46,7 @@ def module_cost(module: nn.Module, example_input: Any, *, latency: bool = False)
 
 def with_latency(cost: Cost, module: nn.Module, example_input: Any) -> Cost:
     """The cost with the measured time of a forward pass: median and interquartile range after a warm-up."""
-    run = _call(module, example_input)
+    run = _call(module, _cloned(example_input))
     synchronize = _synchronizer(example_input)
     with evaluating(module), torch.no_grad():
         for _ in range(WARM_UP):
@@ -120,11 +124,33 @@ def _call(module: nn.Module, example_input: Any) -> Callable[[], Any]:
             return lambda: module(example_input)
 
 
+@contextlib.contextmanager
+def _unfused(module: nn.Module) -> Iterator[None]:
+    """Attention and recurrent layers as plain matrix products, which the counter sees; fused kernels it does not."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if recurrent:
+                stack.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")  # torch notes that weights are not in one piece
+                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _cloned(inputs: Any) -> Any:
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs)
+
+
 def _first(run: Callable[[], Any], module: nn.Module) -> None:
     """Runs the module for the first time, where a wrong example input shows."""
     try:
         run()
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+    except Exception as error:  # whatever the user's module raises
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise SettingError(f"{type(module).__name__} does not run on the example input: {reason}") from error
 

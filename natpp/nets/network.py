@@ -57,8 +57,8 @@ class Network(nn.Module):
 
     @drop_path.setter
     def drop_path(self, probability: float) -> None:
-        if not 0 <= probability < 1:
-            raise SettingError(f"drop_path is {probability}, expected a probability from 0 to below 1")
+        if not isinstance(probability, int | float) or not 0 <= probability < 1:
+            raise SettingError(f"drop_path is {probability!r}, expected a probability from 0 to below 1")
         self._drop_path = probability
         for module in self.blocks.values():
             if isinstance(module, Cell):
@@ -72,7 +72,7 @@ class Network(nn.Module):
             if block.name not in self.blocks:
                 continue
             values[index + 1] = self.blocks[block.name](*(values.get(value) for value in block.reads))
-            if self.auxiliary is not None and self.training and index + 1 == layout.auxiliary:
+            if self.auxiliary is not None and self.training and index + 1 == self.auxiliary.value:
                 extra = self.auxiliary(values[index + 1])
             for value in [value for value in values if value and self._readers.get(value, -1) <= index]:
                 del values[value]
@@ -181,10 +181,10 @@ class AuxiliaryHead(nn.Module):
         layout = planned.layout
         if layout.auxiliary is None:
             raise SettingError(f"the {layout.setting.network} network has no auxiliary head. Leave it out")
-        if not planned.parts[layout.auxiliary - 1].live:
+        self.value, self.stride = layout.auxiliary
+        if not planned.parts[self.value - 1].live:
             raise SettingError("nothing living reaches the auxiliary head. Leave it out")
-        block = layout.blocks[layout.auxiliary - 1]
-        self.stride = 3 if layout.setting.network == "cifar" else 2
+        block = layout.blocks[self.value - 1]
         self._check(block.size_out, layout.setting.size)
         self.features = nn.Sequential(
             nn.ReLU(),

@@ -31,24 +31,23 @@ def cost_bars_picture(place: Place, suffix: str) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = op_costs(place)
-    positions = range(len(rows))
+    rows = op_costs(place)[::-1]
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    for shift, column, unit, label, color in (
-        (-0.2, 1, 1e3, "parameters (thousands)", "#4a7bc0"),
-        (0.2, 2, 1e6, "MAdds (millions)", "#c9a227"),
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, column, label, color in zip(
+        panels, (1, 2), ("parameters", "multiply-adds"), ("#4a7bc0", "#c9a227"), strict=True
     ):
-        heights = [int(row[column]) / unit for row in rows]
-        bars = axes.bar([position + shift for position in positions], heights, 0.4, label=label, color=color)
-        axes.bar_label(bars, labels=[f"{height:.3g}" for height in heights], fontsize=7, padding=1)
-    axes.set_xticks(list(positions), [row[0] for row in rows], rotation=35, ha="right", fontsize=9)
-    axes.set_yscale("symlog", linthresh=1)
-    axes.spines[["top", "right"]].set_visible(False)
+        lengths = [float(row[column]) for row in rows]
+        bars = axes.barh([row[0] for row in rows], lengths, color=color)
+        axes.bar_label(bars, labels=[f"{length:,.0f}" for length in lengths], fontsize=8, padding=3)
+        axes.set_xlim(0, 1.35 * max(*lengths, 1))  # room for the longest bar's number
+        axes.set_xticks([])
+        axes.tick_params(axis="y", length=0)
+        axes.spines[["top", "right", "bottom"]].set_visible(False)
+        axes.set_title(label, fontsize=10)
     height, width = place.size
-    axes.set_title(f"{place.channels_in} channels, {height} x {width}, stride {place.stride}", fontsize=10)
-    axes.legend(frameon=False)
+    figure.suptitle(f"{place.channels_in} channels, {height} x {width}, stride {place.stride}", fontsize=11)
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "natpp"}):
         metadata = {"Date": None} if suffix == ".svg" else None  # the same picture, the same bytes

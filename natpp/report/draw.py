@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import groupby
 
-from natpp.arch.cost import cost_of, counts
+from natpp.arch.cost import Cost, cost_of, part_counts
 from natpp.arch.graph import NUM_INPUTS, Architecture, Graph
-from natpp.arch.layers import chain_cost
-from natpp.arch.layout import CellPart, Setting, plan
+from natpp.arch.layout import CellPart, Plan, Setting, plan
 from natpp.arch.transitions import same_graphs
 from natpp.report.layered import Item, Vertex, layered
 from natpp.report.scene import Box, Curve, Scene, Shape, Text, beside, stacked, text_width
@@ -20,6 +19,7 @@ from natpp.report.scene import Box, Curve, Scene, Shape, Text, beside, stacked, 
 GREEN, BLUE, YELLOW = ("#d9f2d9", "#4a9c4a"), ("#dbe9fb", "#4a7bc0"), ("#fdf3c4", "#c9a227")
 RED, GREY, DARK, LINE = "#c62828", "#9a9a9a", "#222222", "#777777"
 TITLES = {"normal": "normal cell", "reduce": "reduction cell"}
+SAME_NODE = "same node"  # label of the fixed skip that carries a node of more than two inputs
 LABEL_HEIGHT, NODE = 22, 34
 
 
@@ -46,9 +46,15 @@ def pair_scene(before: Architecture, after: Architecture, names: tuple[str, str]
 
 def network_scene(arch: Architecture, where: Setting, name: str = "") -> Scene:
     """The network from image to logits with the cost of every part, and its cells without what is dead."""
-    cells = [_titled(f"{TITLES[kind]}, living parts", cell_scene(graph, dead=False)) for kind, graph in arch.cells()]
+    planned = plan(arch, where)
+    cells = []
+    for kind, graph in arch.cells():
+        standing = [part.liveness.live for part in planned.parts if isinstance(part, CellPart) and part.graph == graph]
+        if standing:
+            live = tuple(map(any, zip(*standing, strict=True)))
+            cells.append(_titled(f"{TITLES[kind]}, living parts", cell_scene(graph, dead=False, live=live)))
     title = f"{name}: {where.network} network" if name else f"{where.network} network"
-    return _sheet(title, [beside([_blocks_scene(arch, where), stacked(cells)], gap=48)])
+    return _sheet(title, [beside([_blocks_scene(planned, cost_of(arch, where)), stacked(cells)], gap=48)])
 
 
 def cell_scene(
@@ -56,20 +62,22 @@ def cell_scene(
     *,
     before: Graph | None = None,
     dead: bool = True,
+    live: tuple[bool, ...] | None = None,
     widths: Mapping[int, float] | None = None,
 ) -> Scene:
     """One cell. `before` marks changes against it, `dead=False` leaves dead edges out.
 
+    `live` says which edges are alive where the cell stands; by default both its inputs carry something.
+
     `widths` gives labels at least that much room, so that two drawings of one graph agree.
     """
-    live = graph.liveness().live
-    drawn = [index for index in range(len(graph.edges)) if dead or live[index]]
+    live = graph.liveness().live if live is None else live
+    drawn = [i for i, edge in enumerate(graph.edges) if live[i] or (dead and not (edge.fixed and edge.is_null))]
     labels = _labels(graph, before)
-    depth = [0] * graph.num_nodes
+    depth = [min(node // NUM_INPUTS, 1) for node in range(graph.num_nodes)]
     for index in drawn:
         edge = graph.edges[index]
         depth[edge.target] = max(depth[edge.target], depth[edge.source] + 1)
-    depth = [max(level, 1) if node >= NUM_INPUTS else 0 for node, level in enumerate(depth)]
     shown = {*range(NUM_INPUTS, graph.num_nodes)} if dead else _shown(graph, drawn)
     items: dict[Vertex, Item] = {}
     for node in [*range(NUM_INPUTS), *sorted(shown)]:
@@ -117,30 +125,27 @@ def cell_scene(
     return Scene(placed.width, placed.height, tuple(shapes))
 
 
-def _blocks_scene(arch: Architecture, where: Setting) -> Scene:
-    """Stem, cells and head in order, like ones together, with shapes and living costs."""
-    planned = plan(arch, where)
-    layout = planned.layout
-    rows: list[tuple[str, str, tuple[str, str]]] = [
-        ("image", f"3 channels, {where.size} × {where.size}", GREEN),
-    ]
+def _blocks_scene(planned: Plan, total: Cost) -> Scene:
+    """Stem, cells and head in order, like ones together, with their shapes and living costs."""
+    where = planned.layout.setting
+    rows: list[tuple[str, str, tuple[str, str]]] = [("image", f"3 channels, {where.size} × {where.size}", GREEN)]
+    *found, head = part_counts(planned)
     keyed = [
         (
             part.block.kind if isinstance(part, CellPart) else part.block.name,
-            part.block.channels_out,
-            part.block.size_out,
+            f"{part.block.channels_out} channels, {part.block.size_out[0]} × {part.block.size_out[1]}",
             part.live,
+            counted,
         )
-        for part in planned.parts
+        for part, counted in zip(planned.parts, found, strict=True)
     ]
-    for (kind, channels, size, alive), group in groupby(keyed):
-        count = len(list(group))
+    for (kind, shape, alive), group in groupby(keyed, key=lambda row: row[:3]):
+        parts = [counted for *_, counted in group]
         text = TITLES.get(kind, kind.replace("_", " "))
-        text = f"{count} × {text}" if count > 1 else text
-        shape = f"{channels} channels, {size[0]} × {size[1]}" + ("" if alive else ", dead")
-        rows.append((text, shape, BLUE if kind in TITLES else ("#ffffff", LINE)))
-    params, _ = chain_cost(layout.head, layout.blocks[-1].size_out)
-    rows.append(("classifier", f"{where.classes} classes, {params:,} parameters", YELLOW))
+        text = f"{len(parts)} × {text}" if len(parts) > 1 else text
+        cost = _cost_text(sum(c.live_params for c in parts), sum(c.live_madds for c in parts)) if alive else "dead"
+        rows.append((text, f"{shape}: {cost}", BLUE if kind in TITLES else ("#ffffff", LINE)))
+    rows.append(("classifier", f"{where.classes} classes: {_cost_text(head.params, head.madds)}", YELLOW))
     step, box_width = 46, max(text_width(text) for text, _, _ in rows) + 28
     shapes: list[Shape] = []
     for row, (text, note, colors) in enumerate(rows):
@@ -150,20 +155,25 @@ def _blocks_scene(arch: Architecture, where: Setting) -> Scene:
         if row:
             x = box_width / 2
             shapes.append(Curve(((x, y - step + 14), (x, y - 14)), LINE))
-    total = counts(arch, where)
     height = 16 + len(rows) * step
     living = f"alive: {total.live_params:,} parameters, {total.live_madds:,} MAdds"
     listed = f"listed: {total.params:,} parameters, {total.madds:,} MAdds"
-    memory = f"peak memory: {cost_of(arch, where).peak_memory_bytes:,} bytes"
+    memory = f"peak memory: {total.peak_memory_bytes:,} bytes"
     shapes += [Text(0, height + 20 * line, text) for line, text in enumerate((living, listed, memory))]
     width = max(box_width + 12 + max(text_width(note) for _, note, _ in rows), text_width(living), text_width(listed))
     return Scene(width, height + 52, tuple(shapes))
 
 
+def _cost_text(params: int, madds: int) -> str:
+    return f"{params:,} parameters, {madds:,} MAdds"
+
+
 def _labels(graph: Graph, before: Graph | None) -> list[str]:
-    if before is None:
-        return list(graph.ops)
-    return [new if old == new else f"{old} → {new}" for old, new in zip(before.ops, graph.ops, strict=True)]
+    old = graph if before is None else before
+    return [
+        SAME_NODE if now.fixed else now.op if was.op == now.op else f"{was.op} → {now.op}"
+        for was, now in zip(old.edges, graph.edges, strict=True)
+    ]
 
 
 def _shown(graph: Graph, drawn: list[int]) -> set[int]:

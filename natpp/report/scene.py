@@ -9,6 +9,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 FONT = "DejaVu Sans, Verdana, Geneva, sans-serif"
 CHARACTER = 0.63  # width of a character, in font sizes; on the safe side for the fonts above
+LARGEST_PNG = 16_000  # pixels a side
 Point = tuple[float, float]
 
 
@@ -152,6 +153,7 @@ def to_png(scene: Scene, scale: float = 2.0) -> bytes:
     from matplotlib.patches import FancyBboxPatch, PathPatch, Polygon
     from matplotlib.path import Path
 
+    scale = min(scale, LARGEST_PNG / max(scene.width, scene.height))
     figure = Figure(figsize=(scene.width / 100, scene.height / 100), dpi=100 * scale, facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))

@@ -122,7 +122,15 @@ NODE = '["null", 0, 2], ["conv_3x3", 1, 2]'
         ("Genotype(normal=[])", "no 'normal_concat'"),
         ("Genotype(1, 2, 3, 4, 5)", "has 4 fields"),
         ("Genotype(norma=[])", "Did you mean 'normal'?"),
-        (DARTS.replace("range(2, 6)", "__import__('os').getpid()", 1), "not \"__import__('os').getpid()\""),
+        ("Genotype(normal=[('null', 0), (3, 1, 2)], normal_concat=[2], reduce=[], reduce_concat=[2])", "throughout"),
+        (f"Genotype(normal={'1+' * 900}1, normal_concat=[2], reduce=[], reduce_concat=[2])", "names, numbers, lists"),
+        (f"Genotype(normal={'-' * 900}1, normal_concat=[2], reduce=[], reduce_concat=[2])", "names, numbers, lists"),
+        (f"Genotype(normal=[('null', 0x{'f' * 5000})], normal_concat=[2], reduce=[], reduce_concat=[2])", "numbers"),
+        (f'{{"normal": [{NODE}], "normal": [{NODE}], "normal_concat": [2]}}', "repeats a key"),
+        ('{"a\\nb": {}}', "holds 1 architectures"),
+        (f'{{"normal": [{NODE}], "normal_concat": ["a\\nb"]}}', "names node 'a"),
+        (f'{{"normal": [{NODE}], "normal_concat": [""]}}', "names node ''"),
+        (DARTS.replace("range(2, 6)", "__import__('os').getpid()", 1), "not what stands at line 1"),
         (DARTS.replace("range(2, 6)", "range(10 ** 9)", 1), "names, numbers, lists"),
         (DARTS.replace("range(2, 6)", "5", 1), "expected a list of nodes"),
         (DARTS.replace("('sep_conv_3x3', 0), ", "", 1), "'normal' has 7 edges"),
@@ -161,8 +169,9 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     [
         ("darts", to_nasbench201, "has a reduction cell too"),
         (RESNET_LIKE, to_genotype, "has one cell"),
-        (Architecture(Graph.from_inputs([[("conv_5x5", 1)]])), to_nasbench201, "conv_5x5 is no operation"),
-        (Architecture(Graph.from_inputs([[("conv_3x3", 0)]])), to_nasbench201, "reads every earlier node"),
+        (Architecture(Graph.from_inputs([[("conv_5x5", 1)]], [2])), to_nasbench201, "conv_5x5 is no operation"),
+        (Architecture(Graph.from_inputs([[("conv_3x3", 0)]], [2])), to_nasbench201, "reads every earlier node"),
+        (Architecture(Graph.from_inputs([[("conv_3x3", 1)]])), to_nasbench201, "last node alone"),
         (Architecture(*[Graph.from_inputs([[("conv_3x3", 0)]])] * 2), to_genotype, "nodes with others"),
     ],
 )
@@ -206,8 +215,11 @@ def test_load_refuses_what_is_not_there(given: object, words: str) -> None:
 def test_errors_say_which_file(tmp_path: Path) -> None:
     empty = tmp_path / "empty.json"
     empty.write_text("")
-    with pytest.raises(NatppError, match=r"empty\.json: the text is empty"):
+    with pytest.raises(NatppError, match=r"empty\.json': the text is empty"):
         natpp.load(empty)
+    marked = tmp_path / "marked.txt"
+    marked.write_text("\ufeff" + DARTS, encoding="utf-8")  # a byte-order mark
+    assert natpp.load(marked) == natpp.load(DARTS.replace("Genotype(", "Genotype (")) == natpp.load("darts")
     binary = tmp_path / "binary.json"
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(NatppError, match="no text file"):

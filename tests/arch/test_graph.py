@@ -1,6 +1,9 @@
 """An architecture is a value: checked when made, equal up to isomorphism, dead parts known."""
 
+import os
 import random
+import subprocess
+import sys
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
@@ -8,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from natpp.arch.cost import counts
 from natpp.arch.formats import parse
 from natpp.arch.graph import Architecture, Edge, Graph
+from natpp.arch.layout import setting
 from natpp.errors import GraphError, NatppError, UnknownNameError
 from tests.strategies import architectures, graphs, wide_graphs
 
@@ -27,6 +32,39 @@ def test_values_are_frozen_and_hashable() -> None:
         graph.concat = (2,)
 
 
+def test_values_survive_a_pickle_into_another_process(tmp_path: Path) -> None:
+    """Hashes of strings differ from process to process, so none may travel."""
+    file = tmp_path / "arch.pkl"
+    for seed, code in (
+        ("1", "a = natpp.load('darts'); hash(a); open(path, 'wb').write(pickle.dumps(a))"),
+        ("2", "assert pickle.loads(open(path, 'rb').read()) in {natpp.load('darts')}"),
+    ):
+        program = f"import pickle, natpp; path = {str(file)!r}; {code}"
+        subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, check=True)
+
+
+def test_essence_is_the_same_for_what_computes_the_same() -> None:
+    plain = cell(("conv_3x3", 0), ("skip_connect", 1), concat=(2,))
+    with_dead_parts = cell(
+        *(("null", 0), ("null", 1)),
+        *(("skip_connect", 1), ("conv_3x3", 0)),
+        *(("conv_5x5", 3), ("conv_5x5", 2)),
+        concat=(3,),
+    )
+    assert plain.essence() == with_dead_parts.essence()
+    assert plain.essence() != cell(("conv_3x3", 0), ("skip_connect", 0), concat=(2,)).essence()
+    silent = cell(("null", 0), ("null", 1), ("conv_3x3", 0), ("null", 1), concat=(2, 3))
+    assert silent.essence() != cell(("conv_3x3", 0), ("null", 1), concat=(2,)).essence()  # the width stays
+
+
+@given(architectures())
+def test_essence_costs_what_is_alive(arch: Architecture) -> None:
+    essence = arch.essence()
+    before, after = counts(arch, setting(cells=4)), counts(essence, setting(cells=4))
+    assert (before.live_params, before.live_madds) == (after.live_params, after.live_madds)
+    assert essence.essence() == essence
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -37,6 +75,10 @@ def test_values_are_frozen_and_hashable() -> None:
         (lambda: Edge("conv_3x3", True, 2), "is a node's number, not True"),
         (lambda: Edge("conv_3x3", 0, 2, fixed=True), "a fixed edge is skip_connect or null"),
         (lambda: Graph(()), "at least one node"),
+        (lambda: Graph((("conv_3x3", 0, 2),) * 2), "is made of edges"),
+        (lambda: cell(("null", 0), ("null", 0), concat=5), "concat list is 5"),
+        (lambda: Architecture("darts"), "is made of graphs"),
+        (lambda: Architecture(cell(("null", 0), ("null", 0)), "x"), "is made of graphs"),
         (lambda: Graph((Edge("null", 0, 2),)), "node 2 has 1 incoming edge, expected 2"),
         (lambda: Graph(tuple(Edge("null", 0, 2) for _ in range(3))), "node 2 has 3 incoming edges, expected 2"),
         (lambda: Graph((Edge("null", 0, 9), Edge("null", 0, 9))), "nodes before it"),
@@ -187,6 +229,12 @@ def test_canonical_form_knows_which_twin_is_read() -> None:
 def test_a_chain_in_another_order_is_the_same_node() -> None:
     a, b, c = ("conv_3x3", 0), ("conv_1x1", 1), ("max_pool_3x3", 1)
     assert Graph.from_inputs([[a, b, c]]).canonical() == Graph.from_inputs([[c, a, b]]).canonical()
+
+
+def test_many_like_nodes_are_no_trouble() -> None:
+    """Without a look at twins this would take minutes."""
+    graph = Graph.from_inputs([[("conv_3x3", 1)] for _ in range(60)], range(2, 62))
+    assert graph.canonical() == graph
 
 
 @pytest.mark.data

@@ -88,11 +88,32 @@ def test_a_factorized_reduction_reads_both_diagonals() -> None:
 
 @pytest.mark.parametrize(
     ("place", "words"),
-    [((0, 4), "at least 1 channel"), ((4, 4, 3), "stride 1 or 2"), ((4, 4, 1, (0, 4)), "at least 1 x 1")],
+    [
+        ((0, 4), "at least 1 channel"),
+        ((10**9, 4), "go up to"),
+        ((4, 4, 3), "stride 1 or 2"),
+        ((4, 4, 1, (0, 4)), "at least 1 x 1"),
+    ],
 )
 def test_no_place_to_stand(place: tuple[int, ...], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         Place(*place)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"name": "x y"}, "letters, digits and underscores"),
+        ({"family": "convv"}, "Did you mean 'conv'?"),
+        ({"kernel": -1}, "a kernel from 0 up"),
+        ({"layers": None}, "a function that gives its layers"),
+    ],
+)
+def test_what_is_no_operation_is_refused(options: dict[str, object], words: str) -> None:
+    proper = {"name": "x", "family": "conv", "kernel": 3, "layers": OPS["conv_3x3"].layers}
+    with pytest.raises(SettingError) as caught:
+        Op(**proper | options)
+    assert words in str(caught.value)
 
 
 @pytest.fixture

@@ -49,3 +49,8 @@ def test_masks_of_a_batch_are_those_of_its_architectures() -> None:
 def test_bad_draws_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(NatppError, match="expected a whole number"):
         natpp.sample(**options)
+
+
+def test_more_than_fits_is_refused() -> None:
+    with pytest.raises(NatppError, match="draw fewer"):
+        natpp.sample(nodes=10**14)

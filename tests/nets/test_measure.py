@@ -63,6 +63,26 @@ def test_five_networks_by_hand(module: nn.Module, example: object, params: int, 
     assert 2 * found.madds == counter.get_total_flops()
 
 
+@pytest.mark.parametrize(
+    ("module", "example", "madds"),
+    [
+        # projections 4 * 32 * 32 and attention 2 * 10 * 32 a token, feed-forward 2 * 32 * 64: for 2 x 10 tokens
+        (nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), torch.randn(2, 10, 32), 20 * (4096 + 640 + 4096)),
+        (nn.LSTM(8, 16), torch.randn(5, 1, 8), 5 * 4 * 16 * (8 + 16)),
+    ],
+)
+def test_fused_layers_count_as_the_products_they_are(module: nn.Module, example: Tensor, madds: int) -> None:
+    assert natpp.cost(module, example_input=example).madds == madds
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_lazy_and_in_place_modules() -> None:
+    example = -torch.ones(1, 3)
+    found = natpp.cost(nn.Sequential(nn.ReLU(inplace=True), nn.LazyLinear(4)), example_input=example)
+    assert found.params == 16
+    assert torch.equal(example, -torch.ones(1, 3))
+
+
 def test_named_inputs() -> None:
     found = natpp.cost(TwoInputs(), example_input={"b": torch.randn(1, 4), "a": torch.randn(1, 3)})
     assert found.madds == 35
@@ -106,12 +126,22 @@ def test_latency_is_measured_on_demand() -> None:
     assert arch.madds == natpp.cost("darts", channels=4, cells=2).madds
 
 
+def test_a_network_too_large_to_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(*_: object) -> None:
+        raise RuntimeError("not enough memory\nstack")
+
+    monkeypatch.setattr("natpp.nets.measure.with_latency", too_large)
+    with pytest.raises(NatppError, match=r"cannot be timed here: not enough memory\. Lower channels"):
+        natpp.cost("darts", channels=2, cells=1, latency=True)
+
+
 @pytest.mark.parametrize(
     ("of", "options", "words"),
     [
         (nn.Linear(3, 4), {}, "needs an example input"),
         (nn.Linear(3, 4), {"example_input": torch.randn(1, 5)}, "Linear does not run on the example input"),
         (3, {"example_input": torch.randn(1, 5)}, "expected an architecture or a torch.nn.Module"),
+        (nn.Linear(3, 4), {"network": "imagenet", "example_input": torch.randn(1, 3)}, "go with an architecture"),
     ],
 )
 def test_bad_modules_are_refused(of: object, options: dict[str, object], words: str) -> None:

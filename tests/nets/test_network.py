@@ -105,6 +105,16 @@ def test_a_nasbench201_network_has_no_input_convs() -> None:
     assert [name for name in model.blocks if name.startswith("residual")] == ["residual_1", "residual_2"]
 
 
+@pytest.mark.parametrize("network", ["cifar", "imagenet", "nasbench201"])
+def test_the_size_of_the_image_changes_no_weight(network: str) -> None:
+    """Built for one size, it serves every other, down to a single pixel."""
+    small, usual = (natpp.build("darts", network=network, channels=4, cells=3, size=size) for size in (1, None))
+    usual.load_state_dict(small.state_dict())
+    for size in (1, 5, 32):
+        images = torch.randn(1, 3, size, size)
+        assert torch.equal(small.eval()(images), usual.eval()(images))
+
+
 def test_drop_path_drops_whole_images_and_keeps_the_mean() -> None:
     torch.manual_seed(0)
     out = dropped(torch.ones(4000, 2, 3, 3), 0.25)

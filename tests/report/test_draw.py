@@ -141,6 +141,23 @@ def test_png_is_a_picture_of_the_right_size() -> None:
     assert abs(height - scene.height) <= 1
 
 
+def test_the_network_view_shows_what_stands_in_it() -> None:
+    scene = network_scene(natpp.load("darts"), setting("nasbench201"), "darts")
+    texts = [shape.text for shape in scene.shapes if isinstance(shape, Box | Text)]
+    assert "normal cell, living parts" in texts
+    assert not any("reduction" in text for text in texts)  # this network uses none
+    assert texts.count("5 × normal cell") == 3
+    found = natpp.cost("darts", network="nasbench201")
+    assert f"alive: {found.live_params:,} parameters, {found.live_madds:,} MAdds" in texts
+
+
+def test_a_chain_is_drawn_as_one_node() -> None:
+    scene = architecture_scene(natpp.load("|none~0|+|none~0|none~1|+|none~0|none~1|none~2|"))
+    texts = [shape.text for shape in scene.shapes if isinstance(shape, Box)]
+    assert texts.count("same node") == 1
+    assert texts.count("null") == 6
+
+
 def test_the_bar_chart_of_the_paper() -> None:
     rows = op_costs(Place(128, 128))
     assert [name for name, _, _ in rows[:7]] == [
