@@ -79,7 +79,7 @@ def part_counts(planned: Plan) -> list[Counts]:
         else:
             whole = [chain_cost(chain, part.block.size_in) for chain in part.block.branches]
             totals = sum(cost[0] for cost in whole), sum(cost[1] for cost in whole)
-            found = Counts(*totals, *(totals if part.live else (0, 0)))
+            found = Counts(*totals, *totals)
         found_in_order.append(found)
     head = chain_cost(planned.layout.head, planned.layout.blocks[-1].size_out)
     return [*found_in_order, Counts(*head, *head)]

@@ -79,6 +79,7 @@ class Block:
     size_in: Size
     channels_out: int
     size_out: Size
+    halvings_in: int  # how often the image was halved before it
 
 
 @dataclass(frozen=True)
@@ -152,9 +153,10 @@ class _Builder:
     def block(self, name: str, *branches: Chain, halvings: int = 0) -> None:
         channels, size = self.shapes[-1]
         channels_out, size_out = chain_shape(branches[0], channels, size)
-        self.blocks.append(Block(name, branches, (self.last,), channels, size, channels_out, size_out))
+        before = self.halvings[-1]
+        self.blocks.append(Block(name, branches, (self.last,), channels, size, channels_out, size_out, before))
         self.shapes.append((channels_out, size_out))
-        self.halvings.append(self.halvings[-1] + halvings)
+        self.halvings.append(before + halvings)
 
     def cell(self, kind: str, channels: int, reads: tuple[int, int], *, map_all: bool = True) -> None:
         """A cell; its older input is halved where a block between halved, and both come to `channels`."""
@@ -262,10 +264,13 @@ def _layout(skeleton: Skeleton, where: Setting, widths: Widths) -> Layout:
 
 
 class Part(NamedTuple):
-    """A stem or residual block, and whether it carries something to the head."""
+    """A stem or residual block. It belongs to the network and not to the architecture: it always stands."""
 
     block: Block
-    live: bool
+
+    @property
+    def live(self) -> bool:
+        return True
 
 
 class CellPart(NamedTuple):
@@ -309,15 +314,15 @@ def plan(arch: Architecture, where: Setting) -> Plan:
     parts: list[Part | CellPart] = []
     for value in range(len(layout.blocks), 0, -1):
         block = layout.blocks[value - 1]
-        live = heard[value] and hears[value]
+        carries = heard[value] and hears[value]
         if isinstance(block, CellBlock):
             older, newer = block.reads
             graph = arch.graph(block.kind)
             found = liveness(graph, (hears[older], hears[newer]), heard[value])
             heard[older] |= found.inputs[0]
             heard[newer] |= found.inputs[1]
-            parts.append(CellPart(block, live, graph, found))
+            parts.append(CellPart(block, carries, graph, found))
         else:
-            heard[block.reads[0]] |= live
-            parts.append(Part(block, live))
+            heard[block.reads[0]] |= carries
+            parts.append(Part(block))
     return Plan(layout, tuple(reversed(parts)), tuple(hears))

@@ -32,7 +32,7 @@ def peak_memory(planned: Plan) -> int:
             run.hold(values.values(), inside)
             values[index + 1] = values[part.block.reads[-1 - out]] if out < 0 else run.new(out)
         else:
-            values[index + 1] = _block(run, part.block, values)
+            values[index + 1] = _block(run, part.block, values, hears=planned.hears[index + 1])
         values = {value: token for value, token in values.items() if value == 0 or readers.get(value, -1) > index}
     last = len(layout.blocks)
     size: Size = layout.blocks[-1].size_out
@@ -57,7 +57,7 @@ def last_blocks(planned: Plan) -> dict[int, int]:
     readers = {}
     for index, part in enumerate(planned.parts):
         for slot, value in enumerate(part.block.reads):
-            if part.live and (not isinstance(part, CellPart) or part.liveness.inputs[slot]):
+            if not isinstance(part, CellPart) or part.liveness.inputs[slot]:
                 readers[value] = index
     return readers | {len(planned.parts): len(planned.parts)}
 
@@ -82,16 +82,24 @@ class _Run:
         return self.new(out) if out else read
 
 
-def _block(run: _Run, block: Block, values: dict[int, int]) -> int:
-    read = values[block.reads[0]]
+def _block(run: _Run, block: Block, values: dict[int, int], *, hears: bool) -> int:
     held = [*values.values()]
+    if block.reads[0] in values:
+        read = values[block.reads[0]]
+    else:  # the cell before it is dead: zeros stand for its output
+        read = run.new(FLOAT_BYTES * block.channels_in * area(block.size_in))
+        held.append(read)
     for chain in block.branches:
         held.append(run.chain(chain, block.channels_in, block.size_in, read, held))
-    if len(block.branches) == 1:
-        return held[-1]
-    out = run.new(run.sizes[held[-1]])
-    run.hold([*held, out])
-    return out
+    out = held[-1]
+    if len(block.branches) > 1:
+        out = run.new(run.sizes[held[-1]])
+        run.hold([*held, out])
+    if hears:
+        return out
+    zeros = run.new(run.sizes[out])
+    run.hold([*held[: -len(block.branches)], out, zeros])
+    return zeros
 
 
 def _cell(part: CellPart) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from natpp.arch.graph import NUM_INPUTS, Architecture
 from natpp.arch.layers import build_chain
-from natpp.arch.layout import Block, CellPart, Plan, Setting, plan
+from natpp.arch.layout import Block, CellBlock, CellPart, Plan, Setting, plan
 from natpp.arch.memory import last_blocks, last_readers
 from natpp.errors import SettingError
 from natpp.registry import OPS
@@ -71,7 +71,7 @@ class Network(nn.Module):
         for index, block in enumerate(layout.blocks):
             if block.name not in self.blocks:
                 continue
-            values[index + 1] = self.blocks[block.name](*(values.get(value) for value in block.reads))
+            values[index + 1] = self.blocks[block.name](*self._read(block, values))
             if self.auxiliary is not None and self.training and index + 1 == self.auxiliary.value:
                 extra = self.auxiliary(values[index + 1])
             for value in [value for value in values if value and self._readers.get(value, -1) <= index]:
@@ -82,6 +82,14 @@ class Network(nn.Module):
             last = images.new_zeros(images.shape[0], layout.width, 1, 1)
         logits: Tensor = self.head(last)
         return logits if extra is None else (logits, extra)
+
+    def _read(self, block: Block | CellBlock, values: dict[int, Tensor]) -> list[Tensor | None]:
+        """The values a block reads; a stem or residual block behind a dead cell reads zeros."""
+        if isinstance(block, Block) and block.reads[0] not in values:
+            images = values[0]
+            height, width = (-(-side // 2**block.halvings_in) for side in images.shape[2:])
+            return [images.new_zeros(images.shape[0], block.channels_in, height, width)]
+        return [values.get(value) for value in block.reads]
 
 
 class Sum(nn.Module):

@@ -109,11 +109,14 @@ def test_dead_input_convs_and_cells_are_not_alive() -> None:
     assert sorted(network.blocks) == ["cell_1", "cell_3", "stem"]
 
 
-def test_a_constant_network_is_its_head() -> None:
+def test_a_constant_network_is_its_stem_and_head() -> None:
+    """Stem, residual blocks and head belong to the network: they stand whatever the architecture is."""
     nothing = natpp.load("|none~0|")
     found = natpp.cost(nothing, network="cifar", channels=4, cells=2, classes=5)
-    assert found.live_params == 16 * 1 * 5 + 5
-    assert found.live_madds == 16 * 5
+    assert found.live_params == 12 * 3 * 9 + 2 * 12 + 16 * 1 * 5 + 5
+    assert found.live_madds == 12 * 3 * 9 * 32 * 32 + 16 * 5
+    table = natpp.cost(nothing, network="nasbench201")
+    assert (table.live_params, table.live_madds) == (table.params, table.madds) == (73306, 7783040)
 
 
 @pytest.mark.parametrize(
