@@ -273,6 +273,82 @@ def sample(flags: Sample) -> None:
         print(to_genotype(arch))
 
 
+@dataclass(frozen=True)
+class Benchmark:
+    """Compare methods on a table of trained networks: what each makes of held-out inputs."""
+
+    which: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="nasbench201")]
+    """the space of the table: nasbench201"""
+    table: str
+    """file with a column arch and columns of accuracies: Parquet or CSV"""
+    reward: str = "val_200"
+    """column that methods see"""
+    score: str = "test_200"
+    """column that they are judged by"""
+    method: str = "nat++,nat,constant,random,random-best-of-10,evolution"
+    """methods to compare, with commas between"""
+    preset: str = "best"
+    """how policies learn: best or paper"""
+    rule: str = "nat++"
+    """rule for methods that are not named for one: nat, nat++ or cost"""
+    budget: str = "rule"
+    """rule: what the rule allows; strict: also no rise in living parameters or MAdds"""
+    evaluations: WholeOrDefault = None
+    """most distinct architectures whose reward is looked up, the rest being predicted; auto is no limit"""
+    holdout: Whole = 2000
+    """inputs set aside for judging"""
+    split_seed: Whole = 0
+    """seed of the split"""
+    seeds: Whole = 3
+    """runs"""
+    json: Switch = False
+    """print JSON"""
+
+
+def benchmark(flags: Benchmark) -> None:
+    if flags.which != "nasbench201":
+        raise SettingError(f"unknown space {flags.which!r}. {did_you_mean(flags.which, ['nasbench201'])}")
+    if flags.budget not in ("rule", "strict"):
+        raise SettingError(f"unknown budget {flags.budget!r}. {did_you_mean(flags.budget, ['rule', 'strict'])}")
+    RULES[flags.rule]  # answers an unknown name
+    from natpp.evaluate.benchmark import BenchmarkConfig
+    from natpp.evaluate.benchmark import benchmark as run
+
+    config = BenchmarkConfig(
+        table=flags.table,
+        reward=flags.reward,
+        score=flags.score,
+        methods=tuple(name.strip() for name in flags.method.split(",")),
+        preset=flags.preset,
+        rule=flags.rule,
+        strict=flags.budget == "strict",
+        evaluations=flags.evaluations,
+        holdout=flags.holdout,
+        split_seed=flags.split_seed,
+        seeds=flags.seeds,
+    )
+    found = run(config)
+    if flags.json:
+        _print_json(found)
+        return
+    print(
+        f"inputs {found['inputs']:.2f}, best reachable by {flags.reward} {found['oracle_by_reward']:.2f}, "
+        f"by {flags.score} {found['oracle_by_score']:.2f}"
+    )
+    table = _table(
+        "method", "one shot", "best of 10", "share of oracle", "live params", "live MAdds", "queries", "seconds"
+    )
+    for name, row in found["methods"].items():
+        if row is None:
+            table.add_row(name, *["–"] * 7)
+            continue
+        spreads = [f"{s['mean']:.2f} ± {s['sd']:.2f}" if s else "–" for s in (row["one_shot"], row["best_of_10"])]
+        share = "–" if row["share_of_oracle"] is None else f"{row['share_of_oracle']:.1%}"
+        changes = (f"{row[key]:+.1%}" for key in ("params_change", "madds_change"))
+        table.add_row(name, *spreads, share, *changes, f"{row['queries']:,.0f}", f"{row['seconds']:.1f}")
+    _print(table)
+
+
 VERBS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
     "zoo": (Zoo, zoo),
     "show": (Show, show),
@@ -280,6 +356,7 @@ VERBS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
     "transitions": (Transitions, transitions),
     "convert": (Convert, convert),
     "sample": (Sample, sample),
+    "benchmark": (Benchmark, benchmark),
 }
 
 
@@ -351,8 +428,8 @@ def _parse(flags_type: type[Any], verb: str, arguments: list[str]) -> Any:
             raise SystemExit(0) from None
         message = _one_line(said.getvalue())
         if wrong := re.match(r"Unrecognized options: (--[\w-]+)", message):
-            positional = {"arch", "op"}
-            flags = [f"--{field.name}" for field in fields(flags_type) if field.name not in positional]
+            names = [field.name for field in fields(flags_type) if field.name not in ("arch", "op", "which")]
+            flags = [f"--{name.replace('_', '-')}" for name in names]
             message = f"unknown flag {wrong[1]}. {did_you_mean(wrong[1], flags)}"
         raise SettingError(f"{message} (natpp {verb} --help tells the flags)") from None
 

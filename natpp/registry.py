@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from natpp.arch.layout import Skeleton
     from natpp.arch.ops import Op
     from natpp.arch.transitions import Rule
+    from natpp.search.method import MakeMethod
     from natpp.zoo import Entry
 
 T = TypeVar("T")
@@ -62,3 +63,4 @@ OPS: Registry[Op] = Registry("operation")
 RULES: Registry[Rule] = Registry("rule")
 NETWORKS: Registry[Skeleton] = Registry("network")
 ZOO: Registry[Entry] = Registry("architecture")
+METHODS: Registry[MakeMethod] = Registry("method")

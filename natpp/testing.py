@@ -1,17 +1,24 @@
-"""The promises that extensions keep: call these on a new operation or rule, as natpp does on its own.
+"""The promises that extensions keep: call these on a new operation, rule, scorer or method, as natpp does.
 
 Each raises AssertionError with what was broken.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from natpp.arch.graph import Architecture
 from natpp.arch.layers import halved
 from natpp.arch.ops import Place
 from natpp.arch.transitions import allowed
 from natpp.registry import OPS
+from natpp.search.inputs import Inputs
+from natpp.search.method import Method
+from natpp.search.scorer import LimitReached, Score, Scorer
 
 PLACES = tuple(
     Place(channels_in, channels_out, stride, size)
@@ -60,3 +67,40 @@ def check_rule(name: str) -> None:
                 if OPS[source].extra:
                     pairs = zip(OPS[target].cost(place), OPS[source].cost(place), strict=True)
                     assert all(after <= before for after, before in pairs), f"{source} → {target} costs more at {place}"
+
+
+def check_scorer(make: Callable[..., Scorer], archs: Sequence[Architecture]) -> None:
+    """A scorer gives one number an architecture, the same each time, counts distinct ones and keeps its limit."""
+    scorer = make()
+    scores = scorer(archs)
+    assert scores.shape == (len(archs),), f"{len(archs)} architectures got scores of shape {scores.shape}"
+    assert np.isfinite(scores).all(), "a score is not a number"
+    distinct = len({scorer.key(arch) for arch in archs})
+    assert scorer.queries == distinct, f"{distinct} distinct architectures counted as {scorer.queries}"
+    assert (scorer(archs[::-1]) == scores[::-1]).all(), "asked again, the scorer gives other scores"
+    assert scorer.queries == distinct, "asking again counted"
+    keys = make(limit=len(archs)).key  # with a limit, a scorer may tell fewer architectures apart
+    try:
+        make(limit=len({keys(arch) for arch in archs}) - 1)(archs)
+    except LimitReached:
+        return
+    raise AssertionError("the scorer scored more architectures than its limit")
+
+
+def check_method(method: Method, inputs: Inputs, score: Score) -> None:
+    """A method answers every input within rule and budget, and the same for the same seed."""
+    answers = []
+    for _ in range(2):
+        generator = np.random.default_rng(0)
+        method.fit(inputs, score, generator)
+        answers.append(method.one_shot(inputs, score, generator))
+        several = method.candidates(inputs, 3, generator) or []
+        assert all(len(rows) == 3 for rows in several), "a method gave another number of candidates than asked for"
+        for index, rows in enumerate([*several, *([row] for row in answers[-1])]):
+            for row in rows:
+                number = index % len(inputs)
+                assert inputs.masks[number][np.arange(len(row)), row].all(), "a transition that the rule forbids"
+                assert inputs.fits(number, row), "an answer over budget"
+    assert len(answers[0]) == len(inputs), "not one answer for every input"
+    pairs = zip(*answers, strict=True)
+    assert all((one == other).all() for one, other in pairs), "the same seed gave another answer"

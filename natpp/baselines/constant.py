@@ -1,0 +1,64 @@
+"""A control that sees no graph: the best fixed operation → operation map for every edge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from natpp.registry import METHODS
+from natpp.search.inputs import Inputs, Row
+from natpp.search.scorer import Score
+
+Place = tuple[str, int]  # cell and number of an edge
+
+
+@dataclass
+class Constant:
+    """For every edge and operation one operation to put there, fitted by coordinate ascent on the mean score."""
+
+    sample: int = 2000  # training inputs the map is fitted on
+    sweeps: int = 3
+    rule: str | None = None
+    map: dict[tuple[Place, int], int] = field(default_factory=dict)
+
+    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
+        """Change one entry of the map at a time, for as long as the mean score rises."""
+        chosen = generator.permutation(len(inputs))[: self.sample].tolist()
+        entries: dict[tuple[Place, int], list[int]] = {}  # entry → the chosen inputs it concerns
+        for index in chosen:
+            for place, op in zip(inputs.encoded[index].places, inputs.encoded[index].ops.tolist(), strict=True):
+                entries.setdefault((place, op), []).append(index)
+        self.map = {entry: entry[1] for entry in entries}
+        for _ in range(self.sweeps):
+            before = dict(self.map)
+            for entry, concerned in sorted(entries.items()):
+                place, op = entry
+                index = concerned[0]
+                options = np.flatnonzero(inputs.masks[index][inputs.encoded[index].places.index(place)]).tolist()
+                means = {}
+                for option in options:
+                    self.map[entry] = option
+                    rows = [self._row(inputs, concern) for concern in concerned]
+                    means[option] = inputs.scores(concerned, rows, score).mean()
+                self.map[entry] = max(options, key=lambda option: (means[option], option == op))
+            if self.map == before:
+                break
+
+    def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
+        """The map applied; an edge or operation it has never seen stays."""
+        return [self._row(inputs, index) for index in range(len(inputs))]
+
+    def candidates(self, inputs: Inputs, count: int, generator: np.random.Generator) -> None:
+        """A map has one answer."""
+
+    def _row(self, inputs: Inputs, index: int) -> Row:
+        encoded = inputs.encoded[index]
+        pairs = zip(encoded.places, encoded.ops.tolist(), strict=True)
+        row = np.array([self.map.get((place, op), op) for place, op in pairs], dtype=np.int64)
+        allowed = inputs.masks[index][np.arange(len(row)), row]
+        row = np.where(allowed, row, encoded.ops)
+        return inputs.repaired(index, row, np.ones(len(row)))
+
+
+METHODS.add("constant", lambda _: Constant())

@@ -1,0 +1,1 @@
+"""How good an architecture really is: tables of trained networks."""

@@ -1,0 +1,279 @@
+"""The policy: a graph-convolutional network that gives every edge a distribution over operations.
+
+An architecture becomes a graph of feature maps (`encode`), many architectures become one disjoint
+graph (`collate`), and the network gives logits for every edge that may change. Transitions that are
+not allowed have probability zero, exactly (the paper's binary-masked softmax).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from natpp.arch.graph import NUM_INPUTS, Architecture
+from natpp.arch.transitions import Mask
+from natpp.errors import FormatError, SettingError
+from natpp.files import write_whole
+from natpp.registry import OPS
+
+Ints = NDArray[np.int64]
+KINDS = ("normal", "reduce")
+NODE_KINDS = 3  # input 0, input 1, intermediate
+
+
+class Encoded(NamedTuple):
+    """One architecture as arrays: its cells side by side, chains merged, fixed edges left out."""
+
+    ops: Ints  # (edges,) index into the policy's operations
+    sources: Ints  # (edges,) node that is read
+    targets: Ints  # (edges,)
+    nodes: Ints  # (nodes, 3): kind of cell, kind of node, whether the output concatenates it
+    places: tuple[tuple[str, int], ...]  # per edge: its cell and its index there
+
+
+def encode(arch: Architecture, ops: Sequence[str] | None = None) -> Encoded:
+    """The arrays of an architecture, for a policy that knows these operations (by default all that there are)."""
+    index = {name: number for number, name in enumerate(ops if ops is not None else OPS)}
+    codes: list[int] = []
+    ends: list[tuple[int, int]] = []
+    nodes: list[tuple[int, int, int]] = []
+    places: list[tuple[str, int]] = []
+    for kind, graph in arch.cells():
+        offset, cell = len(nodes), KINDS.index(kind)
+        links = {edge.source for edge in graph.edges if edge.fixed and not edge.is_null}
+        outputs = set(graph.outputs)
+        names = {0: offset, 1: offset + 1}
+        nodes += [(cell, 0, 0), (cell, 1, 0)]
+        for node in range(NUM_INPUTS, graph.num_nodes):
+            name = names[node] = len(nodes)  # a node of a chain ends up under the name of its last part
+            for number in graph.into(node):
+                edge = graph.edges[number]
+                if not edge.fixed:
+                    if edge.op not in index:
+                        raise FormatError(f"the policy does not know the operation {edge.op}")
+                    codes.append(index[edge.op])
+                    ends.append((names[edge.source], name))
+                    places.append((kind, number))
+            if node not in links:
+                nodes.append((cell, 2, int(node in outputs)))
+    sources, targets = np.array(ends, dtype=np.int64).reshape(-1, 2).T
+    return Encoded(np.array(codes, dtype=np.int64), sources, targets, np.array(nodes, dtype=np.int64), tuple(places))
+
+
+class GraphBatch(NamedTuple):
+    """Many architectures as one disjoint graph."""
+
+    ops: Tensor  # (edges,)
+    sources: Tensor  # (edges,)
+    targets: Tensor  # (edges,)
+    nodes: Tensor  # (nodes, 3)
+    owners: Tensor  # (edges,) architecture of every edge
+    mask: Tensor  # (edges, ops) allowed transitions
+    size: int  # number of architectures
+
+
+def collate(encoded: Sequence[Encoded], masks: Sequence[Mask], device: torch.device | str = "cpu") -> GraphBatch:
+    """One batch of architectures of any sizes, with the transitions each edge may make."""
+    sizes = [len(one.nodes) for one in encoded]
+    edges = [len(one.ops) for one in encoded]
+    shift = np.repeat(np.cumsum([0, *sizes[:-1]]), edges)
+    arrays = (
+        np.concatenate([one.ops for one in encoded]),
+        np.concatenate([one.sources for one in encoded]) + shift,
+        np.concatenate([one.targets for one in encoded]) + shift,
+        np.concatenate([one.nodes for one in encoded]),
+        np.repeat(np.arange(len(encoded)), edges),
+        np.concatenate(masks),
+    )
+    ops, sources, targets, nodes, owners, mask = (torch.from_numpy(array).to(device) for array in arrays)
+    return GraphBatch(ops, sources, targets, nodes, owners, mask, len(encoded))
+
+
+def edge_masks(masks: dict[str, Mask], encoded: Encoded) -> Mask:
+    """The rows of per-cell masks for the edges of an encoded architecture: (edges, ops)."""
+    rows = [masks[kind][number] for kind, number in encoded.places]
+    return np.stack(rows) if rows else np.zeros((0, next(iter(masks.values())).shape[1]), dtype=bool)
+
+
+class Transitions(NamedTuple):
+    """A distribution over transformations: independent over edges given the architectures."""
+
+    batch: GraphBatch
+    log_probs: Tensor  # (edges, ops); masked entries are very negative, their probability exactly 0
+
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities, (edges, ops)."""
+        return self.log_probs.exp()
+
+    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
+        """Operations drawn for every edge: (count, edges)."""
+        return torch.multinomial(self.probs, count, replacement=True, generator=generator).T
+
+    def greedy(self) -> Tensor:
+        """The most likely operation of every edge: (edges,)."""
+        return self.log_probs.argmax(dim=-1)
+
+    def probabilities(self, choices: Tensor) -> NDArray[np.float64]:
+        """Probability of what was chosen on every edge, for choices (samples, edges)."""
+        picked = self.probs.detach()[torch.arange(choices.shape[-1]), choices]
+        return picked.cpu().numpy().astype(np.float64)
+
+    def log_prob(self, choices: Tensor) -> Tensor:
+        """Log-probability of transformations (…, edges) for every architecture: (…, architectures)."""
+        edges = self.log_probs.expand(*choices.shape, -1).gather(-1, choices[..., None])[..., 0]
+        return self._per_architecture(edges)
+
+    def entropy(self) -> Tensor:
+        """Entropy of the transformation of every architecture: (architectures,)."""
+        return self._per_architecture(-(self.probs * self.log_probs).sum(dim=-1))
+
+    def _per_architecture(self, edges: Tensor) -> Tensor:
+        total = edges.new_zeros(*edges.shape[:-1], self.batch.size)
+        return total.index_add(-1, self.batch.owners, edges)
+
+
+def masked_log_softmax(logits: Tensor, mask: Tensor) -> Tensor:
+    """Logarithm of the binary-masked softmax, Eq. (6) of the paper; masked entries get the lowest finite number.
+
+    Their probability is exactly 0, and gradients and entropy stay finite.
+    """
+    lowest = torch.finfo(logits.dtype).min
+    return torch.where(mask, logits.masked_fill(~mask, lowest).log_softmax(dim=-1), lowest)
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """The shape of a policy."""
+
+    form: Literal["edges", "paper"] = "edges"
+    """edges: logits from both nodes and the edge's own operation; paper: the GCN of the paper"""
+    depth: int = 2
+    """graph-convolution layers"""
+    width: int = 64
+    """features of a node"""
+
+    def __post_init__(self) -> None:
+        if self.form not in ("edges", "paper"):
+            raise SettingError(f"a policy has the form 'edges' or 'paper', not {self.form!r}")
+        if self.depth < 1 or self.width < 1:
+            raise SettingError(f"a policy has a depth and a width from 1 up, not {self.depth} and {self.width}")
+
+
+class Policy(nn.Module):
+    """Logits of every edge over the operations it was made for; `ops` travels with it in its file."""
+
+    def __init__(self, config: PolicyConfig | None = None, ops: Sequence[str] | None = None):
+        super().__init__()
+        self.config = config or PolicyConfig()
+        self.ops = tuple(ops if ops is not None else OPS)
+        num_ops, width = len(self.ops), self.config.width
+        if self.config.form == "paper":
+            first = num_ops + len(KINDS) + NODE_KINDS
+            widths = [first] + [width] * self.config.depth
+            self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in pairwise(widths))
+            self.head: nn.Module = nn.Linear(2 * width, num_ops)
+        else:
+            self.op = nn.Embedding(num_ops, width)
+            self.kind = nn.Embedding(len(KINDS) * NODE_KINDS * 2, width)
+            self.layers = nn.ModuleList(_EdgeLayer(width) for _ in range(self.config.depth))
+            self.head = nn.Sequential(nn.Linear(3 * width, 2 * width), nn.ReLU(), nn.Linear(2 * width, num_ops))
+
+    def forward(self, batch: GraphBatch) -> Transitions:
+        """The distribution over transformations of every architecture of a batch."""
+        logits = self._paper(batch) if self.config.form == "paper" else self._edges(batch)
+        return Transitions(batch, masked_log_softmax(logits, batch.mask))
+
+    def _edges(self, batch: GraphBatch) -> Tensor:
+        carried = self.op(batch.ops)  # (edges, width)
+        cell, kind, listed = batch.nodes.T
+        nodes = self.kind((cell * NODE_KINDS + kind) * 2 + listed)  # (nodes, width)
+        nodes = nodes.index_add(0, batch.targets, carried)
+        for layer in self.layers:
+            nodes = layer(nodes, carried, batch)
+        logits: Tensor = self.head(torch.cat([nodes[batch.sources], nodes[batch.targets], carried], dim=-1))
+        return logits
+
+    def _paper(self, batch: GraphBatch) -> Tensor:
+        """Z = A σ(A X W0) W1 W_FC with self-loops in A, normalized; an edge reads both its nodes."""
+        cell, kind, _ = batch.nodes.T
+        size = len(batch.nodes)
+        one_hot = nn.functional.one_hot(batch.ops, len(self.ops)).float()
+        ops = one_hot.new_zeros(size, len(self.ops)).index_add(0, batch.targets, one_hot)
+        kinds = nn.functional.one_hot(cell, len(KINDS)), nn.functional.one_hot(kind, NODE_KINDS)
+        nodes = torch.cat([ops, *kinds], dim=-1)
+        ends = torch.cat([batch.sources, batch.targets]), torch.cat([batch.targets, batch.sources])
+        degree = nodes.new_ones(size).index_add(0, ends[1], nodes.new_ones(len(ends[1])))
+        for number, layer in enumerate(self.layers):
+            mixed = (nodes + torch.zeros_like(nodes).index_add(0, ends[1], nodes[ends[0]])) / degree[:, None]
+            nodes = layer(mixed)
+            if number < len(self.layers) - 1:
+                nodes = nodes.relu()
+        logits: Tensor = self.head(torch.cat([nodes[batch.sources], nodes[batch.targets]], dim=-1))
+        return logits
+
+    def save(self, path: str | Path, notes: dict[str, object] | None = None) -> None:
+        """Write the policy as one safetensors file: weights, shape, operations and what you say about it."""
+        from safetensors.torch import save
+
+        said = {"natpp": "policy", "config": asdict(self.config), "ops": self.ops, "notes": notes or {}}
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        write_whole(path, save(weights, metadata={"natpp": json.dumps(said)}))
+
+    @staticmethod
+    def load(path: str | Path) -> Policy:
+        """Read a policy file; nothing in it is executed."""
+        return load_policy(path)[0]
+
+
+class _EdgeLayer(nn.Module):
+    """Messages along edges and against them, each with weights of its own, and the node itself."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.own = nn.Linear(width, width)
+        self.forth = nn.Linear(2 * width, width, bias=False)
+        self.back = nn.Linear(2 * width, width, bias=False)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, nodes: Tensor, carried: Tensor, batch: GraphBatch) -> Tensor:
+        heard = torch.cat([nodes[batch.sources], carried], dim=-1)
+        told = torch.cat([nodes[batch.targets], carried], dim=-1)
+        total = self.own(nodes)
+        total = total.index_add(0, batch.targets, self.forth(heard))
+        total = total.index_add(0, batch.sources, self.back(told))
+        out: Tensor = nodes + self.norm(total).relu()
+        return out
+
+
+def load_policy(path: str | Path) -> tuple[Policy, dict[str, object]]:
+    """A policy file's policy and what was said about it."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = json.loads((file.metadata() or {}).get("natpp", "null"))
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
+    except OSError as error:
+        raise FormatError(f"cannot read the policy {str(path)!r}: {error.strerror or error}") from None
+    except (SafetensorError, ValueError) as error:
+        raise FormatError(f"{str(path)!r} is no policy file, or a damaged one: {error}") from None
+    if not isinstance(metadata, dict) or metadata.get("natpp") != "policy":
+        raise FormatError(f"{str(path)!r} holds weights, but no natpp policy")
+    try:
+        known = {field.name for field in fields(PolicyConfig)}
+        policy = Policy(PolicyConfig(**{k: v for k, v in metadata["config"].items() if k in known}), metadata["ops"])
+        policy.load_state_dict(weights)
+    except (KeyError, TypeError, RuntimeError, AttributeError) as error:
+        reason = str(error).splitlines()[0]
+        raise FormatError(f"the policy file {str(path)!r} is damaged: {reason}") from None
+    return policy.eval(), dict(metadata.get("notes") or {})

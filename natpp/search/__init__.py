@@ -1,0 +1,1 @@
+"""How a better architecture is found: scorers and methods, learning a policy, applying it."""

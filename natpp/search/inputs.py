@@ -1,0 +1,114 @@
+"""Input architectures made ready for a policy: encoded and masked once, transformed and scored by the thousand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from natpp.arch.cost import counts
+from natpp.arch.graph import Architecture
+from natpp.arch.transitions import Mask, masks
+from natpp.nets.policy import Encoded, GraphBatch, collate, edge_masks, encode
+from natpp.registry import OPS
+from natpp.search.scorer import Score, Scores, Task
+
+Row = NDArray[np.int64]  # one operation for every free edge of an architecture
+
+
+class Inputs:
+    """Architectures with their encodings and masks; a row of operations turns one into another."""
+
+    def __init__(self, archs: Sequence[Architecture], task: Task, ops: Sequence[str]):
+        self.archs = list(archs)
+        self.task = task
+        self.ops = tuple(ops)
+        self.encoded: list[Encoded] = [encode(arch, self.ops) for arch in self.archs]
+        names = tuple(OPS)
+        columns = [names.index(op) for op in self.ops]
+        self.masks: list[Mask] = [
+            edge_masks(masks(arch, task.rule, task.where, strict=task.strict), encoded)[:, columns]
+            for arch, encoded in zip(self.archs, self.encoded, strict=True)
+        ]
+        graphs: dict[object, int] = {}
+        self._graphs = [graphs.setdefault(_graph_key(arch), len(graphs)) for arch in self.archs]
+        self._living: dict[tuple[int, bytes], tuple[int, int]] = {}
+        self._scores: dict[tuple[int, bytes], float] = {}
+
+    def __len__(self) -> int:
+        return len(self.archs)
+
+    def batch(self, indices: Sequence[int]) -> GraphBatch:
+        """Some of them as one graph for the policy."""
+        return collate([self.encoded[i] for i in indices], [self.masks[i] for i in indices])
+
+    def rows(
+        self, indices: Sequence[int], choices: NDArray[np.int64], probabilities: NDArray[np.float64]
+    ) -> list[tuple[int, Row, Row]]:
+        """Choices (samples, edges of a batch) as (index, row as drawn, row within the budget), input by input."""
+        ends = np.cumsum([len(self.encoded[i].ops) for i in indices])[:-1]
+        found = []
+        drawn, weights = (np.split(array, ends, axis=1) for array in (choices, probabilities))
+        for index, rows, weight in zip(indices, drawn, weights, strict=True):
+            found += [(index, row, self.repaired(index, row, w)) for row, w in zip(rows, weight, strict=True)]
+        return found
+
+    def transformed(self, index: int, row: Row) -> Architecture:
+        """The architecture with these operations on its free edges."""
+        arch = self.archs[index]
+        ops = {kind: list(graph.ops) for kind, graph in arch.cells()}
+        for (kind, number), op in zip(self.encoded[index].places, row.tolist(), strict=True):
+            ops[kind][number] = self.ops[op]
+        return arch.with_ops(ops)
+
+    def repaired(self, index: int, row: Row, probability: NDArray[np.float64]) -> Row:
+        """Under a strict budget: the row with its least probable changes taken back until it fits.
+
+        A row that fits is returned itself.
+        """
+        if self.fits(index, row):
+            return row
+        before = self.encoded[index].ops
+        changed = np.flatnonzero(row != before)
+        row = row.copy()
+        for edge in changed[np.argsort(probability[changed], kind="stable")]:
+            row[edge] = before[edge]
+            if self.fits(index, row):
+                break
+        return row
+
+    def scores(self, indices: Sequence[int], rows: Sequence[Row], score: Score) -> Scores:
+        """Scores of rows, one for each index; what was asked before is remembered until `forget`."""
+        keys = [(self._graphs[index], row.tobytes()) for index, row in zip(indices, rows, strict=True)]
+        new = {key: number for number, key in enumerate(keys) if key not in self._scores}
+        if new:
+            found = score([self.transformed(indices[number], rows[number]) for number in new.values()])
+            self._scores.update(zip(new, found.tolist(), strict=True))
+        return np.array([self._scores[key] for key in keys])
+
+    def forget(self) -> None:
+        """Forget scores: the scorer has changed."""
+        self._scores.clear()
+
+    def fits(self, index: int, row: Row) -> bool:
+        """Whether a row keeps the budget: always where it is not strict."""
+        if not self.task.strict:
+            return True
+        limit, alive = self._alive(index, self.encoded[index].ops), self._alive(index, row)
+        return alive[0] <= limit[0] and alive[1] <= limit[1]
+
+    def _alive(self, index: int, row: Row) -> tuple[int, int]:
+        key = self._graphs[index], row.tobytes()
+        if key not in self._living:
+            found = counts(self.transformed(index, row), self.task.where)
+            self._living[key] = found.live_params, found.live_madds
+        return self._living[key]
+
+
+def _graph_key(arch: Architecture) -> object:
+    """Equal for architectures that differ only in operations on free edges."""
+    return tuple(
+        (kind, graph.concat, tuple((edge.source, edge.target, edge.fixed and edge.op) for edge in graph.edges))
+        for kind, graph in arch.cells()
+    )

@@ -1,0 +1,135 @@
+"""Learning a policy: the gradient of the expected improvement, Eq. (4) and lines 9 to 14 of Algorithm 1.
+
+In every step m input architectures are drawn, n transformations sampled for each, scored, and the
+policy moved towards those that did better than the baseline, with λ times the entropy to keep looking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from natpp.errors import NatppError, SettingError
+from natpp.nets.policy import Policy, PolicyConfig, Transitions
+from natpp.search.inputs import Inputs
+from natpp.search.scorer import Score
+
+
+@dataclass(frozen=True)
+class LearnConfig:
+    """How a policy learns. The defaults are what measured best on NAS-Bench-201."""
+
+    inputs: int = 64
+    """m: input architectures a step"""
+    samples: int = 8
+    """n: transformations sampled for each"""
+    steps: int = 3000
+    """gradient steps"""
+    learning_rate: float = 1e-3
+    """of Adam"""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """of the learning rate; a cosine falls to zero"""
+    entropy: float = 0.5
+    """λ: weight of the entropy, in units of the normalized advantage where that is on"""
+    entropy_end: float = 0.0
+    """λ at the last step; it changes linearly"""
+    baseline: Literal["leave-one-out", "moving-average"] = "leave-one-out"
+    """what a score is compared with: the other samples of the same input, or a running mean of improvements"""
+    normalize: bool = True
+    """divide advantages by their standard deviation in the step"""
+    over_budget: float = 0.2
+    """what a transformation that had to be repaired loses, in standard deviations of the step's improvements"""
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    """shape of the policy"""
+
+    def __post_init__(self) -> None:
+        if self.inputs < 1 or self.samples < 1 or self.steps < 1:
+            raise SettingError("inputs, samples and steps are whole numbers from 1 up")
+        if self.baseline == "leave-one-out" and self.samples < 2:
+            raise SettingError("a leave-one-out baseline needs at least 2 samples an input")
+
+
+def best() -> LearnConfig:
+    """What measured best."""
+    return LearnConfig()
+
+
+def paper() -> LearnConfig:
+    """The settings of the paper: one input and one sample a step, a moving average, λ = 0.003, its GCN."""
+    return LearnConfig(
+        inputs=1,
+        samples=1,
+        steps=20_000,
+        learning_rate=3e-4,
+        schedule="constant",
+        entropy=0.003,
+        entropy_end=0.003,
+        baseline="moving-average",
+        normalize=False,
+        over_budget=0.0,
+        policy=PolicyConfig(form="paper"),
+    )
+
+
+PRESETS: dict[str, Callable[[], LearnConfig]] = {"best": best, "paper": paper}
+
+
+def learn(inputs: Inputs, score: Score, config: LearnConfig, generator: np.random.Generator) -> Policy:
+    """A policy that improves architectures like these inputs, as far as the scores tell."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(generator.integers(2**31)))
+        policy = Policy(config.policy, inputs.ops)
+    sampling = torch.Generator().manual_seed(int(generator.integers(2**31)))
+    optimizer = torch.optim.Adam(policy.parameters(), lr=config.learning_rate)
+    running_mean = 0.0  # of the improvement itself
+    for step in range(config.steps):
+        done = step / config.steps
+        if config.schedule == "cosine":
+            optimizer.param_groups[0]["lr"] = config.learning_rate * 0.5 * (1 + np.cos(np.pi * done))
+        chosen = generator.integers(len(inputs), size=config.inputs).tolist()
+        transitions = policy(inputs.batch(chosen))
+        choices = transitions.sample(config.samples, sampling)  # (n, edges)
+        improvement, repaired = improvements(inputs, chosen, choices, transitions, score)  # (n, m)
+        if not improvement.isfinite().all():
+            raise NatppError(f"a score in step {step} of learning is not a number")
+        improvement = improvement - config.over_budget * improvement.std(correction=0) * repaired
+        running_mean = 0.95 * running_mean + 0.05 * improvement.mean().item() if step else improvement.mean().item()
+        advantage = advantages(improvement, config, running_mean)
+        entropy_weight = config.entropy + (config.entropy_end - config.entropy) * done
+        objective = (advantage * transitions.log_prob(choices)).mean() + entropy_weight * transitions.entropy().mean()
+        optimizer.zero_grad()
+        (-objective).backward()
+        optimizer.step()
+    return policy.eval()
+
+
+def advantages(improvement: Tensor, config: LearnConfig, running_mean: float) -> Tensor:
+    """How much better a sample (samples, inputs) did than its baseline."""
+    if config.baseline == "leave-one-out":
+        baseline = (improvement.sum(dim=0) - improvement) / (config.samples - 1)
+    else:
+        baseline = torch.full_like(improvement, running_mean)
+    advantage = improvement - baseline
+    return advantage / (advantage.std(correction=0) + 1e-8) if config.normalize else advantage
+
+
+def improvements(
+    inputs: Inputs, chosen: Sequence[int], choices: Tensor, transitions: Transitions, score: Score
+) -> tuple[Tensor, Tensor]:
+    """R(α|β) = R(α) - R(β) of sampled transformations within the budget, and which had to be repaired for it.
+
+    Both are (samples, inputs).
+    """
+    rows = inputs.rows(chosen, choices.numpy(), transitions.probabilities(choices))
+    before = [inputs.encoded[index].ops for index in chosen]
+    indices = [index for index, _, _ in rows]
+    found = inputs.scores([*indices, *chosen], [*(now for _, _, now in rows), *before], score)
+    reached, base = found[: len(rows)].reshape(len(chosen), -1), found[len(rows) :]
+    repaired = np.array([now is not drawn for _, drawn, now in rows], dtype=np.float32).reshape(len(chosen), -1)
+    improvement = (reached - base[:, None]).astype(np.float32)
+    return torch.from_numpy(improvement.T.copy()), torch.from_numpy(repaired.T.copy())

@@ -1,0 +1,44 @@
+"""Every registered method keeps the promises of a method."""
+
+import numpy as np
+import pytest
+
+from natpp import baselines  # noqa: F401 (registers the methods)
+from natpp.nets.policy import PolicyConfig
+from natpp.registry import METHODS
+from natpp.search.inputs import Inputs
+from natpp.search.learn import LearnConfig
+from natpp.search.method import picked
+from natpp.testing import check_method
+from tests.search.test_learn import OPS5, RULE, SMALL, STRICT, number
+
+QUICK = LearnConfig(steps=60, inputs=16, learning_rate=5e-3, policy=PolicyConfig(width=16))
+
+
+@pytest.mark.parametrize("task", [RULE, STRICT])
+@pytest.mark.parametrize("name", list(METHODS))
+def test_every_method_keeps_its_promises(name: str, task: object) -> None:
+    check_method(METHODS[name](QUICK), Inputs(SMALL, task, OPS5), number)
+
+
+def mean_reached(name: str) -> float:
+    inputs = Inputs(SMALL, RULE, OPS5)
+    method = METHODS[name](QUICK)
+    generator = np.random.default_rng(0)
+    method.fit(inputs, number, generator)
+    rows = method.one_shot(inputs, number, generator)
+    return float(number([inputs.transformed(index, row) for index, row in enumerate(rows)]).mean())
+
+
+def test_methods_that_look_at_scores_beat_those_that_do_not() -> None:
+    blind = mean_reached("random")
+    for name in ("nat++", "constant", "random-best-of-10", "evolution"):
+        assert mean_reached(name) > blind + 0.5, name
+
+
+def test_picking_takes_the_first_best() -> None:
+    inputs = Inputs(SMALL[:2], RULE, OPS5)
+    rows = [[np.array([0, 0, 0]), np.array([1, 1, 1]), np.array([1, 1, 1])], [np.array([0, 0, 0])]]
+    chosen = picked(inputs, rows, number)
+    assert chosen[0] is rows[0][1]
+    assert chosen[1] is rows[1][0]

@@ -1,0 +1,88 @@
+"""Few scores, the rest predicted."""
+
+import numpy as np
+import pytest
+
+import natpp
+from natpp.api import samples
+from natpp.arch.layout import setting
+from natpp.errors import SettingError
+from natpp.registry import ZOO
+from natpp.search.inputs import Inputs
+from natpp.search.predict import PredictConfig, Prediction, ascended, predicted, walk_features
+from natpp.search.scorer import Scorer, Scores, Task
+from tests.search.test_learn import OPS5, RULE, SMALL, STRICT, number
+
+QUICK = PredictConfig(members=4, width=32, steps=200)
+
+
+class Numbers(Scorer):
+    """The score of the small space as a scorer."""
+
+    def key(self, arch: natpp.Architecture) -> natpp.Architecture:
+        return arch
+
+    def _score(self, archs: list[natpp.Architecture]) -> Scores:
+        return number(archs)
+
+
+def test_features_see_function_not_names() -> None:
+    for entry in ZOO.values():
+        assert walk_features(entry.arch) == walk_features(entry.arch.canonical()) == walk_features(entry.arch.pruned())
+    assert walk_features(natpp.load("darts")) != walk_features(natpp.load("nat_darts"))
+    assert len({tuple(sorted(walk_features(arch).items())) for arch in samples(200, nodes=5)}) == 200
+
+
+def test_a_prediction_knows_what_it_was_shown_and_doubts_the_rest() -> None:
+    archs = samples(300, nodes=4, seed=0)
+    scores = np.array([float(sum(op.startswith("conv") for _, g in a.pruned().cells() for op in g.ops)) for a in archs])
+    prediction = Prediction(archs[:200], scores[:200], QUICK, seed=0)
+    order = np.argsort(np.argsort(scores[200:]))
+    guess = np.argsort(np.argsort(prediction.expected(archs[200:])))
+    assert np.corrcoef(order, guess)[0, 1] > 0.6
+    assert (prediction.careful(archs) < prediction.expected(archs)).all()
+    again = Prediction(archs[:200], scores[:200], QUICK, seed=0)
+    assert (again.expected(archs) == prediction.expected(archs)).all()
+
+
+@pytest.mark.parametrize("task", [RULE, STRICT])
+def test_climbing_stays_allowed_and_ends_higher(task: Task) -> None:
+    inputs = Inputs(SMALL, task, OPS5)
+    indices = list(range(len(inputs)))
+    rows = ascended(inputs, indices, number)
+    for index, row in zip(indices, rows, strict=True):
+        assert inputs.masks[index][np.arange(len(row)), row].all()
+        assert inputs.fits(index, row)
+    after = number([inputs.transformed(index, row) for index, row in zip(indices, rows, strict=True)])
+    assert (after >= number(SMALL)).all()
+    assert after.mean() > number(SMALL).mean() + 1
+
+
+def test_the_limit_is_spent_and_not_overspent() -> None:
+    inputs = Inputs(SMALL, RULE, OPS5)
+    scorer = Numbers(limit=40)
+    prediction = predicted(inputs, scorer, QUICK, np.random.default_rng(0))
+    assert scorer.queries == 40
+    chosen = ascended(inputs, range(len(inputs)), prediction.careful)
+    reached = number([inputs.transformed(index, row) for index, row in enumerate(chosen)]).mean()
+    best = number([inputs.transformed(i, row) for i, row in enumerate(ascended(inputs, range(len(inputs)), number))])
+    assert reached - number(SMALL).mean() > 0.5 * (best.mean() - number(SMALL).mean())
+
+
+def test_a_space_smaller_than_the_limit_ends() -> None:
+    inputs = Inputs(SMALL[:10], Task("nat", setting("nasbench201", cells=1), strict=False), OPS5)
+    scorer = Numbers(limit=1000)
+    predicted(inputs, scorer, QUICK, np.random.default_rng(0))
+    assert 10 <= scorer.queries < 1000
+
+
+def test_bad_settings_are_refused() -> None:
+    inputs = Inputs(SMALL, RULE, OPS5)
+    with pytest.raises(SettingError, match="with a limit"):
+        predicted(inputs, Numbers(), QUICK, np.random.default_rng(0))
+    with pytest.raises(SettingError, match="at least 2 scores"):
+        predicted(inputs, Numbers(limit=1), QUICK, np.random.default_rng(0))
+    with pytest.raises(SettingError, match="random_share"):
+        PredictConfig(random_share=0)
+    with pytest.raises(SettingError, match="from 1 up"):
+        PredictConfig(rounds=0)

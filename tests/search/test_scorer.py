@@ -1,0 +1,47 @@
+"""Scorers: every registered promise, counted, limited, remembered."""
+
+import numpy as np
+import pytest
+
+import natpp
+from natpp.arch.graph import Architecture, Edge, Graph
+from natpp.errors import NatppError
+from natpp.search.scorer import LimitReached, Scorer, Scores
+from natpp.testing import check_scorer
+
+
+class Edges(Scorer):
+    """Counts living edges, and how often it was asked."""
+
+    asked = 0
+
+    def _score(self, archs: list[Architecture]) -> Scores:
+        self.asked += len(archs)
+        return np.array([float(sum(sum(g.liveness().live) for _, g in arch.cells())) for arch in archs])
+
+
+def test_the_promises_of_a_scorer() -> None:
+    check_scorer(Edges, [natpp.sample(seed=seed) for seed in range(5)])
+
+
+def test_what_computes_the_same_is_scored_once() -> None:
+    live = Edge("conv_3x3", 0, 2), Edge("null", 1, 2)
+    plain = Architecture(Graph(live, (2,)))
+    swapped = Architecture(Graph(live[::-1], (2,)))
+    with_dead = Architecture(Graph((*live, Edge("conv_5x5", 2, 3), Edge("null", 0, 3)), (2,)))
+    scorer = Edges()
+    assert scorer([plain, swapped, with_dead, plain]).tolist() == [1, 1, 1, 1]
+    assert scorer.queries == scorer.asked == 1
+
+
+def test_the_limit_holds_and_nothing_is_lost() -> None:
+    archs = [natpp.sample(seed=seed) for seed in range(4)]
+    scorer = Edges(limit=3)
+    scorer(archs[:2])
+    assert scorer.left == 1
+    with pytest.raises(LimitReached, match="may score 3 architectures, has scored 2 and was asked for 2 more"):
+        scorer(archs)
+    assert scorer.queries == 2
+    assert len(scorer([*archs[:3], archs[0]])) == 4
+    assert scorer.left == 0
+    assert issubclass(LimitReached, NatppError)
