@@ -15,13 +15,18 @@ from natpp.arch.graph import Architecture
 from natpp.arch.layout import Setting, setting
 from natpp.arch.space import sample_batch
 from natpp.errors import FormatError, NatppError, SettingError, did_you_mean, shortened
-from natpp.registry import ZOO
+from natpp.registry import RULES, ZOO
 
 if TYPE_CHECKING:
     from torch import nn
 
     from natpp.nets.network import Network
+    from natpp.nets.policy import Policy
     from natpp.report.scene import Scene
+    from natpp.search.scorer import Score
+    from natpp.search.transform import Result
+
+BUDGETS = ("strict", "rule")
 
 
 def load(given: str | Path) -> Architecture:
@@ -118,6 +123,38 @@ def build(
 
     where = setting(network, channels=channels, cells=cells, classes=classes, size=size)
     return build_network(_architecture(arch), where, prune=prune, auxiliary=auxiliary, drop_path=drop_path)
+
+
+def optimize(
+    arch: Architecture | str | Path,
+    policy: Policy | str | Path,
+    rule: str = "nat++",
+    mode: str = "greedy",
+    samples: int = 10,
+    scorer: Score | None = None,
+    seed: int = 0,
+    budget: str = "strict",
+    *,
+    network: Setting | None = None,
+) -> Result:
+    """A better architecture by a policy: what changed, what it costs before and after, how sure the policy was.
+
+    `policy` is one that was learned, or the file it was saved to. Under the strict budget neither living
+    parameters nor living multiply-adds rise in the network (by default CIFAR's, and NAS-Bench-201's for
+    an architecture of one cell); `budget="rule"` leaves it to the rule.
+    """
+    from natpp.nets.policy import Policy
+    from natpp.search.scorer import Task
+    from natpp.search.transform import transform
+
+    if budget not in BUDGETS:
+        raise SettingError(f"unknown budget {budget!r}. {did_you_mean(budget, BUDGETS)}")
+    RULES[rule]  # answers an unknown name
+    given = _architecture(arch)
+    where = network or setting("cifar" if given.reduce is not None else "nasbench201")
+    task = Task(rule, where, strict=budget == "strict")
+    learned = policy if isinstance(policy, Policy) else Policy.load(policy)
+    return transform(given, learned, task, mode=mode, samples=samples, score=scorer, seed=seed)
 
 
 def draw(arch: Architecture | str | Path, against: Architecture | str | Path | None = None) -> str:

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +20,7 @@ import tyro
 
 from natpp import __version__, api
 from natpp.arch.cost import Cost
-from natpp.arch.formats import FORMATS, to_dict, to_genotype
+from natpp.arch.formats import FORMATS, to_dict, to_genotype, to_json
 from natpp.arch.layout import Setting, setting
 from natpp.arch.ops import Place
 from natpp.arch.transitions import allowed
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from natpp.report.scene import Scene
+    from natpp.search.transform import Result
 
 Arch = Annotated[
     str, tyro.conf.Positional, tyro.conf.arg(metavar="ARCH", help="a zoo name, a file, '-' or the text itself")
@@ -274,6 +275,87 @@ def sample(flags: Sample) -> None:
 
 
 @dataclass(frozen=True)
+class Optimize(NetworkFlags):
+    """Make an architecture better by a learned policy: changes, costs before and after."""
+
+    arch: Arch = tyro.MISSING
+    policy: str = tyro.MISSING
+    """the policy's file"""
+    rule: str = "nat++"
+    """nat, nat++ or cost"""
+    mode: str = "greedy"
+    """greedy: the likeliest transitions; sample: once for every edge; best-of: the best of several by a scorer"""
+    samples: Whole = 10
+    """how many best-of draws"""
+    scorer: Word = None
+    """what best-of chooses by: a table of trained networks"""
+    reward: str = "val_200"
+    """column of the table that is the score"""
+    seed: Whole = 0
+    """seed of the draws"""
+    budget: str = "strict"
+    """strict: living parameters and MAdds do not rise; rule: what the rule allows"""
+    json: Switch = False
+    """print JSON"""
+    out: Annotated[Word, tyro.conf.arg(aliases=("-o",), metavar="FILE")] = None
+    """file to write the better architecture to, as JSON"""
+
+
+def optimize(flags: Optimize) -> None:
+    arch = api.load(flags.arch)
+    scorer = None
+    if flags.scorer is not None:
+        from natpp.evaluate.table import TableScorer, read_table
+
+        scorer = TableScorer(read_table(flags.scorer, [flags.reward]), flags.reward)
+    network = "nasbench201" if arch.reduce is None and flags.network == "cifar" else flags.network
+    found = api.optimize(
+        arch,
+        flags.policy,
+        flags.rule,
+        flags.mode,
+        flags.samples,
+        scorer,
+        flags.seed,
+        flags.budget,
+        network=replace(flags, network=network).setting(),
+    )
+    if flags.out is not None:
+        write_whole(flags.out, to_json(found.after) + "\n")
+    if flags.json:
+        _print_json(_result_json(found, flags))
+    else:
+        print(found)
+
+
+def _result_json(found: Result, flags: Optimize) -> dict[str, Any]:
+    return {
+        "before": to_dict(found.before),
+        "after": to_dict(found.after),
+        "changes": [
+            {
+                "cell": change.cell,
+                "from": change.before.source,
+                "to": change.before.target,
+                "before": change.before.op,
+                "after": change.after.op,
+            }
+            for change in found.changes
+        ],
+        "cost_before": found.cost_before.to_dict(),
+        "cost_after": found.cost_after.to_dict(),
+        "log_prob": found.log_prob,
+        "probabilities": found.probabilities,
+        "masked": found.masked,
+        "seed": flags.seed,
+        "rule": flags.rule,
+        "budget": flags.budget,
+        "mode": flags.mode,
+        "policy": flags.policy,
+    }
+
+
+@dataclass(frozen=True)
 class Benchmark:
     """Compare methods on a table of trained networks: what each makes of held-out inputs."""
 
@@ -356,6 +438,7 @@ VERBS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
     "transitions": (Transitions, transitions),
     "convert": (Convert, convert),
     "sample": (Sample, sample),
+    "optimize": (Optimize, optimize),
     "benchmark": (Benchmark, benchmark),
 }
 

@@ -18,7 +18,7 @@ ABOVE = {  # what each room may import, besides itself
     "baselines": {"arch", "nets", "registry", "search"},
     "evaluate": {"arch", "baselines", "errors", "nets", "registry", "search"},
     "testing": {"arch", "registry", "search"},
-    "api": {"arch", "errors", "nets", "registry", "report"},
+    "api": {"arch", "errors", "nets", "registry", "report", "search"},
     "cli": {"api", "arch", "errors", "evaluate", "files", "registry", "report", ""},
     "__init__": {"api", "arch", "errors", "zoo"},
     "__main__": {"cli"},

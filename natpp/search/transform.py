@@ -1,0 +1,130 @@
+"""Applying a policy to an architecture: one answer, with the reasons beside it.
+
+`greedy` takes the most likely transition of every edge, `sample` draws once for every edge as the paper
+does, `best-of` draws several times and keeps what a scorer likes best.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from natpp.arch.cost import Cost, cost_of
+from natpp.arch.graph import Architecture
+from natpp.arch.transitions import Change, changes, masks
+from natpp.errors import SettingError, did_you_mean
+from natpp.nets.policy import Policy, Transitions
+from natpp.registry import OPS
+from natpp.search.inputs import Inputs
+from natpp.search.method import picked
+from natpp.search.scorer import Score, Task
+
+MODES = ("greedy", "sample", "best-of")
+PerEdge = dict[str, list[dict[str, Any]]]  # per cell, per edge, by operation
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of an architecture, and why."""
+
+    before: Architecture
+    after: Architecture
+    cost_before: Cost
+    cost_after: Cost
+    log_prob: float
+    """log-probability of the transformation that is returned"""
+    probabilities: PerEdge
+    """per cell and edge, the operations the policy could choose and how likely each was"""
+    masked: PerEdge
+    """per cell and edge, the operations it could not choose, and whether the rule or the budget forbids them"""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> list[Change]:
+        """The edges that changed."""
+        return changes(self.before, self.after)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{change.cell} cell, {change.before.source} → {change.before.target}: "
+            f"{change.before.op} → {change.after.op}"
+            for change in self.changes
+        ] or ["nothing changed"]
+        for name, before, after in (
+            ("parameters", self.cost_before.live_params, self.cost_after.live_params),
+            ("multiply-adds", self.cost_before.live_madds, self.cost_after.live_madds),
+            ("peak memory, bytes", self.cost_before.peak_memory_bytes, self.cost_after.peak_memory_bytes),
+        ):
+            lines.append(f"{name:<20} {before:>15,} → {after:>15,}  ({after / before - 1:+.1%})")
+        return "\n".join(lines)
+
+
+def transform(
+    arch: Architecture,
+    policy: Policy,
+    task: Task,
+    *,
+    mode: str = "greedy",
+    samples: int = 10,
+    score: Score | None = None,
+    seed: int = 0,
+) -> Result:
+    """The policy's answer for an architecture, within the rule and, where it is strict, the budget."""
+    _check(mode, samples, score)
+    inputs = Inputs([arch], task, policy.ops)
+    with torch.no_grad():
+        transitions: Transitions = policy(inputs.batch([0]))
+        if mode == "greedy":
+            choices = transitions.greedy()[None]
+        else:
+            drawn = torch.Generator().manual_seed(seed)
+            choices = transitions.sample(samples if mode == "best-of" else 1, drawn)
+        rows = [row for *_, row in inputs.rows([0], choices.numpy(), transitions.probabilities(choices))]
+        row = rows[0] if score is None or mode != "best-of" else picked(inputs, [rows], score)[0]
+        log_prob = transitions.log_prob(torch.from_numpy(row)).item()
+    after = inputs.transformed(0, row)
+    return Result(
+        before=arch,
+        after=after,
+        cost_before=cost_of(arch, task.where),
+        cost_after=cost_of(after, task.where),
+        log_prob=log_prob,
+        probabilities=_probabilities(inputs, transitions),
+        masked=_masked(arch, inputs, task),
+        settings={"rule": task.rule, "budget": "strict" if task.strict else "rule", "mode": mode, "seed": seed},
+    )
+
+
+def _check(mode: str, samples: int, score: Score | None) -> None:
+    if mode not in MODES:
+        raise SettingError(f"unknown mode {mode!r}. {did_you_mean(mode, MODES)}")
+    if samples < 1:
+        raise SettingError(f"samples is {samples}, expected a whole number from 1 up")
+    if mode == "best-of" and score is None:
+        raise SettingError("the mode best-of chooses by a scorer: give one, or use greedy or sample")
+
+
+def _probabilities(inputs: Inputs, transitions: Transitions) -> PerEdge:
+    """The distribution of every free edge; a fixed edge keeps what it has."""
+    found: PerEdge = {
+        kind: [{edge.op: 1.0} if edge.fixed else {} for edge in graph.edges] for kind, graph in inputs.archs[0].cells()
+    }
+    probs = transitions.probs.numpy()
+    for (kind, number), edge, mask in zip(inputs.encoded[0].places, probs, inputs.masks[0], strict=True):
+        found[kind][number] = {inputs.ops[op]: float(edge[op]) for op in np.flatnonzero(mask)}
+    return found
+
+
+def _masked(arch: Architecture, inputs: Inputs, task: Task) -> PerEdge:
+    by_rule, by_both = (masks(arch, task.rule, task.where, strict=strict) for strict in (False, task.strict))
+    names = tuple(OPS)
+    return {
+        kind: [
+            {names[op]: "budget" if rule[op] else "rule" for op in np.flatnonzero(~both) if names[op] in inputs.ops}
+            for rule, both in zip(by_rule[kind], by_both[kind], strict=True)
+        ]
+        for kind, _ in arch.cells()
+    }
