@@ -1,114 +1,123 @@
 """One form for all isomorphic graphs: colour refinement, then the smallest encoding over what it leaves tied.
 
-Nodes that refinement cannot tell apart are told apart by force, one after the other, and the smallest
-encoding wins. Branches that turn out equal are symmetric, and only one of them is followed. Cells take
-a fraction of a millisecond; dozens of like branches of several nodes each take seconds.
+Nodes that refinement cannot tell apart are taken in connected groups, each by itself, since groups meet
+only in nodes that are known already: an inception block with many like branches is many small problems.
+Within a group, ties are broken by force, one node after the other, and the smallest encoding wins.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 
 Inputs = Sequence[Sequence[tuple[str, int]]]  # per node from 2 on: its (op, source)
 Encoding = tuple[tuple[tuple[tuple[str, int], ...], ...], tuple[int, ...] | None]
+Colours = dict[int, tuple[int, ...]]  # compared as tuples; a finer colour begins with the coarser one
 
 
 def canonical_inputs(nodes: Inputs, concat: Sequence[int] | None) -> Encoding:
     """Nodes and concat list renamed to the canonical order; the inputs 0 and 1 keep their names."""
-    return _smallest(nodes, concat, _refined(nodes, _first_colours(nodes, concat)))
+    graph = _Graph(nodes)
+    everything = list(range(len(nodes) + 2))
+    order = graph.ordered(everything, graph.refined(everything, _first_colours(nodes, concat)))
+    names = {node: name for name, node in enumerate(order)}
+    renamed = tuple(tuple(sorted((op, names[source]) for op, source in nodes[node - 2])) for node in order[2:])
+    return renamed, None if concat is None else tuple(sorted(names[node] for node in concat))
 
 
-def _first_colours(nodes: Inputs, concat: Sequence[int] | None) -> list[int]:
-    """Colours by depth first, so that sorting by colour keeps sources before targets."""
-    depth = [0, 0]
+def _first_colours(nodes: Inputs, concat: Sequence[int] | None) -> Colours:
+    """Inputs first, then by depth, so that sorting by colour keeps sources before targets."""
+    depth = [-2, -1]
     for inputs in nodes:
-        depth.append(1 + max((depth[source] for _, source in inputs), default=0))
+        depth.append(1 + max((max(depth[source], 0) for _, source in inputs), default=0))
     chosen = set(concat or ())
-    keys = [(depth[node], node if node < 2 else 2, node in chosen) for node in range(len(depth))]
-    return _ranked(keys)
+    return {node: (level, node in chosen) for node, level in enumerate(depth)}
 
 
-def _refined(nodes: Inputs, colours: list[int]) -> list[int]:
-    """Colours split by the colours of neighbours, until nothing splits any more."""
-    readers: list[list[tuple[str, int]]] = [[] for _ in colours]
-    for target, inputs in enumerate(nodes, start=2):
-        for op, source in inputs:
-            readers[source].append((op, target))
-    while True:
-        keys = []
-        for node, colour in enumerate(colours):
-            below = sorted((op, colours[source]) for op, source in nodes[node - 2]) if node >= 2 else []
-            above = sorted((op, colours[target]) for op, target in readers[node])
-            keys.append((colour, below, above))
-        finer = _ranked(keys)
-        if max(finer) == max(colours):
-            return finer
-        colours = finer
+class _Graph:
+    """Edges both ways."""
+
+    def __init__(self, nodes: Inputs):
+        self.sources: list[list[tuple[str, int]]] = [[], [], *map(list, nodes)]
+        self.readers: list[list[tuple[str, int]]] = [[] for _ in self.sources]
+        for target, inputs in enumerate(nodes, start=2):
+            for op, source in inputs:
+                self.readers[source].append((op, target))
+
+    def ordered(self, members: list[int], colours: Colours) -> list[int]:
+        """The canonical order of some nodes whose colours are refined."""
+        counts = Counter(colours[node] for node in members)
+        tied = [node for node in members if counts[colours[node]] > 1]
+        solved = sorted(self._group_order(group, colours) for group in self._groups(tied))
+        place = {node: (rank, i) for rank, (_, order) in enumerate(solved) for i, node in enumerate(order)}
+        return sorted(members, key=lambda node: (colours[node], place.get(node, (0, 0))))
+
+    def refined(self, members: list[int], colours: Colours) -> Colours:
+        """Colours of members split by the colours of their neighbours among them, until nothing splits any more."""
+        inside = set(members)
+        ranks = _ranks({node: colours[node] for node in members})
+        while True:
+            keys = {}
+            for node in members:
+                below = sorted((op, ranks[other]) for op, other in self.sources[node] if other in inside)
+                above = sorted((op, ranks[other]) for op, other in self.readers[node] if other in inside)
+                keys[node] = (ranks[node], below, above)
+            finer = _ranks(keys)
+            if max(finer.values(), default=0) == max(ranks.values(), default=0):
+                return colours | {node: (*colours[node], finer[node]) for node in members}
+            ranks = finer
+
+    def _groups(self, tied: list[int]) -> list[list[int]]:
+        """Connected groups of tied nodes."""
+        left, groups = set(tied), []
+        for first in tied:
+            if first not in left:
+                continue
+            left.remove(first)
+            group = [first]
+            for node in group:  # grows while it is walked
+                for _, other in self.sources[node] + self.readers[node]:
+                    if other in left:
+                        left.remove(other)
+                        group.append(other)
+            groups.append(group)
+        return groups
+
+    def _group_order(self, group: list[int], colours: Colours) -> tuple[object, list[int]]:
+        """The smallest encoding of a group and the order that gives it."""
+        classes = defaultdict(list)
+        for node in group:
+            classes[colours[node]].append(node)
+        shared = min((colour for colour, nodes in classes.items() if len(nodes) > 1), default=None)
+        if shared is None:
+            return self._encoded(sorted(group, key=lambda node: colours[node]), colours)
+        twins: dict[object, int] = {}  # of nodes with the same neighbours any one will do
+        for node in classes[shared]:
+            twins.setdefault((tuple(sorted(self.sources[node])), tuple(sorted(self.readers[node]))), node)
+        found = []
+        for node in twins.values():
+            forced = {other: (*colours[other], int(other != node)) for other in group}
+            order = self.ordered(group, self.refined(group, colours | forced))
+            found.append(self._encoded(order, colours))
+        return min(found)
+
+    def _encoded(self, order: list[int], colours: Colours) -> tuple[object, list[int]]:
+        """All edges of a group's nodes: within it by position, to nodes outside by colour."""
+        position = {node: (1, (index,)) for index, node in enumerate(order)}
+
+        def ends(edges: list[tuple[str, int]]) -> list[tuple[str, tuple[int, tuple[int, ...]]]]:
+            return sorted((op, position.get(other, (0, colours[other]))) for op, other in edges)
+
+        return [(colours[node], ends(self.sources[node]), ends(self.readers[node])) for node in order], order
 
 
-def _smallest(nodes: Inputs, concat: Sequence[int] | None, colours: list[int]) -> Encoding:
-    tied = _tied(colours)
-    if not tied:
-        return _encoded(nodes, concat, colours)
-    best = None
-    leaves = set()
-    for node in _without_twins(nodes, tied):
-        split = _refined(nodes, _singled_out(colours, node))
-        leaf = _leaf(nodes, concat, split)
-        if leaf in leaves:  # symmetric to a branch already followed
-            continue
-        leaves.add(leaf)
-        found = _smallest(nodes, concat, split)
-        best = found if best is None or _key(found) < _key(best) else best
-    assert best is not None
-    return best
-
-
-def _without_twins(nodes: Inputs, tied: list[int]) -> list[int]:
-    """The nodes without those that read and are read exactly as one before them."""
-    seen: dict[object, int] = {}
-    for node in tied:
-        readers = [(target, op) for target, inputs in enumerate(nodes) for op, source in inputs if source == node]
-        seen.setdefault((tuple(sorted(nodes[node - 2])), tuple(sorted(readers))), node)
-    return list(seen.values())
-
-
-def _leaf(nodes: Inputs, concat: Sequence[int] | None, colours: list[int]) -> Encoding:
-    """The encoding at the end of the first branch, whatever the others give."""
-    while tied := _tied(colours):
-        colours = _refined(nodes, _singled_out(colours, tied[0]))
-    return _encoded(nodes, concat, colours)
-
-
-def _tied(colours: list[int]) -> list[int]:
-    """The nodes of the first colour that more than one node has."""
-    counts = Counter(colours)
-    shared = min((colour for colour, count in counts.items() if count > 1), default=None)
-    return [node for node, colour in enumerate(colours) if colour == shared] if shared is not None else []
-
-
-def _singled_out(colours: list[int], node: int) -> list[int]:
-    return _ranked([(colour, other != node) for other, colour in enumerate(colours)])
-
-
-def _encoded(nodes: Inputs, concat: Sequence[int] | None, colours: list[int]) -> Encoding:
-    """The graph with every node named by its colour."""
-    order = sorted(range(2, len(colours)), key=lambda node: colours[node])
-    renamed = tuple(tuple(sorted((op, colours[source]) for op, source in nodes[node - 2])) for node in order)
-    return renamed, None if concat is None else tuple(sorted(colours[node] for node in concat))
-
-
-def _key(encoding: Encoding) -> tuple[object, ...]:
-    nodes, concat = encoding
-    return nodes, concat or ()
-
-
-def _ranked(keys: Sequence[tuple[object, ...]]) -> list[int]:
+def _ranks(keys: Mapping[int, object]) -> dict[int, int]:
     """Keys replaced by their rank among the distinct ones."""
-    ranks = {key: rank for rank, key in enumerate(sorted({_frozen(key) for key in keys}))}
-    return [ranks[_frozen(key)] for key in keys]
+    frozen = {node: _frozen(key) for node, key in keys.items()}
+    ranks = {key: rank for rank, key in enumerate(sorted(set(frozen.values())))}
+    return {node: ranks[key] for node, key in frozen.items()}
 
 
-def _frozen(key: tuple[object, ...]) -> tuple[object, ...]:
+def _frozen(key: object) -> tuple[object, ...]:
+    assert isinstance(key, tuple)
     return tuple(tuple(part) if isinstance(part, list) else part for part in key)

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -231,10 +232,34 @@ def test_a_chain_in_another_order_is_the_same_node() -> None:
     assert Graph.from_inputs([[a, b, c]]).canonical() == Graph.from_inputs([[c, a, b]]).canonical()
 
 
-def test_many_like_nodes_are_no_trouble() -> None:
-    """Without a look at twins this would take minutes."""
-    graph = Graph.from_inputs([[("conv_3x3", 1)] for _ in range(60)], range(2, 62))
-    assert graph.canonical() == graph
+@given(st.integers(1, 4), st.randoms(use_true_random=False))
+def test_the_canonical_form_is_the_same_for_any_naming_of_small_graphs(num_nodes: int, rng: random.Random) -> None:
+    """By brute force: two graphs have one form exactly if some renaming turns one into the other."""
+
+    def graph() -> list[list[tuple[str, int]]]:
+        return [[("conv_3x3", rng.randrange(node)) for _ in range(2)] for node in range(2, 2 + num_nodes)]
+
+    def under(nodes: list[list[tuple[str, int]]], names: dict[int, int]) -> set[tuple[object, ...]]:
+        return {
+            (names[node], tuple(sorted((op, names[source]) for op, source in inputs)))
+            for node, inputs in enumerate(nodes, start=2)
+        }
+
+    first, second = graph(), graph()
+    identity = {node: node for node in range(2 + num_nodes)}
+    renamings = ({0: 0, 1: 1} | dict(enumerate(order, start=2)) for order in permutations(range(2, 2 + num_nodes)))
+    isomorphic = any(under(first, names) == under(second, identity) for names in renamings)
+    everything = range(2, 2 + num_nodes)
+    forms = [Graph.from_inputs(nodes, everything).canonical() for nodes in (first, second)]
+    assert (forms[0] == forms[1]) == isomorphic
+
+
+def test_many_like_branches_are_no_trouble() -> None:
+    """By brute force over ties this would take minutes."""
+    branches = [[[("conv_1x1", 1)], [("conv_3x3", 2 + 2 * branch)]] for branch in range(100)]
+    nodes = [node for branch in branches for node in branch]
+    graph = Graph.from_inputs(nodes, range(3, 203, 2))
+    assert graph.canonical() == renamed(graph, random.Random(0)).canonical()
 
 
 @pytest.mark.data
