@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from natpp.report.scene import Scene
     from natpp.search.transform import Result
 
+POSITIONAL = ("arch", "op", "which", "name")  # fields that are no flags
 Arch = Annotated[
     str, tyro.conf.Positional, tyro.conf.arg(metavar="ARCH", help="a zoo name, a file, '-' or the text itself")
 ]
@@ -431,6 +432,24 @@ def benchmark(flags: Benchmark) -> None:
     _print(table)
 
 
+@dataclass(frozen=True)
+class Data:
+    """Put a data set into a folder as one file, checked: from its home page, or from a file at hand."""
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="cifar10|cifar100|fashion-mnist")]
+    """the data set"""
+    root: str
+    """folder to put it into"""
+    source: Annotated[Word, tyro.conf.arg(name="from", metavar="PATH")] = None
+    """archive or folder at hand: the Python or binary archive, mosaics with labels.json, batches"""
+
+
+def data(flags: Data) -> None:
+    from natpp.data.sets import store_images
+
+    print(store_images(flags.name, flags.root, flags.source))
+
+
 VERBS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
     "zoo": (Zoo, zoo),
     "show": (Show, show),
@@ -440,6 +459,7 @@ VERBS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
     "sample": (Sample, sample),
     "optimize": (Optimize, optimize),
     "benchmark": (Benchmark, benchmark),
+    "data": (Data, data),
 }
 
 
@@ -511,7 +531,7 @@ def _parse(flags_type: type[Any], verb: str, arguments: list[str]) -> Any:
             raise SystemExit(0) from None
         message = _one_line(said.getvalue())
         if wrong := re.match(r"Unrecognized options: (--[\w-]+)", message):
-            names = [field.name for field in fields(flags_type) if field.name not in ("arch", "op", "which")]
+            names = [field.name for field in fields(flags_type) if field.name not in POSITIONAL]
             flags = [f"--{name.replace('_', '-')}" for name in names]
             message = f"unknown flag {wrong[1]}. {did_you_mean(wrong[1], flags)}"
         raise SettingError(f"{message} (natpp {verb} --help tells the flags)") from None

