@@ -160,6 +160,20 @@ def to_png(scene: Scene, scale: float = 2.0) -> bytes:
     axes.set_xlim(0, scene.width)
     axes.set_ylim(scene.height, 0)
     axes.axis("off")
+
+    def write(text: Text, order: int) -> None:
+        axes.text(
+            text.x,
+            text.y,
+            text.text,
+            color=text.color,
+            fontsize=text.font * 0.72,
+            ha={"start": "left", "middle": "center", "end": "right"}[text.anchor],
+            va="center_baseline",
+            weight="bold" if text.bold else "normal",
+            zorder=order,
+        )
+
     for order, shape in enumerate(scene.shapes):
         match shape:
             case Box():
@@ -177,29 +191,9 @@ def to_png(scene: Scene, scale: float = 2.0) -> bytes:
                 )
                 axes.add_patch(patch)
                 if shape.text:
-                    axes.text(
-                        shape.x,
-                        shape.y,
-                        shape.text,
-                        color=shape.color,
-                        fontsize=shape.font * 0.72,
-                        ha="center",
-                        va="center_baseline",
-                        zorder=order,
-                    )
+                    write(Text(shape.x, shape.y, shape.text, shape.color, shape.font, "middle"), order)
             case Text():
-                align = {"start": "left", "middle": "center", "end": "right"}[shape.anchor]
-                axes.text(
-                    shape.x,
-                    shape.y,
-                    shape.text,
-                    color=shape.color,
-                    fontsize=shape.font * 0.72,
-                    ha=align,
-                    va="center_baseline",
-                    weight="bold" if shape.bold else "normal",
-                    zorder=order,
-                )
+                write(shape, order)
             case Curve():
                 vertices, codes = [shape.points[0]], [Path.MOVETO]
                 for (x0, y0), (x1, y1) in zip(shape.points, shape.points[1:], strict=False):

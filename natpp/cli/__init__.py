@@ -1,0 +1,82 @@
+"""The command line: one subcommand a verb, its flags made from a dataclass.
+
+Wrong input is one line on standard error and exit status 2.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from natpp import __version__
+from natpp.cli import architectures, searching
+from natpp.cli.flags import parse, summary
+from natpp.errors import NatppError, SettingError, did_you_mean
+
+VERBS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
+    "zoo": (architectures.Zoo, architectures.zoo),
+    "show": (architectures.Show, architectures.show),
+    "cost": (architectures.CostFlags, architectures.cost),
+    "transitions": (architectures.Transitions, architectures.transitions),
+    "convert": (architectures.Convert, architectures.convert),
+    "sample": (architectures.Sample, architectures.sample),
+    "optimize": (searching.Optimize, searching.optimize),
+    "benchmark": (searching.Benchmark, searching.benchmark),
+    "data": (searching.Data, searching.data),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the result is the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an arrow that a terminal cannot show is no reason to fail
+    try:
+        if not given or given[0] in ("-h", "--help"):
+            print(_overview())
+        elif given[0] == "--version":
+            print(f"natpp {__version__}")
+        elif given[0] not in VERBS:
+            raise SettingError(f"unknown command {given[0]!r}. {did_you_mean(given[0], VERBS)}")
+        else:
+            flags_type, run = VERBS[given[0]]
+            run(parse(flags_type, given[0], given[1:]))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except NatppError as error:
+        print(f"natpp: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader (head, say) has seen enough
+        _silence_output()
+    except OSError as error:
+        _silence_output()
+        print(f"natpp: cannot write the output: {error.strerror or error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _silence_output() -> None:
+    """Nobody reads standard output any more: let Python's last flush go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _overview() -> str:
+    width = max(len(verb) for verb in VERBS)
+    lines = [f"  {verb:<{width}}  {summary(flags_type)}" for verb, (flags_type, _) in VERBS.items()]
+    return "\n".join(
+        [
+            "natpp, an architecture optimizer for PyTorch",
+            "",
+            "usage: natpp COMMAND [flags]",
+            "",
+            *lines,
+            "",
+            "natpp COMMAND --help tells the flags of a command.",
+        ]
+    )

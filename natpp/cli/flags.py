@@ -1,0 +1,111 @@
+"""Flags from dataclasses: the kinds of values they take, and one line for a wrong one."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+import tyro
+
+from natpp.arch.layout import Setting, setting
+from natpp.errors import SettingError, did_you_mean, shortened
+
+POSITIONAL = ("arch", "op", "which", "name")  # fields that are no flags
+Arch = Annotated[
+    str, tyro.conf.Positional, tyro.conf.arg(metavar="ARCH", help="a zoo name, a file, '-' or the text itself")
+]
+
+
+def _whole(words: list[str]) -> int:
+    try:
+        return int(words[0])
+    except ValueError:
+        raise ValueError(f"expected a whole number, not {shortened(words[0])}") from None
+
+
+Whole = Annotated[
+    int,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="N",
+        instance_from_str=_whole,
+        is_instance=lambda value: isinstance(value, int),
+        str_from_instance=lambda value: [str(value)],
+    ),
+]
+WholeOrDefault = Annotated[
+    int | None,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="N",
+        instance_from_str=lambda words: None if words == ["auto"] else _whole(words),
+        is_instance=lambda value: value is None or isinstance(value, int),
+        str_from_instance=lambda value: ["auto" if value is None else str(value)],
+    ),
+]
+# A word, whatever it is: tyro would read "None" as nothing.
+Word = Annotated[
+    str | None,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="ARCH",
+        instance_from_str=lambda words: words[0],
+        is_instance=lambda value: value is None or isinstance(value, str),
+        str_from_instance=lambda value: [value or "nothing"],
+    ),
+]
+Output = Annotated[Word, tyro.conf.arg(name="output", aliases=("-o",), metavar="FILE")]
+Switch = tyro.conf.FlagCreatePairsOff[bool]
+
+
+@dataclass(frozen=True)
+class NetworkFlags:
+    """The network an architecture stands in."""
+
+    network: str = "cifar"
+    """cifar, imagenet or nasbench201"""
+    channels: WholeOrDefault = None
+    """channels of the first cells; auto is the network's own, here and below"""
+    cells: WholeOrDefault = None
+    """number of cells (nasbench201: a stage)"""
+    classes: WholeOrDefault = None
+    """number of classes"""
+    size: WholeOrDefault = None
+    """height and width of the image"""
+
+    def setting(self) -> Setting:
+        return setting(self.network, channels=self.channels, cells=self.cells, classes=self.classes, size=self.size)
+
+
+def summary(flags_type: type[Any]) -> str:
+    return (flags_type.__doc__ or "").splitlines()[0]
+
+
+def parse(flags_type: type[Any], verb: str, arguments: list[str]) -> Any:
+    """The flags of a verb; what tyro says of wrong ones in a box becomes one line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(flags_type, prog=f"natpp {verb}", description=summary(flags_type), args=arguments)
+    except SystemExit as stop:
+        if not stop.code:
+            raise SystemExit(0) from None
+        message = _one_line(said.getvalue())
+        if wrong := re.match(r"Unrecognized options: (--[\w-]+)", message):
+            names = [field.name for field in fields(flags_type) if field.name not in POSITIONAL]
+            flags = [f"--{name.replace('_', '-')}" for name in names]
+            message = f"unknown flag {wrong[1]}. {did_you_mean(wrong[1], flags)}"
+        raise SettingError(f"{message} (natpp {verb} --help tells the flags)") from None
+
+
+def _one_line(boxed: str) -> str:
+    """The message of a box with a title, up to its first ruled line."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", boxed)
+    lines = [line.strip(" ╭╮╰╯│─") for line in plain.strip().splitlines()[1:]]
+    ruled = [not line.strip("-") for line in lines]
+    start = ruled.index(False) if False in ruled else len(lines)
+    end = ruled.index(True, start) if True in ruled[start:] else len(lines)
+    return " ".join(lines[start:end]).rstrip(".") or "wrong flags"
