@@ -1,8 +1,8 @@
 """The proof on NAS-Bench-201: methods on 2,000 held-out inputs, by true scores and by few of them.
 
-`python experiments/nasbench201.py --table FILE [--only NAME,…] [--seeds 3]` writes
+`python experiments/nasbench201.py --table FILE [--only 'NAME;…'] [--seeds 3]` writes
 `experiments/results/nasbench201.json` and the table of `docs/nasbench201.md`. Settings already in the
-results are kept, so that it can be run in pieces.
+results with the same config are kept, so that it can be run in pieces.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import natpp
 from natpp.evaluate.benchmark import BenchmarkConfig, benchmark
 from natpp.files import write_whole
 from natpp.search.learn import PRESETS
+from natpp.search.predict import PredictConfig
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "nasbench201.json"
@@ -39,6 +40,18 @@ def settings(table: str, seeds: int) -> dict[str, BenchmarkConfig]:
         "val_200, strict budget": replace(usual, strict=True, methods=SOME),
         **{f"val_200, {k} evaluations": replace(usual, evaluations=k, methods=FEW) for k in (30, 100, 300, 1000)},
     }
+
+
+def described(config: BenchmarkConfig) -> dict[str, Any]:
+    """Everything that decides a result, as JSON data."""
+    parts = {"learning": PRESETS[config.preset](), "prediction": PredictConfig()}
+    whole = {**asdict(config), "table": Path(config.table).name, **{name: asdict(part) for name, part in parts.items()}}
+    return dict(json.loads(json.dumps(whole)))
+
+
+def stored() -> dict[str, Any]:
+    """The results so far."""
+    return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
 
 
 def machine() -> dict[str, Any]:
@@ -89,13 +102,16 @@ def main() -> None:
     parser.add_argument("--only", help="names of settings to run anew, with semicolons between")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results = stored()
     chosen = settings(options.table, options.seeds)
-    wanted = options.only.split(";") if options.only else [name for name in chosen if name not in results]
+    said = {name: described(config) for name, config in chosen.items()}
+    done = [name for name in chosen if name in results and results[name]["config"] == said[name]]
+    wanted = options.only.split(";") if options.only else [name for name in chosen if name not in done]
     for name in wanted:
         config = chosen[name]
-        said = {**asdict(config), "table": Path(config.table).name, "learning": asdict(PRESETS[config.preset]())}
-        results[name] = {"config": said, "on": machine(), "found": benchmark(config)}
+        found = benchmark(config)
+        results = stored()  # another run may have added to them meanwhile
+        results[name] = {"config": said[name], "on": machine(), "found": found}
         ordered = {key: results[key] for key in chosen if key in results}
         write_whole(RESULTS, json.dumps(ordered, indent=1))
         write_whole(PAGE, page(ordered))

@@ -203,6 +203,11 @@ class Graph:
         """The way back from `from_inputs`: per node, chains merged and fixed nulls left out, its (op, source)."""
         return self._merged[0]
 
+    @property
+    def merged_concat(self) -> tuple[int, ...] | None:
+        """The concat list in the numbers of `inputs`."""
+        return self._merged[1]
+
     @functools.cached_property
     def _merged(self) -> tuple[tuple[tuple[tuple[str, int], ...], ...], tuple[int, ...] | None]:
         links = {edge.source for edge in self.edges if edge.fixed and edge.op == SKIP}

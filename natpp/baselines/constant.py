@@ -20,6 +20,7 @@ class Constant:
     sample: int = 2000  # training inputs the map is fitted on
     sweeps: int = 3
     rule: str | None = None
+    asks: bool = True
     map: dict[tuple[Place, int], int] = field(default_factory=dict)
 
     def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
@@ -34,8 +35,8 @@ class Constant:
             before = dict(self.map)
             for entry, concerned in sorted(entries.items()):
                 place, op = entry
-                index = concerned[0]
-                options = np.flatnonzero(inputs.masks[index][inputs.encoded[index].places.index(place)]).tolist()
+                masks = [inputs.masks[index][inputs.encoded[index].places.index(place)] for index in concerned]
+                options = np.flatnonzero(np.any(masks, axis=0)).tolist()
                 means = {}
                 for option in options:
                     self.map[entry] = option

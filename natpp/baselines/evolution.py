@@ -20,6 +20,7 @@ class Evolution:
     population: int = 5
     tournament: int = 3
     rule: str | None = None
+    asks: bool = True
 
     def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
         """Nothing to learn."""

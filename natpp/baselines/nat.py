@@ -21,6 +21,7 @@ class PolicyMethod:
     rule: str | None
     config: LearnConfig
     policy: Policy | None = None
+    asks: bool = True
 
     def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
         """Learn the policy."""

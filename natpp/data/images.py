@@ -31,6 +31,8 @@ class Images:
         for part, pixels, labels in (("train", self.train, self.train_labels), ("test", self.test, self.test_labels)):
             if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1] != 3 or not len(pixels):
                 raise FormatError(f"the {part} images of {self.name} are no bytes of shape (images, 3, height, width)")
+            if labels.dtype != np.int64:
+                raise FormatError(f"the {part} labels of {self.name} are no whole numbers")
             if labels.shape != (len(pixels),):
                 raise FormatError(f"{self.name} has {len(pixels)} {part} images and {labels.size} labels")
             if labels.min() < 0 or labels.max() >= self.classes:

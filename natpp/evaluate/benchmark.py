@@ -27,7 +27,6 @@ from natpp.search.scorer import Score, Task
 
 SPACE_OPS = tuple(NASBENCH201_OPS.values())
 CANDIDATES = 10
-NO_USE_FOR_PREDICTIONS = ("random",)
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,8 @@ class BenchmarkConfig:
     def __post_init__(self) -> None:
         for name in self.methods:
             METHODS[name]  # answers an unknown name
+        if len(set(self.methods)) < len(self.methods):
+            raise SettingError(f"a method is named twice: {', '.join(self.methods)}")
         if self.preset not in PRESETS:
             raise SettingError(f"unknown preset {self.preset!r}. {did_you_mean(self.preset, PRESETS)}")
         for name, value, least in (
@@ -92,7 +93,7 @@ def benchmark(config: BenchmarkConfig) -> dict[str, Any]:
     for seed in range(config.seeds):
         for name in config.methods:
             rule = _rule(name, config)
-            if config.evaluations is None or name not in NO_USE_FOR_PREDICTIONS:
+            if config.evaluations is None or METHODS[name](PRESETS[config.preset]()).asks:
                 runs[name].append(_run(name, config, table, train[rule], test[rule], seed))
     reward_oracle, score_oracle = _oracles(config, table, test[config.rule])
     inputs = _mean_score(table, config.score, held_out)
@@ -107,13 +108,11 @@ def benchmark(config: BenchmarkConfig) -> dict[str, Any]:
 def _run(name: str, config: BenchmarkConfig, table: Table, train: Inputs, test: Inputs, seed: int) -> dict[str, Any]:
     """One method with one seed: fit on training inputs, answer for the others."""
     generator = np.random.default_rng(seed)
-    scorer = TableScorer(table, config.reward, config.evaluations)
     start = time.perf_counter()
+    scorer = TableScorer(table, config.reward, config.evaluations)
     score: Score = scorer
     if config.evaluations is not None:
         score = predicted(train, scorer, PredictConfig(), generator).careful
-    train.forget()
-    test.forget()
     method = METHODS[name](PRESETS[config.preset]())
     method.fit(train, score, generator)
     rows = method.one_shot(test, score, generator)
@@ -194,7 +193,8 @@ def _summary(runs: list[dict[str, Any]], inputs: float, oracle: float) -> dict[s
     def spread(name: str) -> dict[str, float] | None:
         if runs[0][name] is None:
             return None
-        return {"mean": mean(name), "sd": float(np.std([run[name] for run in runs]))}
+        values = [run[name] for run in runs]
+        return {"mean": mean(name), "sd": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0}
 
     return {
         "one_shot": spread("one_shot"),

@@ -59,6 +59,8 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> Table:
             raise FormatError(
                 f"the table {str(path)!r} has no column {name!r}. {did_you_mean(name, data.column_names)}"
             )
+    if len(set(data.column_names)) < len(data.column_names):
+        raise FormatError(f"the table {str(path)!r} has two columns of one name")
     found = {}
     for name in wanted:
         try:

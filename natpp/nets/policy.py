@@ -19,14 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from natpp.arch.graph import NUM_INPUTS, Architecture
+from natpp.arch.graph import KINDS, NUM_INPUTS, Architecture
 from natpp.arch.transitions import Mask
 from natpp.errors import FormatError, SettingError
 from natpp.files import write_whole
 from natpp.registry import OPS
 
 Ints = NDArray[np.int64]
-KINDS = ("normal", "reduce")
 NODE_KINDS = 3  # input 0, input 1, intermediate
 
 
@@ -176,6 +175,8 @@ class Policy(nn.Module):
         super().__init__()
         self.config = config or PolicyConfig()
         self.ops = tuple(ops if ops is not None else OPS)
+        if len(set(self.ops)) < len(self.ops) or not all(isinstance(op, str) for op in self.ops):
+            raise SettingError("a policy's operations are distinct names")
         num_ops, width = len(self.ops), self.config.width
         if self.config.form == "paper":
             first = num_ops + len(KINDS) + NODE_KINDS
@@ -204,7 +205,7 @@ class Policy(nn.Module):
         return logits
 
     def _paper(self, batch: GraphBatch) -> Tensor:
-        """Z = A σ(A X W0) W1 W_FC with self-loops in A, normalized; an edge reads both its nodes."""
+        """Z = A σ(A X W0) W1 W_FC with self-loops in A; an edge reads both its nodes."""
         cell, kind, _ = batch.nodes.T
         size = len(batch.nodes)
         one_hot = nn.functional.one_hot(batch.ops, len(self.ops)).float()
@@ -212,10 +213,8 @@ class Policy(nn.Module):
         kinds = nn.functional.one_hot(cell, len(KINDS)), nn.functional.one_hot(kind, NODE_KINDS)
         nodes = torch.cat([ops, *kinds], dim=-1)
         ends = torch.cat([batch.sources, batch.targets]), torch.cat([batch.targets, batch.sources])
-        degree = nodes.new_ones(size).index_add(0, ends[1], nodes.new_ones(len(ends[1])))
         for number, layer in enumerate(self.layers):
-            mixed = (nodes + torch.zeros_like(nodes).index_add(0, ends[1], nodes[ends[0]])) / degree[:, None]
-            nodes = layer(mixed)
+            nodes = layer(nodes.index_add(0, ends[1], nodes[ends[0]]))
             if number < len(self.layers) - 1:
                 nodes = nodes.relu()
         logits: Tensor = self.head(torch.cat([nodes[batch.sources], nodes[batch.targets]], dim=-1))
@@ -273,7 +272,10 @@ def load_policy(path: str | Path) -> tuple[Policy, dict[str, object]]:
         known = {field.name for field in fields(PolicyConfig)}
         policy = Policy(PolicyConfig(**{k: v for k, v in metadata["config"].items() if k in known}), metadata["ops"])
         policy.load_state_dict(weights)
-    except (KeyError, TypeError, RuntimeError, AttributeError) as error:
-        reason = str(error).splitlines()[0]
+        notes = dict(metadata["notes"])
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, SettingError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise FormatError(f"the policy file {str(path)!r} is damaged: {reason}") from None
-    return policy.eval(), dict(metadata.get("notes") or {})
+    if not all(tensor.isfinite().all() for tensor in weights.values()):
+        raise FormatError(f"the policy file {str(path)!r} is damaged: a weight is not a number")
+    return policy.eval(), notes

@@ -25,8 +25,8 @@ class Inputs:
         self.task = task
         self.ops = tuple(ops)
         self.encoded: list[Encoded] = [encode(arch, self.ops) for arch in self.archs]
-        names = tuple(OPS)
-        columns = [names.index(op) for op in self.ops]
+        names = {name: column for column, name in enumerate(OPS)}
+        columns = [names[OPS[op].name] for op in self.ops]  # answers an operation that is not registered here
         self.masks: list[Mask] = [
             edge_masks(masks(arch, task.rule, task.where, strict=task.strict), encoded)[:, columns]
             for arch, encoded in zip(self.archs, self.encoded, strict=True)
@@ -35,6 +35,7 @@ class Inputs:
         self._graphs = [graphs.setdefault(_graph_key(arch), len(graphs)) for arch in self.archs]
         self._living: dict[tuple[int, bytes], tuple[int, int]] = {}
         self._scores: dict[tuple[int, bytes], float] = {}
+        self._scored_by: Score | None = None
 
     def __len__(self) -> int:
         return len(self.archs)
@@ -70,7 +71,7 @@ class Inputs:
         if self.fits(index, row):
             return row
         before = self.encoded[index].ops
-        changed = np.flatnonzero(row != before)
+        changed = np.flatnonzero(row != before)[::-1]  # of equally probable ones the last edge goes first
         row = row.copy()
         for edge in changed[np.argsort(probability[changed], kind="stable")]:
             row[edge] = before[edge]
@@ -79,17 +80,16 @@ class Inputs:
         return row
 
     def scores(self, indices: Sequence[int], rows: Sequence[Row], score: Score) -> Scores:
-        """Scores of rows, one for each index; what was asked before is remembered until `forget`."""
+        """Scores of rows, one for each index; what the same score was asked before is remembered."""
+        if score != self._scored_by:
+            self._scores.clear()
+            self._scored_by = score
         keys = [(self._graphs[index], row.tobytes()) for index, row in zip(indices, rows, strict=True)]
         new = {key: number for number, key in enumerate(keys) if key not in self._scores}
         if new:
             found = score([self.transformed(indices[number], rows[number]) for number in new.values()])
             self._scores.update(zip(new, found.tolist(), strict=True))
         return np.array([self._scores[key] for key in keys])
-
-    def forget(self) -> None:
-        """Forget scores: the scorer has changed."""
-        self._scores.clear()
 
     def fits(self, index: int, row: Row) -> bool:
         """Whether a row keeps the budget: always where it is not strict."""

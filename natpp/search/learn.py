@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from natpp.errors import NatppError, SettingError
+from natpp.errors import NatppError, SettingError, did_you_mean
 from natpp.nets.policy import Policy, PolicyConfig, Transitions
 from natpp.search.inputs import Inputs
 from natpp.search.scorer import Score
@@ -42,6 +42,8 @@ class LearnConfig:
     """what a score is compared with: the other samples of the same input, or a running mean of improvements"""
     normalize: bool = True
     """divide advantages by their standard deviation in the step"""
+    reward_scale: float = 1.0
+    """what scores are multiplied by; matters only without normalization"""
     over_budget: float = 0.2
     """what a transformation that had to be repaired loses, in standard deviations of the step's improvements"""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
@@ -50,8 +52,18 @@ class LearnConfig:
     def __post_init__(self) -> None:
         if self.inputs < 1 or self.samples < 1 or self.steps < 1:
             raise SettingError("inputs, samples and steps are whole numbers from 1 up")
+        for name, value, known in (
+            ("baseline", self.baseline, ("leave-one-out", "moving-average")),
+            ("schedule", self.schedule, ("cosine", "constant")),
+        ):
+            if value not in known:
+                raise SettingError(f"unknown {name} {value!r}. {did_you_mean(value, known)}")
         if self.baseline == "leave-one-out" and self.samples < 2:
             raise SettingError("a leave-one-out baseline needs at least 2 samples an input")
+        if self.normalize and self.inputs * self.samples < 2:
+            raise SettingError("advantages of one sample a step cannot be normalized")
+        if not self.learning_rate > 0 or not min(self.entropy, self.entropy_end, self.over_budget) >= 0:
+            raise SettingError("the learning rate is above 0; entropy weights and over_budget are from 0 up")
 
 
 def best() -> LearnConfig:
@@ -60,8 +72,12 @@ def best() -> LearnConfig:
 
 
 def paper() -> LearnConfig:
-    """The settings of the paper: one input and one sample a step, a moving average, λ = 0.003, its GCN."""
+    """The settings of the paper: one input and one sample a step, a moving average, λ = 0.003, its GCN.
+
+    Its rewards are accuracies from 0 to 1, ours per cent.
+    """
     return LearnConfig(
+        reward_scale=0.01,
         inputs=1,
         samples=1,
         steps=20_000,
@@ -98,6 +114,7 @@ def learn(inputs: Inputs, score: Score, config: LearnConfig, generator: np.rando
         if not improvement.isfinite().all():
             raise NatppError(f"a score in step {step} of learning is not a number")
         improvement = improvement - config.over_budget * improvement.std(correction=0) * repaired
+        improvement = config.reward_scale * improvement
         running_mean = 0.95 * running_mean + 0.05 * improvement.mean().item() if step else improvement.mean().item()
         advantage = advantages(improvement, config, running_mean)
         entropy_weight = config.entropy + (config.entropy_end - config.entropy) * done

@@ -17,6 +17,11 @@ class Method(Protocol):
 
     rule: str | None  # the rule the method is named for; None: whichever is asked for
 
+    @property
+    def asks(self) -> bool:
+        """Whether it asks for scores at all."""
+        ...
+
     def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
         """Learn from training inputs; a method that learns nothing does nothing."""
         ...

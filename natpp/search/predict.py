@@ -51,6 +51,8 @@ class PredictConfig:
     def __post_init__(self) -> None:
         if not 0 < self.random_share <= 1:
             raise SettingError(f"random_share is {self.random_share}, expected a share above 0 and up to 1")
+        if not self.doubt >= 0 or not self.learning_rate > 0 or not self.weight_decay >= 0:
+            raise SettingError("doubt and weight decay are numbers from 0 up, the learning rate is above 0")
         if min(self.rounds, self.members, self.width, self.steps) < 1:
             raise SettingError("rounds, members, width and steps are whole numbers from 1 up")
 
@@ -83,7 +85,7 @@ def _graph_features(graph: Graph) -> Counter[tuple[str, ...]]:
     for inputs in nodes:
         depth.append(1 + max((depth[source] for _, source in inputs), default=-1))
         convs.append(max((convs[source] + ("conv" in op) for op, source in inputs), default=0))
-    outputs = [node for node in (graph._merged[1] or ()) if nodes[node - NUM_INPUTS]]
+    outputs = [node for node in (graph.merged_concat or ()) if nodes[node - NUM_INPUTS]]
     for node in outputs:
         features.update({("walk", *walk): count for walk, count in walks[node].items()})
         longest, deepest = max(longest, depth[node]), max(deepest, convs[node])
@@ -110,8 +112,10 @@ class Prediction:
         self._mean, spread = table.mean(axis=0), table.std(axis=0)
         self._kept = spread > 0
         self._spread = np.where(self._kept, spread, 1)
-        ranks = np.empty(len(scores))
-        ranks[np.argsort(scores, kind="stable")] = np.arange(len(scores)) / len(scores)
+        _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
+        ranks = ((np.cumsum(count) - (count + 1) / 2) / len(scores))[
+            place
+        ]  # equal scores share the mean of their ranks
         self._network = _fitted(self._scaled(table), torch.from_numpy(ranks).float(), config, seed)
 
     def expected(self, archs: Sequence[Architecture]) -> Scores:
@@ -127,7 +131,7 @@ class Prediction:
         """Expected ranks, and how far the members of the ensemble disagree."""
         with torch.no_grad():
             out = self._network(self._scaled(self._table([_cached_features(arch) for arch in archs])))
-        return out.mean(dim=0).double().numpy(), out.std(dim=0).double().numpy()
+        return out.mean(dim=0).double().numpy(), out.std(dim=0, correction=0).double().numpy()
 
     def _table(self, features: Sequence[dict[tuple[str, ...], float]]) -> NDArray[np.float64]:
         table = np.zeros((len(features), len(self._columns)))
@@ -239,7 +243,6 @@ def predicted(inputs: Inputs, scorer: Scorer, config: PredictConfig, generator: 
 
 def ascended(inputs: Inputs, indices: Sequence[int], score: Score, sweeps: int = 3) -> list[Row]:
     """For each input the row that climbing edge by edge ends at: allowed transitions only, within the budget."""
-    inputs.forget()
     rows = [inputs.encoded[index].ops.copy() for index in indices]
     reached = inputs.scores(indices, rows, score)
     for _ in range(sweeps):
@@ -259,5 +262,4 @@ def ascended(inputs: Inputs, indices: Sequence[int], score: Score, sweeps: int =
                     rows[number], reached[number] = row, value
         if all((now == was).all() for now, was in zip(rows, before, strict=True)):
             break
-    inputs.forget()
     return rows

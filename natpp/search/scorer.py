@@ -56,7 +56,10 @@ class Scorer(ABC):
                 f"{len(new)} more"
             )
         if new:
-            self._known.update(zip(new, self._score(list(new.values())).tolist(), strict=True))
+            scores = self._score(list(new.values()))
+            if not np.isfinite(scores).all():
+                raise NatppError("a scorer gave a score that is not a number")
+            self._known.update(zip(new, scores.tolist(), strict=True))
         return np.array([self._known[key] for key in keys])
 
     @abstractmethod

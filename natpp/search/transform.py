@@ -22,6 +22,7 @@ from natpp.search.inputs import Inputs
 from natpp.search.method import picked
 from natpp.search.scorer import Score, Task
 
+LARGEST_SAMPLES = 1_000_000
 MODES = ("greedy", "sample", "best-of")
 PerEdge = dict[str, list[dict[str, Any]]]  # per cell, per edge, by operation
 
@@ -73,7 +74,7 @@ def transform(
     seed: int = 0,
 ) -> Result:
     """The policy's answer for an architecture, within the rule and, where it is strict, the budget."""
-    _check(mode, samples, score)
+    _check(mode, samples, score, seed)
     inputs = Inputs([arch], task, policy.ops)
     with torch.no_grad():
         transitions: Transitions = policy(inputs.batch([0]))
@@ -83,7 +84,7 @@ def transform(
             drawn = torch.Generator().manual_seed(seed)
             choices = transitions.sample(samples if mode == "best-of" else 1, drawn)
         rows = [row for *_, row in inputs.rows([0], choices.numpy(), transitions.probabilities(choices))]
-        row = rows[0] if score is None or mode != "best-of" else picked(inputs, [rows], score)[0]
+        row = rows[0] if score is None else picked(inputs, [rows], score)[0]
         log_prob = transitions.log_prob(torch.from_numpy(row)).item()
     after = inputs.transformed(0, row)
     return Result(
@@ -98,13 +99,17 @@ def transform(
     )
 
 
-def _check(mode: str, samples: int, score: Score | None) -> None:
+def _check(mode: str, samples: int, score: Score | None, seed: int) -> None:
     if mode not in MODES:
         raise SettingError(f"unknown mode {mode!r}. {did_you_mean(mode, MODES)}")
-    if samples < 1:
-        raise SettingError(f"samples is {samples}, expected a whole number from 1 up")
+    if not 1 <= samples <= LARGEST_SAMPLES:
+        raise SettingError(f"samples is {samples}, expected a whole number from 1 to {LARGEST_SAMPLES:,}")
+    if not 0 <= seed < 2**63:
+        raise SettingError(f"seed is {seed}, expected a whole number from 0 to 2^63 - 1")
     if mode == "best-of" and score is None:
         raise SettingError("the mode best-of chooses by a scorer: give one, or use greedy or sample")
+    if mode != "best-of" and score is not None:
+        raise SettingError(f"the mode {mode} asks no scorer: leave it out, or use best-of")
 
 
 def _probabilities(inputs: Inputs, transitions: Transitions) -> PerEdge:

@@ -129,6 +129,20 @@ def test_a_pickle_is_read_and_never_run(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
+def test_a_pickled_list_comes_in_pieces(tmp_path: Path) -> None:
+    """Pickles append a thousand labels at a time, and a batch of CIFAR has ten thousand."""
+    rng = np.random.default_rng(0)
+    pixels, labels = rng.integers(0, 256, (2500, 3, 8, 8), dtype=np.uint8), rng.integers(0, 10, 2500)
+    for protocol in (2, 4):
+        for name in ("train", "test"):
+            data = {b"fine_labels": labels.tolist(), b"data": pixels.reshape(2500, -1)}
+            (tmp_path / name).write_bytes(pickle.dumps(data, protocol=protocol))
+        means = tuple((pixels.mean(axis=(0, 2, 3)) / 255).tolist())
+        found = read_images(tmp_path, DataSet("tiny", 10, 2500, 2500, 8, means, ()))
+        assert (found.train_labels == labels).all()
+        assert (found.test == pixels).all()
+
+
 def test_storing_and_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,6 +200,21 @@ def missing_batch(folder: Path) -> None:
     (folder / "test_batch.bin").unlink()
 
 
+def two_of_a_name(folder: Path) -> None:
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+        binary(folder / name)
+
+
+def huge_label(folder: Path) -> None:
+    mosaics(folder)
+    (folder / "labels.json").write_text(json.dumps({"train": [10**30], "test": [2]}))
+
+
+def idx(folder: Path, content: bytes) -> None:
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(content))
+
+
 def other_images(folder: Path) -> None:
     binary(folder)
     content = (folder / "data_batch_1.bin").read_bytes()
@@ -204,6 +233,13 @@ def other_images(folder: Path) -> None:
         (broken_picture, "'test.webp' is damaged"),
         (other_images, "not those of the real images"),
         (lambda folder: (folder / "data_batch_1").write_bytes(b"no pickle"), "is no batch of tiny"),
+        (two_of_a_name, "several files 'data_batch_1.bin'"),
+        (huge_label, "labels are a list of whole numbers"),
+        (lambda folder: idx(folder, b"\0\0\x08\x03"), "is truncated"),
+        (
+            lambda folder: idx(folder, b"\0\0\x08\x03" + np.array([-1, -1, 4], ">i4").tobytes() + b"1234"),
+            "is truncated",
+        ),
     ],
 )
 def test_bad_data_is_refused_and_nothing_written(
@@ -238,6 +274,12 @@ def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     file.write_bytes(b"broken")
     with pytest.raises(NatppError, match="damaged"):
         load_images("cifar10", tmp_path)
+    with tarfile.open(tmp_path / "cut.tar.gz", "w:gz") as archive:
+        archive.add(file, "data_batch_1.bin")
+    whole = (tmp_path / "cut.tar.gz").read_bytes()
+    (tmp_path / "cut.tar.gz").write_bytes(whole[:30] + b"x" * 20 + whole[50:])
+    with pytest.raises(NatppError, match=r"cut\.tar\.gz"):
+        read_images(tmp_path / "cut.tar.gz", TINY)
     (tmp_path / "note.txt").write_text("no archive")
     with pytest.raises(NatppError, match="neither a folder nor a tar archive"):
         read_images(tmp_path / "note.txt", TINY)

@@ -190,6 +190,11 @@ def test_damaged_policy_files_are_refused(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(1)}, file)
     with pytest.raises(FormatError, match="no natpp policy"):
         Policy.load(file)
+    broken = new_policy()
+    broken.op.weight.data[0, 0] = float("nan")
+    broken.save(file)
+    with pytest.raises(FormatError, match="a weight is not a number"):
+        Policy.load(file)
     save_file({"a": torch.zeros(1)}, file, {"natpp": json.dumps({"natpp": "policy", "config": {}, "ops": ["null"]})})
     with pytest.raises(FormatError, match="damaged"):
         Policy.load(file)
@@ -200,3 +205,5 @@ def test_bad_shapes_are_refused() -> None:
         PolicyConfig(form="gat")
     with pytest.raises(SettingError, match="from 1 up"):
         PolicyConfig(depth=0)
+    with pytest.raises(SettingError, match="distinct names"):
+        Policy(ops=["null", "null"])

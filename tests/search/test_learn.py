@@ -128,3 +128,20 @@ def test_bad_settings_are_refused() -> None:
         LearnConfig(samples=1)
     with pytest.raises(SettingError, match="from 1 up"):
         LearnConfig(steps=0)
+    with pytest.raises(SettingError, match="Did you mean 'leave-one-out'"):
+        LearnConfig(baseline="leave-one")
+    with pytest.raises(SettingError, match="unknown schedule"):
+        LearnConfig(schedule="cos")
+    with pytest.raises(SettingError, match="cannot be normalized"):
+        LearnConfig(baseline="moving-average", inputs=1, samples=1)
+    with pytest.raises(SettingError, match="learning rate is above 0"):
+        LearnConfig(learning_rate=-1)
+    with pytest.raises(SettingError, match="from 0 up"):
+        LearnConfig(entropy=float("nan"))
+
+
+def test_another_score_is_asked_anew() -> None:
+    inputs = Inputs(SMALL[:3], RULE, OPS5)
+    rows = [inputs.encoded[index].ops for index in range(3)]
+    first = inputs.scores(range(3), rows, number)
+    assert (inputs.scores(range(3), rows, lambda archs: -number(archs)) == -first).all()

@@ -45,6 +45,14 @@ def test_a_prediction_knows_what_it_was_shown_and_doubts_the_rest() -> None:
     assert (again.expected(archs) == prediction.expected(archs)).all()
 
 
+def test_equal_scores_have_equal_ranks_and_one_member_has_no_doubt() -> None:
+    archs = samples(30, seed=1)
+    single = PredictConfig(members=1, width=8, steps=50)
+    prediction = Prediction(archs, np.ones(30), single, seed=0)
+    assert np.ptp(prediction.expected(archs)) < 1e-3
+    assert (prediction.careful(archs) == prediction.expected(archs)).all()
+
+
 @pytest.mark.parametrize("task", [RULE, STRICT])
 def test_climbing_stays_allowed_and_ends_higher(task: Task) -> None:
     inputs = Inputs(SMALL, task, OPS5)
@@ -86,3 +94,5 @@ def test_bad_settings_are_refused() -> None:
         PredictConfig(random_share=0)
     with pytest.raises(SettingError, match="from 1 up"):
         PredictConfig(rounds=0)
+    with pytest.raises(SettingError, match="from 0 up"):
+        PredictConfig(doubt=float("nan"))

@@ -34,6 +34,15 @@ def test_what_computes_the_same_is_scored_once() -> None:
     assert scorer.queries == scorer.asked == 1
 
 
+def test_a_score_that_is_no_number_is_refused() -> None:
+    class Broken(Scorer):
+        def _score(self, archs: list[Architecture]) -> Scores:
+            return np.full(len(archs), np.nan)
+
+    with pytest.raises(NatppError, match="not a number"):
+        Broken()([natpp.sample()])
+
+
 def test_the_limit_holds_and_nothing_is_lost() -> None:
     archs = [natpp.sample(seed=seed) for seed in range(4)]
     scorer = Edges(limit=3)

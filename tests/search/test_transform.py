@@ -1,5 +1,7 @@
 """Applying a policy: within rule and budget, with the reasons beside it."""
 
+import contextlib
+import io
 import json
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import natpp
 from natpp.api import samples
 from natpp.arch.layout import setting
 from natpp.arch.ops import PAPER_OPS
+from natpp.arch.transitions import within_budget
 from natpp.cli import main
 from natpp.errors import NatppError
 from natpp.nets.policy import Policy, PolicyConfig
@@ -19,6 +22,7 @@ from natpp.search.inputs import Inputs
 from natpp.search.learn import LearnConfig, learn
 from natpp.search.scorer import Task
 from tests.search.test_learn import OPS5, SMALL, STRICT, number
+from tests.strategies import random_architecture
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +120,9 @@ def test_the_command_writes_a_better_architecture(
         (("--policy", "FILE", "--budget", "strct"), "Did you mean 'strict'?"),
         (("--policy", "FILE", "--rule", "nut"), "Did you mean 'nat'?"),
         (("--policy", "FILE", "--samples", "0"), "samples is 0"),
+        (("--policy", "FILE", "--mode", "sample", "--seed", "9" * 30), "expected a whole number from 0 to 2^63"),
+        (("--policy", "FILE", "--seed", "-1"), "seed is -1"),
+        (("--policy", "FILE", "--samples", "9" * 30), "to 1,000,000"),
         (("--policy", "FILE", "--scorer", "nowhere.csv"), "cannot read the table"),
         (("--policy", "FILE", "--out", "nowhere/x.json"), "the folder 'nowhere' does not exist"),
     ],
@@ -132,9 +139,49 @@ def test_wrong_input_is_one_line(
     assert captured.err.count("\n") == 1
 
 
+def test_the_network_asked_for_is_the_network_used(policy: Policy, tmp_path: Path) -> None:
+    policy.save(tmp_path / "policy")
+    costs = []
+    for network in ("auto", "cifar", "nasbench201"):
+        arguments = ["--policy", str(tmp_path / "policy"), "--network", network, "--json"]
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            assert main(["optimize", "|nor_conv_3x3~0|", *arguments]) == 0
+        costs.append(json.loads(out.getvalue())["cost_before"]["params"])
+    assert costs[0] == costs[2] != costs[1]
+
+
+def test_a_scorer_goes_with_best_of(policy: Policy) -> None:
+    with pytest.raises(NatppError, match="asks no scorer"):
+        natpp.optimize("darts", policy, scorer=number)
+
+
+def test_both_repairs_are_one() -> None:
+    """Rows and values are repaired alike, ties included."""
+    generator = np.random.default_rng(0)
+    names = tuple(OPS)
+    task = Task("nat", setting(channels=8, cells=5), strict=True)
+    repaired = 0
+    for _ in range(100):
+        arch = random_architecture(generator)
+        inputs = Inputs([arch], task, names)
+        before = inputs.encoded[0].ops
+        row = np.where(before == names.index("null"), names.index("skip_connect"), before)
+        probability = generator.integers(0, 3, len(row)) / 2
+        per_cell = {kind: [1.0] * len(graph.edges) for kind, graph in arch.cells()}
+        for (kind, number_), value in zip(inputs.encoded[0].places, probability, strict=True):
+            per_cell[kind][number_] = value
+        fast = inputs.transformed(0, inputs.repaired(0, row, probability))
+        assert fast == within_budget(arch, inputs.transformed(0, row), task.where, per_cell).arch
+        repaired += fast != inputs.transformed(0, row)
+    assert repaired > 5
+
+
 def test_a_policy_for_another_space_says_so(tmp_path: Path) -> None:
     small = Policy(PolicyConfig(width=8), OPS5)
     with pytest.raises(NatppError, match="does not know the operation sep_conv_3x3"):
         natpp.optimize("darts", small)
+    foreign = Policy(PolicyConfig(width=8), [*PAPER_OPS, "swirl"])
+    with pytest.raises(NatppError, match="unknown operation 'swirl'"):
+        natpp.optimize("darts", foreign)
     known = Policy(PolicyConfig(width=8), PAPER_OPS)
     assert set(natpp.optimize("darts", known).after.normal.ops) <= set(PAPER_OPS)
