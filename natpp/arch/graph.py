@@ -203,6 +203,16 @@ class Graph:
         """The way back from `from_inputs`: per node, chains merged and fixed nulls left out, its (op, source)."""
         return self._merged[0]
 
+    @functools.cached_property
+    def names(self) -> tuple[int, ...]:
+        """The number of every node in `inputs`; the parts of a chain have that of the node they make up."""
+        links = {edge.source for edge in self.edges if edge.fixed and edge.op == SKIP}
+        names, number = [], 0
+        for node in range(self.num_nodes):
+            names.append(number)
+            number += node not in links
+        return tuple(names)
+
     @property
     def merged_concat(self) -> tuple[int, ...] | None:
         """The concat list in the numbers of `inputs`."""
@@ -237,10 +247,8 @@ class Graph:
         nodes, concat = canonical_inputs(*self._merged)
         return Graph.from_inputs(nodes, concat)
 
-    def essence(self) -> Graph:
-        """What the graph computes: its canonical form without anything dead."""
-        from natpp.arch.canonical import canonical_inputs
-
+    def living(self) -> tuple[list[list[tuple[str, int]]], list[int]]:
+        """What the graph computes, as nodes and a concat list like `inputs`: dead edges and nodes are gone."""
         nodes, concat = self.pruned()._merged
         assert concat is not None
         living = [[(op, source) for op, source in inputs if op != NULL] for inputs in nodes]
@@ -252,7 +260,13 @@ class Graph:
         kept = [
             [(op, names[source]) for op, source in living[node - NUM_INPUTS]] for node in names if node >= NUM_INPUTS
         ]
-        return Graph.from_inputs(*canonical_inputs(kept, [names[node] for node in concat]))
+        return kept, [names[node] for node in concat]
+
+    def essence(self) -> Graph:
+        """What the graph computes: its canonical form without anything dead."""
+        from natpp.arch.canonical import canonical_inputs
+
+        return Graph.from_inputs(*canonical_inputs(*self.living()))
 
 
 @dataclass(frozen=True)

@@ -258,6 +258,11 @@ NETWORKS.add("imagenet", Skeleton(Setting("imagenet", 48, 14, 1000, 224), _image
 NETWORKS.add("nasbench201", Skeleton(Setting("nasbench201", 16, 5, 10, 32), _nasbench201))
 
 
+def layout_of(where: Setting, widths: Widths) -> Layout:
+    """What stands where in a network whose cells concatenate so many nodes."""
+    return _layout(NETWORKS[where.network], where, widths)
+
+
 @functools.lru_cache(maxsize=1 << 10)
 def _layout(skeleton: Skeleton, where: Setting, widths: Widths) -> Layout:
     return skeleton.layout(where, widths)
@@ -292,8 +297,7 @@ class Plan(NamedTuple):
 
 def plan(arch: Architecture, where: Setting) -> Plan:
     """What stands where, and what of it is alive, when this architecture fills this network."""
-    widths = (len(arch.normal.outputs), len(arch.graph("reduce").outputs))
-    layout = _layout(NETWORKS[where.network], where, widths)
+    layout = layout_of(where, (len(arch.normal.outputs), len(arch.graph("reduce").outputs)))
     memo: dict[tuple[int, tuple[bool, bool], bool], Liveness] = {}
 
     def liveness(graph: Graph, hears: tuple[bool, bool], heard: bool) -> Liveness:

@@ -1,22 +1,30 @@
 """The space of architectures: drawing from it, one at a time or a hundred thousand.
 
 As in the paper: sources uniform over earlier nodes with repetition, operations uniform over the
-thirteen, null included, all nodes concatenated.
+thirteen, null included, all nodes concatenated. A search draws from a `Space`, which also says where
+operations may stand, so that a supernet has weights for them.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from natpp.arch.formats import NASBENCH201_OPS, parse
 from natpp.arch.graph import KINDS, NUM_INPUTS, Architecture, Edge, Graph
+from natpp.arch.layout import Setting
 from natpp.arch.ops import PAPER_OPS, Place
-from natpp.arch.transitions import Mask, allowed
-from natpp.errors import SettingError
+from natpp.arch.transitions import Mask, allowed, masks
+from natpp.errors import SettingError, did_you_mean
+from natpp.registry import OPS
 
 LARGEST_DRAW = 100_000_000  # nodes in all
+SPACES = ("cells", "nasbench201")
+Choices = Mapping[tuple[int, int], tuple[str, ...]]  # (source, target) → operations that may stand there
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,8 @@ class Batch:
     """Many architectures of one size as arrays: (count, 2 cells, edges); cell 0 is the normal one."""
 
     sources: NDArray[np.int64]
-    ops: NDArray[np.int64]  # index into the thirteen operations
+    ops: NDArray[np.int64]  # index into the names
+    names: tuple[str, ...] = PAPER_OPS
 
     def __len__(self) -> int:
         return len(self.ops)
@@ -36,16 +45,16 @@ class Batch:
         graphs = {}
         for cell, kind in enumerate(KINDS):
             pairs = zip(self.ops[index, cell].tolist(), self.sources[index, cell].tolist(), strict=True)
-            edges = (Edge(PAPER_OPS[op], source, NUM_INPUTS + i // 2) for i, (op, source) in enumerate(pairs))
+            edges = (Edge(self.names[op], source, NUM_INPUTS + i // 2) for i, (op, source) in enumerate(pairs))
             graphs[kind] = Graph(tuple(edges), concat)
         return Architecture(**graphs)
 
     def masks(self, rule: str, channels: int, size: int = 32) -> Mask:
-        """The transitions a rule allows on every edge: (count, 2, edges, 13).
+        """The transitions a rule allows on every edge: (count, 2, edges, operations).
 
         Edges from the inputs of the reduction cell stand at stride 2, all others at stride 1.
         """
-        at_stride = [allowed(rule, Place(channels, channels, stride, (size, size)), PAPER_OPS) for stride in (1, 2)]
+        at_stride = [allowed(rule, Place(channels, channels, stride, (size, size)), self.names) for stride in (1, 2)]
         tables = np.stack(at_stride)  # (strides, 13, 13)
         reduces = np.array([0, 1])[None, :, None]
         stride = reduces * (self.sources < NUM_INPUTS)
@@ -53,7 +62,9 @@ class Batch:
         return mask
 
 
-def sample_batch(count: int, *, nodes: int = 4, generator: np.random.Generator) -> Batch:
+def sample_batch(
+    count: int, *, nodes: int = 4, generator: np.random.Generator, ops: tuple[str, ...] = PAPER_OPS
+) -> Batch:
     """Architectures drawn uniformly; the first ones do not depend on how many are drawn."""
     for name, value in (("nodes", nodes), ("count", count)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -61,6 +72,154 @@ def sample_batch(count: int, *, nodes: int = 4, generator: np.random.Generator) 
     if nodes * count > LARGEST_DRAW:
         raise SettingError(f"{count} architectures of {nodes} nodes are more than fit: draw fewer at a time")
     earlier = NUM_INPUTS + np.arange(2 * nodes) // 2  # nodes that each edge may read
-    bounds = np.stack([earlier, np.full_like(earlier, len(PAPER_OPS))], axis=-1)  # (edges, 2)
+    bounds = np.stack([earlier, np.full_like(earlier, len(ops))], axis=-1)  # (edges, 2)
     drawn = generator.integers(np.broadcast_to(bounds, (count, len(KINDS), *bounds.shape)))
-    return Batch(sources=drawn[..., 0], ops=drawn[..., 1])
+    return Batch(sources=drawn[..., 0], ops=drawn[..., 1], names=ops)
+
+
+class Space(ABC):
+    """Architectures that a search draws from, and where in them which operations may stand.
+
+    Nodes are counted as in `Graph.inputs`: two inputs, then one number a node however many it reads.
+    """
+
+    @property
+    @abstractmethod
+    def ops(self) -> tuple[str, ...]:
+        """All operations there are, in the order of the registry."""
+
+    @abstractmethod
+    def choices(self, kind: str) -> Choices:
+        """The operations that may stand on each edge of a cell of this kind."""
+
+    @abstractmethod
+    def outputs(self, kind: str) -> tuple[int, ...]:
+        """The nodes that the output of such a cell may concatenate."""
+
+    @abstractmethod
+    def draw(self, count: int, generator: np.random.Generator, *, fair: bool = False) -> list[Architecture]:
+        """Architectures drawn uniformly.
+
+        With `fair` the operations of one edge are dealt out, not drawn: each comes up once before any
+        comes up twice. Every single architecture is drawn uniformly all the same.
+        """
+
+
+@dataclass(frozen=True)
+class CellSpace(Space):
+    """Pairs of cells with one of these numbers of nodes, every node reading any two earlier ones."""
+
+    nodes: tuple[int, ...] = (4, 5)
+    names: tuple[str, ...] = PAPER_OPS
+
+    def __post_init__(self) -> None:
+        if not self.nodes or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in self.nodes):
+            raise SettingError(f"nodes is {self.nodes!r}, expected whole numbers from 1 up")
+        object.__setattr__(self, "nodes", tuple(sorted(set(self.nodes))))
+        object.__setattr__(self, "names", _ordered(self.names))
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        return self.names
+
+    def choices(self, kind: str) -> Choices:
+        targets = range(NUM_INPUTS, NUM_INPUTS + self.nodes[-1])
+        return {(source, target): self.names for target in targets for source in range(target)}
+
+    def outputs(self, kind: str) -> tuple[int, ...]:
+        return tuple(range(NUM_INPUTS, NUM_INPUTS + self.nodes[-1]))
+
+    def draw(self, count: int, generator: np.random.Generator, *, fair: bool = False) -> list[Architecture]:
+        sizes = generator.choice(self.nodes, size=count)
+        dealt = _dealt(count, len(self.names), (len(KINDS), 2 * self.nodes[-1]), generator) if fair else None
+        found: dict[int, Architecture] = {}
+        for size in self.nodes:
+            places = np.flatnonzero(sizes == size)
+            if len(places):
+                batch = sample_batch(len(places), nodes=size, generator=generator, ops=self.names)
+                if dealt is not None:
+                    batch = Batch(batch.sources, dealt[places][..., : 2 * size], self.names)
+                found |= {place: batch[index] for index, place in enumerate(places.tolist())}
+        return [found[place] for place in range(count)]
+
+
+@dataclass(frozen=True)
+class GraphSpace(Space):
+    """One graph with a choice of operations on every edge that may change."""
+
+    arch: Architecture
+    options: Mapping[str, tuple[tuple[str, ...], ...]]  # per cell, per edge (fixed ones too)
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        return _ordered(op for edges in self.options.values() for options in edges for op in options)
+
+    def choices(self, kind: str) -> Choices:
+        graph = self.arch.graph(kind)
+        found: dict[tuple[int, int], set[str]] = {}
+        for edge, options in zip(graph.edges, self.options[self._kind(kind)], strict=True):
+            if not edge.fixed:
+                found.setdefault((graph.names[edge.source], graph.names[edge.target]), set()).update(options)
+        return {edge: _ordered(options) for edge, options in found.items()}
+
+    def outputs(self, kind: str) -> tuple[int, ...]:
+        graph = self.arch.graph(kind)
+        nodes = range(NUM_INPUTS, NUM_INPUTS + len(graph.inputs))
+        return tuple(nodes) if graph.merged_concat is None else tuple(sorted(graph.merged_concat))
+
+    def draw(self, count: int, generator: np.random.Generator, *, fair: bool = False) -> list[Architecture]:
+        columns: dict[str, list[list[str]]] = {}
+        for kind, edges in self.options.items():
+            columns[kind] = []
+            for options in edges:
+                if fair:
+                    drawn = _dealt(count, len(options), (), generator)
+                else:
+                    drawn = generator.integers(len(options), size=count)
+                columns[kind].append([options[number] for number in drawn.tolist()])
+        return [
+            self.arch.with_ops({kind: [column[index] for column in edges] for kind, edges in columns.items()})
+            for index in range(count)
+        ]
+
+    def _kind(self, kind: str) -> str:
+        return kind if kind in self.options else "normal"
+
+
+def nasbench201_space() -> GraphSpace:
+    """The 15,625 architectures of NAS-Bench-201."""
+    name = next(iter(NASBENCH201_OPS))
+    arch = parse("+".join("|" + "".join(f"{name}~{source}|" for source in range(node)) for node in (1, 2, 3)))
+    ops = _ordered(NASBENCH201_OPS.values())
+    return GraphSpace(arch, {"normal": tuple((edge.op,) if edge.fixed else ops for edge in arch.normal.edges)})
+
+
+def space_around(arch: Architecture, rule: str, where: Setting, *, strict: bool) -> GraphSpace:
+    """What one architecture may become."""
+    names = tuple(OPS)
+    found = masks(arch, rule, where, strict=strict)
+    return GraphSpace(
+        arch, {kind: tuple(tuple(names[op] for op in np.flatnonzero(row)) for row in found[kind]) for kind in found}
+    )
+
+
+def named_space(name: str, nodes: Sequence[int] = (4, 5), *, extras: bool = False) -> Space:
+    """A space by its name; `nodes` and `extras` (operations beyond the paper's) are for `cells`."""
+    if name not in SPACES:
+        raise SettingError(f"unknown space {name!r}. {did_you_mean(name, SPACES)}")
+    if name == "nasbench201":
+        return nasbench201_space()
+    return CellSpace(tuple(nodes), tuple(OPS) if extras else PAPER_OPS)
+
+
+def _ordered(ops: Iterable[str]) -> tuple[str, ...]:
+    """Operations without repetition, in the order of the registry."""
+    wanted = {OPS[op].name for op in ops}
+    return tuple(name for name in OPS if name in wanted)
+
+
+def _dealt(count: int, options: int, shape: tuple[int, ...], generator: np.random.Generator) -> NDArray[np.int64]:
+    """(count, *shape) numbers below `options`, dealt out along the first axis like cards of shuffled packs."""
+    packs = np.broadcast_to(np.arange(options).reshape(-1, *[1] * len(shape)), (options, *shape))
+    rounds = [generator.permuted(packs, axis=0) for _ in range(-(-count // options))]
+    return np.concatenate(rounds)[:count]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -95,34 +95,69 @@ def paper() -> LearnConfig:
 PRESETS: dict[str, Callable[[], LearnConfig]] = {"best": best, "paper": paper}
 
 
+class Learner:
+    """A policy while it learns: all that a checkpoint has to keep is in its state."""
+
+    def __init__(self, ops: Sequence[str], config: LearnConfig, seed: int):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.policy = Policy(config.policy, ops)
+        self.config = config
+        self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=config.learning_rate)
+        self.steps = 0  # taken so far
+        self.running_mean = 0.0  # of the improvement itself
+
+    def step(
+        self, inputs: Inputs, score: Score, generator: np.random.Generator, sampling: torch.Generator
+    ) -> tuple[float, float]:
+        """One gradient step; the mean improvement of what was sampled, and the mean entropy."""
+        config = self.config
+        done = self.steps / config.steps
+        if config.schedule == "cosine":
+            self.optimizer.param_groups[0]["lr"] = config.learning_rate * 0.5 * (1 + np.cos(np.pi * done))
+        chosen = generator.integers(len(inputs), size=config.inputs).tolist()
+        transitions = self.policy(inputs.batch(chosen))
+        choices = transitions.sample(config.samples, sampling)  # (n, edges)
+        found, repaired = improvements(inputs, chosen, choices, transitions, score)  # (n, m)
+        if not found.isfinite().all():
+            raise NatppError(f"a score in step {self.steps} of learning is not a number")
+        improvement = found - config.over_budget * found.std(correction=0) * repaired
+        improvement = config.reward_scale * improvement
+        mean = improvement.mean().item()
+        self.running_mean = 0.95 * self.running_mean + 0.05 * mean if self.steps else mean
+        advantage = advantages(improvement, config, self.running_mean)
+        entropy_weight = config.entropy + (config.entropy_end - config.entropy) * done
+        gain, entropy = (advantage * transitions.log_prob(choices)).mean(), transitions.entropy().mean()
+        objective = gain + entropy_weight * entropy
+        self.optimizer.zero_grad()
+        (-objective).backward()
+        self.optimizer.step()
+        self.steps += 1
+        return found.mean().item(), entropy.item()
+
+    def state(self) -> dict[str, Any]:
+        """All there is to know of it, as tensors and plain values."""
+        return {
+            "policy": self.policy.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "steps": self.steps,
+            "running_mean": self.running_mean,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.policy.load_state_dict(state["policy"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.steps, self.running_mean = state["steps"], state["running_mean"]
+
+
 def learn(inputs: Inputs, score: Score, config: LearnConfig, generator: np.random.Generator) -> Policy:
     """A policy that improves architectures like these inputs, as far as the scores tell."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(generator.integers(2**31)))
-        policy = Policy(config.policy, inputs.ops)
+    learner = Learner(inputs.ops, config, int(generator.integers(2**31)))
     sampling = torch.Generator().manual_seed(int(generator.integers(2**31)))
-    optimizer = torch.optim.Adam(policy.parameters(), lr=config.learning_rate)
-    running_mean = 0.0  # of the improvement itself
-    for step in range(config.steps):
-        done = step / config.steps
-        if config.schedule == "cosine":
-            optimizer.param_groups[0]["lr"] = config.learning_rate * 0.5 * (1 + np.cos(np.pi * done))
-        chosen = generator.integers(len(inputs), size=config.inputs).tolist()
-        transitions = policy(inputs.batch(chosen))
-        choices = transitions.sample(config.samples, sampling)  # (n, edges)
-        improvement, repaired = improvements(inputs, chosen, choices, transitions, score)  # (n, m)
-        if not improvement.isfinite().all():
-            raise NatppError(f"a score in step {step} of learning is not a number")
-        improvement = improvement - config.over_budget * improvement.std(correction=0) * repaired
-        improvement = config.reward_scale * improvement
-        running_mean = 0.95 * running_mean + 0.05 * improvement.mean().item() if step else improvement.mean().item()
-        advantage = advantages(improvement, config, running_mean)
-        entropy_weight = config.entropy + (config.entropy_end - config.entropy) * done
-        objective = (advantage * transitions.log_prob(choices)).mean() + entropy_weight * transitions.entropy().mean()
-        optimizer.zero_grad()
-        (-objective).backward()
-        optimizer.step()
-    return policy.eval()
+    while learner.steps < config.steps:
+        learner.step(inputs, score, generator, sampling)
+    return learner.policy.eval()
 
 
 def advantages(improvement: Tensor, config: LearnConfig, running_mean: float) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from natpp.arch.graph import NUM_INPUTS, Architecture, Graph
+from natpp.arch.graph import NUM_INPUTS, Architecture
 from natpp.errors import SettingError
 from natpp.search.inputs import Inputs, Row
 from natpp.search.scorer import Score, Scorer, Scores
@@ -60,14 +60,13 @@ class PredictConfig:
 def walk_features(arch: Architecture) -> dict[tuple[str, ...], float]:
     """What a value model sees of an architecture: counts of operations, pairs and walks in its living graph."""
     found: dict[tuple[str, ...], float] = {}
-    for kind, graph in arch.essence().cells():
-        for name, count in _graph_features(graph).items():
+    for kind, graph in arch.cells():
+        for name, count in _graph_features(*graph.living()).items():
             found[(kind, *name)] = math.log1p(count)
     return found
 
 
-def _graph_features(graph: Graph) -> Counter[tuple[str, ...]]:
-    nodes = graph.inputs
+def _graph_features(nodes: list[list[tuple[str, int]]], concat: list[int]) -> Counter[tuple[str, ...]]:
     features: Counter[tuple[str, ...]] = Counter()
     walks: list[Counter[tuple[str, ...]]] = [Counter({(f"input {node}",): 1}) for node in range(NUM_INPUTS)]
     for inputs in nodes:
@@ -85,7 +84,7 @@ def _graph_features(graph: Graph) -> Counter[tuple[str, ...]]:
     for inputs in nodes:
         depth.append(1 + max((depth[source] for _, source in inputs), default=-1))
         convs.append(max((convs[source] + ("conv" in op) for op, source in inputs), default=0))
-    outputs = [node for node in (graph.merged_concat or ()) if nodes[node - NUM_INPUTS]]
+    outputs = [node for node in concat if nodes[node - NUM_INPUTS]]
     for node in outputs:
         features.update({("walk", *walk): count for walk, count in walks[node].items()})
         longest, deepest = max(longest, depth[node]), max(deepest, convs[node])

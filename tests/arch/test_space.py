@@ -5,10 +5,13 @@ import pytest
 
 import natpp
 from natpp.api import samples
+from natpp.arch.formats import to_nasbench201
+from natpp.arch.layout import setting
 from natpp.arch.ops import PAPER_OPS, Place
-from natpp.arch.space import sample_batch
-from natpp.arch.transitions import allowed
+from natpp.arch.space import CellSpace, named_space, nasbench201_space, sample_batch, space_around
+from natpp.arch.transitions import allowed, masks
 from natpp.errors import NatppError
+from natpp.registry import OPS
 
 
 def test_a_seed_gives_one_architecture() -> None:
@@ -54,3 +57,54 @@ def test_bad_draws_are_refused(options: dict[str, object]) -> None:
 def test_more_than_fits_is_refused() -> None:
     with pytest.raises(NatppError, match="draw fewer"):
         natpp.sample(nodes=10**14)
+
+
+def test_a_fair_draw_deals_every_operation_out() -> None:
+    space = CellSpace((4, 5))
+    drawn = space.draw(13, np.random.default_rng(0), fair=True)
+    assert {len(arch.normal.edges) for arch in drawn} == {8, 10}
+    for kind in ("normal", "reduce"):
+        for edge in range(8):
+            assert sorted(arch.graph(kind).ops[edge] for arch in drawn) == sorted(PAPER_OPS)
+    firsts = [space.draw(1, np.random.default_rng(seed), fair=True)[0].normal.ops[0] for seed in range(2000)]
+    shares = np.bincount([PAPER_OPS.index(op) for op in firsts], minlength=13) / 2000
+    assert np.abs(shares - 1 / 13).max() < 0.025  # one alone is uniform
+
+
+def test_nasbench201_is_a_space_of_one_graph() -> None:
+    space = nasbench201_space()
+    assert len(space.ops) == 5
+    assert list(space.choices("normal")) == [(1, 2), (1, 3), (2, 3), (1, 4), (2, 4), (3, 4)]
+    assert space.outputs("normal") == (4,)
+    drawn = space.draw(3000, np.random.default_rng(0))
+    assert all("~" in to_nasbench201(arch) for arch in drawn[:20])
+    assert 2600 < len(set(drawn)) < 2800  # of 15,625: 2,731 expected
+
+
+def test_a_space_around_an_architecture_holds_what_it_may_become() -> None:
+    darts = natpp.load("darts")
+    where = setting("cifar", channels=16, cells=5)
+    space = space_around(darts, "nat++", where, strict=True)
+    allowed_ops = masks(darts, "nat++", where, strict=True)["normal"]
+    for arch in space.draw(50, np.random.default_rng(0), fair=True):
+        for number, edge in enumerate(arch.normal.edges):
+            assert allowed_ops[number, list(OPS).index(edge.op)]
+            assert (edge.source, edge.target) == (darts.normal.edges[number].source, darts.normal.edges[number].target)
+    loose = natpp.load("enas")  # concatenates loose ends: which they are depends on the operations
+    if loose.normal.concat is None:
+        assert len(space_around(loose, "nat++", where, strict=True).outputs("normal")) == len(loose.normal.inputs)
+
+
+def test_a_space_by_name() -> None:
+    assert named_space("cells", [5, 4, 4]) == CellSpace((4, 5))
+    assert "sep_conv_7x7" in named_space("cells", extras=True).ops
+    assert named_space("nasbench201") == nasbench201_space()
+    with pytest.raises(NatppError, match="Did you mean 'cells'"):
+        named_space("cell")
+    with pytest.raises(NatppError, match="whole numbers from 1 up"):
+        named_space("cells", [0])
+
+
+def test_the_names_of_nodes_are_those_of_inputs() -> None:
+    graph = natpp.load("|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_1x1~1|+|skip_connect~0|none~1|avg_pool_3x3~2|").normal
+    assert graph.names == (0, 1, 2, 3, 4, 4)  # a node of three inputs is carried by two
