@@ -20,8 +20,8 @@ import torch
 import natpp
 from natpp.evaluate.benchmark import BenchmarkConfig, benchmark
 from natpp.files import write_whole
-from natpp.search.learn import PRESETS
-from natpp.search.predict import PredictConfig
+from natpp.improve.learn import PRESETS
+from natpp.improve.predict import PredictConfig
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "nasbench201.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,13 @@ from natpp.registry import RULES, ZOO
 if TYPE_CHECKING:
     from torch import nn
 
+    from natpp.data.images import Images
+    from natpp.improve.run import Watch
+    from natpp.improve.scorer import Score, Scorer
+    from natpp.improve.transform import Result
     from natpp.nets.network import Network
     from natpp.nets.policy import Policy
     from natpp.report.scene import Scene
-    from natpp.search.scorer import Score
-    from natpp.search.transform import Result
-
-BUDGETS = ("strict", "rule")
 
 
 def load(given: str | Path) -> Architecture:
@@ -127,25 +128,30 @@ def build(
 
 def optimize(
     arch: Architecture | str | Path,
-    policy: Policy | str | Path,
+    policy: Policy | str | Path | None = None,
     rule: str = "nat++",
     mode: str = "greedy",
     samples: int = 10,
-    scorer: Score | None = None,
+    scorer: Score | str | Path | None = None,
     seed: int = 0,
     budget: str = "strict",
     *,
     network: Setting | None = None,
+    reward: str = "val_200",
 ) -> Result:
     """A better architecture by a policy: what changed, what it costs before and after, how sure the policy was.
 
-    `policy` is one that was learned, or the file it was saved to. Under the strict budget neither living
-    parameters nor living multiply-adds rise in the network (by default CIFAR's, and NAS-Bench-201's for
-    an architecture of one cell); `budget="rule"` leaves it to the rule.
+    `policy` is one that was learned, the name of one that ships, a policy's file or a run's folder; by default
+    the one that ships. `scorer` is what the mode best-of chooses by: a run's folder (its supernet), a table's file
+    (its column `reward`) or any function from architectures to scores. Under the strict budget neither living
+    parameters nor living multiply-adds rise in the network (by default CIFAR's, and NAS-Bench-201's for an
+    architecture of one cell); `budget="rule"` leaves it to the rule.
     """
+    from natpp.improve.scorer import Task
+    from natpp.improve.transform import transform
     from natpp.nets.policy import Policy
-    from natpp.search.scorer import Task
-    from natpp.search.transform import transform
+    from natpp.policies import load_named
+    from natpp.runs import BUDGETS, make_scorer, run_policy
 
     if budget not in BUDGETS:
         raise SettingError(f"unknown budget {budget!r}. {did_you_mean(budget, BUDGETS)}")
@@ -153,8 +159,92 @@ def optimize(
     given = _architecture(arch)
     where = network or setting("cifar" if given.reduce is not None else "nasbench201")
     task = Task(rule, where, strict=budget == "strict")
-    learned = policy if isinstance(policy, Policy) else Policy.load(policy)
-    return transform(given, learned, task, mode=mode, samples=samples, score=scorer, seed=seed)
+    if not isinstance(policy, Policy):
+        folder = policy is not None and os.path.isdir(policy)
+        policy = Policy.load(run_policy(policy)) if folder else load_named(policy)  # type: ignore[arg-type]
+    score = make_scorer(str(scorer), reward=reward) if isinstance(scorer, str | Path) else scorer
+    return transform(given, policy, task, mode=mode, samples=samples, score=score, seed=seed)
+
+
+def search(
+    data: str | Path | Images | None = None,
+    rule: str = "nat++",
+    preset: str = "best",
+    arch: Architecture | str | Path | None = None,
+    scorer: Scorer | str | Path | None = None,
+    evaluations: int | None = None,
+    out: str | Path | None = None,
+    seed: int = 0,
+    *,
+    root: str | Path | None = None,
+    size: int | None = None,
+    space: str = "cells",
+    nodes: Sequence[int] = (4, 5),
+    extras: bool = False,
+    budget: str = "strict",
+    reward: str = "val_200",
+    price: Mapping[str, float] | None = None,
+    epochs: int | None = None,
+    architectures: int | None = None,
+    batch: int | None = None,
+    learning_rate: float | None = None,
+    steps: int | None = None,
+    channels: int | None = None,
+    cells: int | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    resume: bool = False,
+    tensorboard: bool = False,
+    watch: Watch | None = None,
+) -> Policy:
+    """A policy learned on images, or from a scorer.
+
+    `data` is `digits`, `cifar10`, `cifar100`, `fashion-mnist` (with `root`, the folder `natpp data` put it into), a
+    folder of images (`size`: cropped and scaled to it), or `Images`. By default scores come from a supernet trained
+    here, on a network of so many `channels` and `cells`, for so many `epochs`, so many `architectures` a step with a
+    `batch` of images each; `scorer` may also be a run's folder, a table's file (its column `reward`) or any `Scorer`.
+    At most `evaluations` architectures are scored, the rest is predicted; the policy learns in so many `steps`.
+    Inputs are drawn from a `space`, cells of so many `nodes` (with `extras`, of operations beyond the paper's too) or
+    nasbench201; with `arch` the policy is learned for that one architecture. `price` is what a halving of living
+    `params` or `madds` is worth, in points of the score. Everything is kept in the folder `out`, and `resume` goes on
+    with what is there.
+    """
+    from natpp.data.images import Images
+    from natpp.improve.scorer import Scorer
+    from natpp.runs import Ask, run_search
+
+    images = data if isinstance(data, Images) else None
+    ask = Ask(
+        data=images.name if images is not None else None if data is None else str(data),
+        root=None if root is None else str(root),
+        size=size,
+        space=space,
+        nodes=tuple(nodes),
+        extras=extras,
+        arch=None if arch is None else _architecture(arch),
+        rule=rule,
+        budget=budget,
+        preset=preset,
+        scorer=type(scorer).__name__ if isinstance(scorer, Scorer) else str(scorer or "supernet"),
+        reward=reward,
+        evaluations=evaluations,
+        price=None if price is None else dict(price),
+        epochs=epochs,
+        architectures=architectures,
+        batch=batch,
+        learning_rate=learning_rate,
+        steps=steps,
+        channels=channels,
+        cells=cells,
+        seed=seed,
+        device=device,
+        precision=precision,
+    )
+    given = scorer if isinstance(scorer, Scorer) else None
+    policy, _ = run_search(
+        ask, images=images, scorer=given, out=out, resume=resume, tensorboard=tensorboard, watch=watch
+    )
+    return policy
 
 
 def draw(arch: Architecture | str | Path, against: Architecture | str | Path | None = None) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 
 class NatppError(Exception):
-    """Wrong input. The message is one line for a person; the command line prints it and exits with 2."""
+    """Wrong input. The message is one line for a person; the command line prints it and exits with `status`."""
+
+    status = 2
 
 
 class UnknownNameError(NatppError, KeyError):

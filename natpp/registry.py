@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from natpp.arch.layout import Skeleton
     from natpp.arch.ops import Op
     from natpp.arch.transitions import Rule
-    from natpp.search.method import MakeMethod
+    from natpp.improve.method import MakeMethod
     from natpp.zoo import Entry
 
 T = TypeVar("T")

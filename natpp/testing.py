@@ -16,10 +16,10 @@ from natpp.arch.graph import Architecture
 from natpp.arch.layers import halved
 from natpp.arch.ops import Place
 from natpp.arch.transitions import allowed
+from natpp.improve.inputs import Inputs
+from natpp.improve.method import Method
+from natpp.improve.scorer import LimitReached, Score, Scorer
 from natpp.registry import OPS
-from natpp.search.inputs import Inputs
-from natpp.search.method import Method
-from natpp.search.scorer import LimitReached, Score, Scorer
 
 PLACES = tuple(
     Place(channels_in, channels_out, stride, size)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from natpp.improve.inputs import Inputs, Row
+from natpp.improve.scorer import Score
 from natpp.registry import METHODS
-from natpp.search.inputs import Inputs, Row
-from natpp.search.scorer import Score
 
 Place = tuple[str, int]  # cell and number of an edge
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from natpp.improve.inputs import Inputs, Row
+from natpp.improve.learn import LearnConfig, learn
+from natpp.improve.scorer import Score
 from natpp.nets.policy import Policy, Transitions
 from natpp.registry import METHODS
-from natpp.search.inputs import Inputs, Row
-from natpp.search.learn import LearnConfig, learn
-from natpp.search.scorer import Score
 
 
 @dataclass

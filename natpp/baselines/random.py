@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from natpp.improve.inputs import Inputs, Row
+from natpp.improve.method import picked
+from natpp.improve.scorer import Score
 from natpp.registry import METHODS
-from natpp.search.inputs import Inputs, Row
-from natpp.search.method import picked
-from natpp.search.scorer import Score
 
 
 @dataclass

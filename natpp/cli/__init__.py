@@ -23,6 +23,7 @@ VERBS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
     "transitions": (architectures.Transitions, architectures.transitions),
     "convert": (architectures.Convert, architectures.convert),
     "sample": (architectures.Sample, architectures.sample),
+    "search": (searching.Search, searching.search),
     "optimize": (searching.Optimize, searching.optimize),
     "benchmark": (searching.Benchmark, searching.benchmark),
     "data": (searching.Data, searching.data),
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except NatppError as error:
         print(f"natpp: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return error.status
     except BrokenPipeError:  # the reader (head, say) has seen enough
         _silence_output()
     except OSError as error:

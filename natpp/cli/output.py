@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +17,7 @@ from natpp.files import write_whole
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from natpp.improve.run import Watch
     from natpp.report.scene import Scene
 
 
@@ -32,6 +37,59 @@ def print_table(table: Table) -> None:
 
     width = None if sys.stdout.isatty() else 140
     Console(width=width, highlight=False).print(table)
+
+
+@contextmanager
+def shown_progress() -> Iterator[Watch]:
+    """Progress with time left on standard error: a bar on a terminal, else a line now and then."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield _lines()
+        return
+    columns = (
+        TextColumn("{task.description:<8}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[figures]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        tasks: dict[str, Any] = {}
+
+        def watch(phase: str, done: int, total: int, figures: dict[str, float]) -> None:
+            if phase not in tasks:
+                tasks[phase] = progress.add_task(phase, figures="")
+            progress.update(tasks[phase], completed=done, total=total, figures=_figures(figures))
+
+        yield watch
+
+
+def _lines() -> Watch:
+    told: dict[str, int] = {}
+    started: dict[str, tuple[float, int]] = {}
+
+    def watch(phase: str, done: int, total: int, figures: dict[str, float]) -> None:
+        now = time.monotonic()
+        since, first = started.setdefault(phase, (now, done))
+        tenth = 10 * done // total
+        if tenth > told.get(phase, -1):
+            told[phase] = tenth
+            left = (now - since) / (done - first) * (total - done) if done > first else 0.0
+            print(f"{phase} {done}/{total}, {left:.0f} s left, {_figures(figures)}", file=sys.stderr, flush=True)
+
+    return watch
+
+
+def _figures(figures: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
+
+
+def is_first_process() -> bool:
+    """Whether this process speaks for all that `torchrun` started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def print_json(data: Any) -> None:

@@ -1,7 +1,8 @@
-"""Commands that make architectures better: a policy applied, methods compared, data fetched."""
+"""Commands that make architectures better: a policy learned, applied, compared with others; data fetched."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,13 +11,14 @@ import tyro
 from natpp import api
 from natpp.arch.formats import to_dict, to_json
 from natpp.cli.flags import Arch, NetworkFlags, Switch, Whole, WholeOrDefault, Word
-from natpp.cli.output import new_table, print_json, print_table
-from natpp.errors import SettingError, did_you_mean
+from natpp.cli.output import is_first_process, new_table, print_json, print_table, shown_progress
+from natpp.errors import SettingError, did_you_mean, shortened
 from natpp.files import write_whole
+from natpp.policies import DEFAULT
 from natpp.registry import RULES
 
 if TYPE_CHECKING:
-    from natpp.search.transform import Result
+    from natpp.improve.transform import Result
 
 
 @dataclass(frozen=True)
@@ -26,16 +28,16 @@ class Optimize(NetworkFlags):
     network: str = "auto"
     """cifar, imagenet or nasbench201; auto is cifar, and nasbench201 for an architecture of one cell"""
     arch: Arch = tyro.MISSING
-    policy: str = tyro.MISSING
-    """the policy's file"""
+    policy: Annotated[Word, tyro.conf.arg(metavar="NAME|FILE|RUN")] = None
+    """a policy that ships, a policy's file or a run's folder; by default the one that ships"""
     rule: str = "nat++"
     """nat, nat++ or cost"""
     mode: str = "greedy"
     """greedy: the likeliest transitions; sample: once for every edge; best-of: the best of several by a scorer"""
     samples: Whole = 10
     """how many best-of draws"""
-    scorer: Word = None
-    """what best-of chooses by: a table of trained networks"""
+    scorer: Annotated[Word, tyro.conf.arg(metavar="RUN|TABLE")] = None
+    """what best-of chooses by: a run's folder (its supernet), or a table of trained networks"""
     reward: str = "val_200"
     """column of the table that is the score"""
     seed: Whole = 0
@@ -50,11 +52,6 @@ class Optimize(NetworkFlags):
 
 def optimize(flags: Optimize) -> None:
     arch = api.load(flags.arch)
-    scorer = None
-    if flags.scorer is not None:
-        from natpp.evaluate.table import TableScorer, read_table
-
-        scorer = TableScorer(read_table(flags.scorer, [flags.reward]), flags.reward)
     usual = "cifar" if arch.reduce is not None else "nasbench201"
     network = usual if flags.network == "auto" else flags.network
     found = api.optimize(
@@ -63,10 +60,11 @@ def optimize(flags: Optimize) -> None:
         flags.rule,
         flags.mode,
         flags.samples,
-        scorer,
+        flags.scorer,
         flags.seed,
         flags.budget,
         network=replace(flags, network=network).setting(),
+        reward=flags.reward,
     )
     if flags.out is not None:
         write_whole(flags.out, to_json(found.after) + "\n")
@@ -99,8 +97,130 @@ def _result_json(found: Result, flags: Optimize) -> dict[str, Any]:
         "rule": flags.rule,
         "budget": flags.budget,
         "mode": flags.mode,
-        "policy": flags.policy,
+        "policy": flags.policy or DEFAULT,
     }
+
+
+@dataclass(frozen=True)
+class Search:
+    """Learn a policy on images, or from scores at hand; kept in a folder, and resumed from it."""
+
+    out: Annotated[str, tyro.conf.arg(metavar="RUN")]
+    """folder to keep the run in: settings, curves, checkpoints, the policy"""
+    data: Annotated[Word, tyro.conf.arg(metavar="DATA")] = None
+    """digits, cifar10, cifar100, fashion-mnist or a folder of images; not needed with a scorer at hand"""
+    root: Annotated[Word, tyro.conf.arg(metavar="DIR")] = None
+    """folder that natpp data put the data into"""
+    size: WholeOrDefault = None
+    """pixels a side that a folder's images are cropped and scaled to"""
+    space: str = "cells"
+    """what inputs are drawn from: cells or nasbench201"""
+    nodes: str = "4,5"
+    """nodes of the cells, with commas between"""
+    extras: Switch = False
+    """draw operations beyond the paper's thirteen too"""
+    arch: Word = None
+    """learn for this one architecture: a zoo name, a file, '-' or the text itself"""
+    rule: str = "nat++"
+    """nat, nat++ or cost"""
+    budget: str = "strict"
+    """strict: living parameters and MAdds do not rise; rule: what the rule allows"""
+    preset: str = "best"
+    """best: weights, then scores, then the policy; paper: weights and policy in turn, as published"""
+    scorer: Annotated[str, tyro.conf.arg(metavar="supernet|RUN|TABLE")] = "supernet"
+    """supernet (trained in this run), a run's folder (its supernet), or a table of trained networks"""
+    reward: str = "val_200"
+    """column of the table that is the score"""
+    evaluations: WholeOrDefault = None
+    """most architectures to score, the rest being predicted; auto: 300 with a supernet, no limit with a table"""
+    price: Annotated[Word, tyro.conf.arg(metavar="madds=X,params=Y")] = None
+    """points of accuracy that a halving of living multiply-adds or parameters is worth"""
+    epochs: WholeOrDefault = None
+    """epochs of the supernet (paper: of both)"""
+    architectures: WholeOrDefault = None
+    """architectures a step of the supernet, over all processes"""
+    batch: WholeOrDefault = None
+    """images of each"""
+    steps: WholeOrDefault = None
+    """gradient steps of the policy (paper: follows from epochs)"""
+    channels: WholeOrDefault = None
+    """channels of the supernet's first cells"""
+    cells: WholeOrDefault = None
+    """cells of the supernet (nasbench201: a stage)"""
+    seed: Whole = 0
+    """seed of everything random"""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
+    precision: str = "auto"
+    """auto (bf16 on a GPU), 32, bf16 or 16"""
+    resume: Switch = False
+    """go on with the run in the folder; starts it where there is none"""
+    tensorboard: Switch = False
+    """write curves for TensorBoard too"""
+    json: Switch = False
+    """print what came out as JSON"""
+
+
+def search(flags: Search) -> None:
+    from natpp.runs import last_row
+
+    with shown_progress() as watch:
+        policy = api.search(
+            flags.data,
+            flags.rule,
+            flags.preset,
+            flags.arch,
+            flags.scorer,
+            flags.evaluations,
+            flags.out,
+            flags.seed,
+            root=flags.root,
+            size=flags.size,
+            space=flags.space,
+            nodes=_numbers("nodes", flags.nodes),
+            extras=flags.extras,
+            budget=flags.budget,
+            reward=flags.reward,
+            price=None if flags.price is None else _prices(flags.price),
+            epochs=flags.epochs,
+            architectures=flags.architectures,
+            batch=flags.batch,
+            steps=flags.steps,
+            channels=flags.channels,
+            cells=flags.cells,
+            device=flags.device,
+            precision=flags.precision,
+            resume=flags.resume,
+            tensorboard=flags.tensorboard,
+            watch=watch,
+        )
+    if not is_first_process():
+        return
+    choices = last_row(flags.out, "choices")
+    file = os.path.join(flags.out, "policy.safetensors")
+    if flags.json:
+        print_json({"policy": file, "ops": policy.ops, "choices": choices})
+        return
+    if flags.arch is not None:
+        print(api.optimize(flags.arch, policy, flags.rule, seed=flags.seed, budget=flags.budget))
+    if choices is not None:
+        inputs = "the input" if choices["inputs"] == 1 else f"{choices['inputs']} inputs"
+        print(f"score of {inputs}: {choices['before']:.2f}, of what became of them: {choices['after']:.2f}")
+    print(f"policy: {file}")
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise SettingError(f"{name} is {shortened(text)}, expected whole numbers with commas between") from None
+
+
+def _prices(text: str) -> dict[str, float]:
+    try:
+        return {name.strip(): float(value) for name, value in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        raise SettingError(f"price is {shortened(text)}, expected for example madds=2,params=0.5") from None
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,17 @@
-"""Data sets by name: one that is built in, and those that `natpp data` puts into a folder."""
+"""Data sets by name: one that is built in, those that `natpp data` puts into a folder, and folders of images."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from natpp.data.archives import SETS, fetch_images, read_images
+from natpp.data.folders import read_folder
 from natpp.data.images import Images
-from natpp.errors import NatppError, did_you_mean
+from natpp.errors import NatppError, SettingError, did_you_mean
 
 
 def digits() -> Images:
@@ -38,20 +40,35 @@ def store_images(name: str, root: str | Path, source: str | Path | None = None) 
     return stored(name, root)
 
 
-def load_images(name: str, root: str | Path | None = None) -> Images:
-    """A data set by name: `digits`, or one that `natpp data` put into the folder `root`."""
+def load_images(name: str | Path, root: str | Path | None = None, size: int | None = None) -> Images:
+    """A data set by name: `digits`, one that `natpp data` put into the folder `root`, or the path of an image folder.
+
+    The images of a folder are cropped and scaled to `size` x `size` pixels where it is given; those of a named data
+    set have their own size. A `Path` is always a folder.
+    """
+    if isinstance(name, Path) or (name not in (*BUILT_IN, *SETS) and name and os.path.isdir(name)):
+        return read_folder(name, size)
+    found = _named(name, root)
+    own = found.train.shape[-1]
+    if size not in (None, own):
+        raise SettingError(f"size is {size}, but the images of {name} are {own} x {own}: leave it out")
+    return found
+
+
+def stored(name: str, root: str | Path) -> Path:
+    """The file that holds a data set in a folder."""
+    return Path(root) / f"{name}.safetensors"
+
+
+def _named(name: str, root: str | Path | None) -> Images:
     if name in BUILT_IN:
         return BUILT_IN[name]()
     if name not in SETS:
-        raise NatppError(f"unknown data {name!r}. {did_you_mean(name, [*BUILT_IN, *SETS])}")
+        near = did_you_mean(name, [*BUILT_IN, *SETS])
+        raise NatppError(f"unknown data {name!r}. {near} A folder of images is possible too: give its path")
     if root is None:
         raise NatppError(f"{name} needs the folder it is in: root=DIR (natpp data {name} --root DIR puts it there)")
     file = stored(name, root)
     if not file.is_file():
         raise NatppError(f"there is no {name} in {str(root)!r}. natpp data {name} --root {root} puts it there")
     return Images.load(file)
-
-
-def stored(name: str, root: str | Path) -> Path:
-    """The file that holds a data set in a folder."""
-    return Path(root) / f"{name}.safetensors"

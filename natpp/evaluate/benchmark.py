@@ -17,13 +17,13 @@ from natpp.arch.graph import Architecture
 from natpp.arch.layout import setting
 from natpp.errors import SettingError, did_you_mean
 from natpp.evaluate.table import Table, TableScorer, read_table
+from natpp.improve.inputs import Inputs, Row
+from natpp.improve.learn import PRESETS
+from natpp.improve.method import picked
+from natpp.improve.predict import PredictConfig, predicted
+from natpp.improve.scorer import Score, Task
 from natpp.nets.policy import encode
 from natpp.registry import METHODS
-from natpp.search.inputs import Inputs, Row
-from natpp.search.learn import PRESETS
-from natpp.search.method import picked
-from natpp.search.predict import PredictConfig, predicted
-from natpp.search.scorer import Score, Task
 
 SPACE_OPS = tuple(NASBENCH201_OPS.values())
 CANDIDATES = 10

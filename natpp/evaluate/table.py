@@ -10,7 +10,7 @@ import numpy as np
 from natpp.arch.formats import parse
 from natpp.arch.graph import Architecture
 from natpp.errors import FormatError, NatppError, did_you_mean, shortened
-from natpp.search.scorer import Scorer, Scores
+from natpp.improve.scorer import Scorer, Scores
 
 
 class Table:
@@ -83,6 +83,8 @@ class TableScorer(Scorer):
     Without a limit every architecture has its own row. With one, architectures that compute the same
     are one, and the look-up gives the first row of them.
     """
+
+    free = True
 
     def __init__(self, table: Table, column: str, limit: int | None = None):
         super().__init__(limit)

@@ -205,16 +205,19 @@ class Policy(nn.Module):
         return logits
 
     def _paper(self, batch: GraphBatch) -> Tensor:
-        """Z = A σ(A X W0) W1 W_FC with self-loops in A; an edge reads both its nodes."""
+        """Z = A σ(A X W0) W1 W_FC; A is the directed graph, a node hears what it reads, with self-loops.
+
+        An edge reads both its nodes. (With both directions in A, all nodes of a complete graph like that of
+        NAS-Bench-201 would hear the same, and the policy could not tell its edges apart.)
+        """
         cell, kind, _ = batch.nodes.T
         size = len(batch.nodes)
         one_hot = nn.functional.one_hot(batch.ops, len(self.ops)).float()
         ops = one_hot.new_zeros(size, len(self.ops)).index_add(0, batch.targets, one_hot)
         kinds = nn.functional.one_hot(cell, len(KINDS)), nn.functional.one_hot(kind, NODE_KINDS)
         nodes = torch.cat([ops, *kinds], dim=-1)
-        ends = torch.cat([batch.sources, batch.targets]), torch.cat([batch.targets, batch.sources])
         for number, layer in enumerate(self.layers):
-            nodes = layer(nodes.index_add(0, ends[1], nodes[ends[0]]))
+            nodes = layer(nodes.index_add(0, batch.targets, nodes[batch.sources]))
             if number < len(self.layers) - 1:
                 nodes = nodes.relu()
         logits: Tensor = self.head(torch.cat([nodes[batch.sources], nodes[batch.targets]], dim=-1))

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,8 @@ from natpp.arch.layers import BatchNorm, Chain
 from natpp.arch.layout import Block, CellBlock, CellPart, Setting, layout_of, plan
 from natpp.arch.ops import Op, Place
 from natpp.arch.space import Space
-from natpp.errors import SettingError
+from natpp.errors import FormatError, SettingError
+from natpp.files import write_whole
 from natpp.registry import OPS
 
 Term = tuple[Tensor, list[int]]  # a value for some architectures of a step, and their numbers
@@ -75,6 +77,26 @@ class Supernet(nn.Module):
                 elif planned.hears[part.block.reads[0]]:
                     route.hearing.append(number)
         return routes
+
+    def save(self, path: str | Path) -> None:
+        """Write the weights as one safetensors file."""
+        from safetensors.torch import save
+
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        write_whole(path, save(weights, metadata={"natpp": "supernet"}))
+
+    def load(self, path: str | Path) -> None:
+        """Read weights that a supernet of the same space and setting wrote; nothing in the file is executed."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            self.load_state_dict(load_file(path))
+        except OSError as error:
+            raise FormatError(f"cannot read the supernet {str(path)!r}: {error.strerror or error}") from None
+        except (SafetensorError, ValueError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise FormatError(f"{str(path)!r} holds no weights of this supernet, or damaged ones: {reason}") from None
 
 
 @dataclass

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.search.test_learn import SMALL, number
 
 import natpp
 from natpp.arch.formats import to_nasbench201
@@ -13,9 +14,8 @@ from natpp.cli import main
 from natpp.errors import NatppError
 from natpp.evaluate.benchmark import BenchmarkConfig, benchmark
 from natpp.evaluate.table import Table, TableScorer, read_table
-from natpp.search.learn import PRESETS, LearnConfig
+from natpp.improve.learn import PRESETS, LearnConfig
 from natpp.testing import check_scorer
-from tests.search.test_learn import SMALL, number
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.search.test_learn import OPS5, SMALL, STRICT, number
 
 import natpp
 from natpp.api import samples
@@ -16,12 +17,11 @@ from natpp.arch.ops import PAPER_OPS
 from natpp.arch.transitions import within_budget
 from natpp.cli import main
 from natpp.errors import NatppError
+from natpp.improve.inputs import Inputs
+from natpp.improve.learn import LearnConfig, learn
+from natpp.improve.scorer import Task
 from natpp.nets.policy import Policy, PolicyConfig
 from natpp.registry import OPS, ZOO
-from natpp.search.inputs import Inputs
-from natpp.search.learn import LearnConfig, learn
-from natpp.search.scorer import Task
-from tests.search.test_learn import OPS5, SMALL, STRICT, number
 from tests.strategies import random_architecture
 
 

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from natpp.arch.graph import NUM_INPUTS, Architecture
 from natpp.errors import SettingError
-from natpp.search.inputs import Inputs, Row
-from natpp.search.scorer import Score, Scorer, Scores
+from natpp.improve.inputs import Inputs, Row
+from natpp.improve.scorer import Score, Scorer, Scores
 
 LONGEST_WALK = 3  # operations of a walk that are told apart; longer ones by both their ends
 
@@ -229,10 +229,11 @@ def predicted(inputs: Inputs, scorer: Scorer, config: PredictConfig, generator: 
         before = len(archs)
         wanted = min(a_round, budget - before)
         indices = generator.permutation(len(inputs)).tolist()[: max(4 * a_round, 100)]
-        for index, row in zip(indices, ascended(inputs, indices, prediction.expected), strict=True):
-            if len(archs) - before >= wanted:
-                break
-            take(inputs.transformed(index, row))
+        while indices and len(archs) - before < wanted:  # climb for as many inputs as it takes
+            some, indices = indices[:wanted], indices[wanted:]
+            for index, row in zip(some, ascended(inputs, some, prediction.expected), strict=True):
+                if len(archs) - before < wanted:
+                    take(inputs.transformed(index, row))
         take_random(wanted - (len(archs) - before))
         if len(archs) == before:
             break  # everything there is has been scored

@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
+from tests.search.test_learn import OPS5, RULE, SMALL, STRICT, number
 
 import natpp
 from natpp.api import samples
 from natpp.arch.layout import setting
 from natpp.errors import SettingError
+from natpp.improve.inputs import Inputs
+from natpp.improve.predict import PredictConfig, Prediction, ascended, predicted, walk_features
+from natpp.improve.scorer import Scorer, Scores, Task
 from natpp.registry import ZOO
-from natpp.search.inputs import Inputs
-from natpp.search.predict import PredictConfig, Prediction, ascended, predicted, walk_features
-from natpp.search.scorer import Scorer, Scores, Task
-from tests.search.test_learn import OPS5, RULE, SMALL, STRICT, number
 
 QUICK = PredictConfig(members=4, width=32, steps=200)
 

@@ -6,7 +6,7 @@ import pytest
 import natpp
 from natpp.arch.graph import Architecture, Edge, Graph
 from natpp.errors import NatppError
-from natpp.search.scorer import LimitReached, Scorer, Scores
+from natpp.improve.scorer import LimitReached, Scorer, Scores
 from natpp.testing import check_scorer
 
 

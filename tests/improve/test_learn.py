@@ -10,10 +10,10 @@ import natpp
 from natpp.arch.graph import Architecture
 from natpp.arch.layout import setting
 from natpp.errors import NatppError, SettingError
+from natpp.improve.inputs import Inputs
+from natpp.improve.learn import LearnConfig, advantages, improvements, learn, paper
+from natpp.improve.scorer import Scores, Task
 from natpp.nets.policy import Policy, PolicyConfig
-from natpp.search.inputs import Inputs
-from natpp.search.learn import LearnConfig, advantages, improvements, learn, paper
-from natpp.search.scorer import Scores, Task
 
 OPS5 = ("null", "skip_connect", "conv_1x1", "conv_3x3", "avg_pool_3x3")
 RULE = Task("nat++", setting("nasbench201", cells=1), strict=False)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from natpp.arch.cost import counts
 from natpp.arch.graph import Architecture
 from natpp.arch.transitions import Mask, masks
+from natpp.improve.scorer import Score, Scores, Task
 from natpp.nets.policy import Encoded, GraphBatch, collate, edge_masks, encode
 from natpp.registry import OPS
-from natpp.search.scorer import Score, Scores, Task
 
 Row = NDArray[np.int64]  # one operation for every free edge of an architecture
 

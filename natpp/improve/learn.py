@@ -1,23 +1,32 @@
-"""Learning a policy: the gradient of the expected improvement, Eq. (4) and lines 9 to 14 of Algorithm 1.
+"""Learning, Algorithm 1 of the paper: shared weights from random architectures, a policy from scores.
 
-In every step m input architectures are drawn, n transformations sampled for each, scored, and the
-policy moved towards those that did better than the baseline, with λ times the entropy to keep looking.
+Weights (lines 3 to 8): m architectures drawn uniformly, null included, each on its own training images; one
+step down the gradient of their mean loss. Policy (lines 9 to 14), Eq. (4): m inputs, n transformations sampled
+for each and scored; one step up the gradient of the expected improvement over the input, with λ times the
+entropy to keep looking. `search.run` says what comes when: both in turn, or first the one and then the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from natpp.arch.formats import to_json
+from natpp.arch.graph import Architecture
 from natpp.errors import NatppError, SettingError, did_you_mean
+from natpp.improve.inputs import Inputs
+from natpp.improve.scorer import Score
 from natpp.nets.policy import Policy, PolicyConfig, Transitions
-from natpp.search.inputs import Inputs
-from natpp.search.scorer import Score
+from natpp.nets.supernet import Supernet
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,84 @@ def paper() -> LearnConfig:
 PRESETS: dict[str, Callable[[], LearnConfig]] = {"best": best, "paper": paper}
 
 
+@dataclass(frozen=True)
+class WeightsConfig:
+    """How shared weights are trained."""
+
+    architectures: int = 13
+    """m: architectures a step, each with its own images"""
+    batch: int = 16
+    """images of each"""
+    epochs: int = 40
+    """times that all training images are gone through"""
+    learning_rate: float = 0.1
+    """of SGD with momentum 0.9, falling to zero along a cosine"""
+    weight_decay: float = 3e-4
+    """of SGD"""
+    clip: float = 5.0
+    """largest norm of a gradient"""
+    fair: bool = True
+    """deal operations out, so that each is trained as often as any other on its edge"""
+
+    def __post_init__(self) -> None:
+        if min(self.architectures, self.epochs) < 1:
+            raise SettingError("architectures and epochs are whole numbers from 1 up")
+        if self.batch < 2:
+            raise SettingError(f"batch is {self.batch}, but batch statistics need at least 2 images")
+        if not self.learning_rate > 0 or not self.weight_decay >= 0 or not self.clip > 0:
+            raise SettingError("the learning rate and clip are above 0, the weight decay from 0 up")
+
+
+class Weights:
+    """A supernet while its weights are trained, on the device and in the precision of a fabric."""
+
+    def __init__(self, supernet: Supernet, config: WeightsConfig, fabric: Fabric):
+        self.config = config
+        self.fabric = fabric
+        self.supernet = supernet
+        optimizer = torch.optim.SGD(
+            supernet.parameters(), lr=config.learning_rate, momentum=0.9, weight_decay=config.weight_decay
+        )
+        self.module, self.optimizer = fabric.setup(supernet, optimizer)
+        self.steps = 0  # taken so far
+
+    def step(self, archs: Sequence[Architecture], images: Tensor, labels: Tensor, done: float) -> Tensor:
+        """One gradient step; `done` is the share of training that is over. The loss of each architecture.
+
+        Images are (batch, architectures, 3, height, width), labels (batch, architectures).
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.learning_rate * 0.5 * (1 + float(np.cos(np.pi * done)))
+        logits = self.module(images, archs)
+        losses = functional.cross_entropy(logits.movedim(2, 1), labels, reduction="none").mean(dim=0)
+        for arch, loss in zip(archs, losses.tolist(), strict=True):
+            if not np.isfinite(loss):
+                raise NatppError(
+                    f"the loss in step {self.steps} is not a number, with the architecture {to_json(arch)}. "
+                    "A lower learning rate may help"
+                )
+        self.optimizer.zero_grad()
+        self.fabric.backward(losses.mean())
+        self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.config.clip)
+        self.optimizer.step()
+        self.steps += 1
+        return losses.detach()
+
+    def state(self) -> dict[str, Any]:
+        """All there is to know of it, as tensors and plain values."""
+        return {
+            "supernet": self.supernet.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "steps": self.steps,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.supernet.load_state_dict(state["supernet"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.steps = state["steps"]
+
+
 class Learner:
     """A policy while it learns: all that a checkpoint has to keep is in its state."""
 
@@ -114,7 +201,7 @@ class Learner:
         config = self.config
         done = self.steps / config.steps
         if config.schedule == "cosine":
-            self.optimizer.param_groups[0]["lr"] = config.learning_rate * 0.5 * (1 + np.cos(np.pi * done))
+            self.optimizer.param_groups[0]["lr"] = config.learning_rate * 0.5 * (1 + float(np.cos(np.pi * done)))
         chosen = generator.integers(len(inputs), size=config.inputs).tolist()
         transitions = self.policy(inputs.batch(chosen))
         choices = transitions.sample(config.samples, sampling)  # (n, edges)

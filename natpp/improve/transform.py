@@ -16,11 +16,11 @@ from natpp.arch.cost import Cost, cost_of
 from natpp.arch.graph import Architecture
 from natpp.arch.transitions import Change, changes, masks
 from natpp.errors import SettingError, did_you_mean
+from natpp.improve.inputs import Inputs
+from natpp.improve.method import picked
+from natpp.improve.scorer import Score, Task
 from natpp.nets.policy import Policy, Transitions
 from natpp.registry import OPS
-from natpp.search.inputs import Inputs
-from natpp.search.method import picked
-from natpp.search.scorer import Score, Task
 
 LARGEST_SAMPLES = 1_000_000
 MODES = ("greedy", "sample", "best-of")

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
-from natpp.search.inputs import Inputs, Row
-from natpp.search.learn import LearnConfig
-from natpp.search.scorer import Score
+from natpp.improve.inputs import Inputs, Row
+from natpp.improve.learn import LearnConfig
+from natpp.improve.scorer import Score
 
 
 class Method(Protocol):

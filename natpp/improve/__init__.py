@@ -1,0 +1,1 @@
+"""How an architecture is improved: scorers and methods, learning a policy, applying it."""

@@ -1,0 +1,189 @@
+"""A run's folder: settings, curves and checkpoints, written so that nothing is lost whenever the run ends.
+
+`config.json` says what was asked for, `metrics.jsonl` what happened, `checkpoint.pt` where the run is
+and `previous.pt` where it was one checkpoint earlier. Every file is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import signal
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from natpp.errors import FormatError, NatppError, SettingError, shortened
+from natpp.files import write_whole
+
+MAY_CHANGE = ("root", "device", "versions")  # settings that a resumed run may have otherwise
+
+
+class Run:
+    """A folder to keep a run in; without one, nothing is kept."""
+
+    def __init__(
+        self, folder: str | Path | None, config: dict[str, Any], *, resume: bool = False, tensorboard: bool = False
+    ):
+        """A new run needs a folder without one; with `resume` a run that is there goes on."""
+        self.folder = None if folder is None else Path(folder)
+        self.config = json.loads(json.dumps(config))
+        self.rows = 0  # of the curves
+        self._writer: Any = None
+        if self.folder is None:
+            if resume or tensorboard:
+                raise SettingError("a run without a folder keeps nothing: give it one with out")
+            return
+        known = self.folder / "config.json"
+        if known.exists():
+            if not resume:
+                raise SettingError(
+                    f"{str(self.folder)!r} already holds a run. Go on with it by --resume, or choose another folder"
+                )
+            _same(read_config(self.folder), self.config)
+        else:
+            _make(self.folder)
+            write_whole(known, json.dumps(self.config, indent=2) + "\n")
+        if tensorboard:
+            self._writer = _summary_writer(self.folder)
+
+    def load(self) -> dict[str, Any] | None:
+        """The state at the last checkpoint that can be read; None where there is none yet."""
+        if self.folder is None:
+            return None
+        damaged = None
+        for name in ("checkpoint.pt", "previous.pt"):
+            file = self.folder / name
+            if not file.exists():
+                continue
+            try:
+                state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+                self.rows = state["rows"]
+            except (RuntimeError, OSError, EOFError, KeyError, TypeError, pickle.UnpicklingError, zipfile.BadZipFile):
+                damaged = file
+                continue
+            self._cut_metrics()
+            return state
+        if damaged is not None:
+            raise FormatError(f"the checkpoint {str(damaged)!r} is damaged, and so is the one before it, if any")
+        return None
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Keep a state; the one before it stays beside it."""
+        if self.folder is None:
+            return
+        buffer = io.BytesIO()
+        torch.save(state | {"rows": self.rows}, buffer)
+        last = self.folder / "checkpoint.pt"
+        if last.exists():
+            os.replace(last, self.folder / "previous.pt")
+        write_whole(last, buffer.getvalue())
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Add a row to the curves."""
+        self.rows += 1
+        if self.folder is None:
+            return
+        with (self.folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        if self._writer is not None:
+            for name, value in row.items():
+                if isinstance(value, int | float) and name not in ("step", "epoch"):
+                    self._writer.add_scalar(f"{row['phase']}/{name}", value, row.get("step", self.rows))
+            self._writer.flush()
+
+    def file(self, name: str) -> Path | None:
+        """Where a file of the run goes."""
+        return None if self.folder is None else self.folder / name
+
+    def _cut_metrics(self) -> None:
+        """Drop rows that were written after the checkpoint: what they tell of comes again."""
+        assert self.folder is not None
+        file = self.folder / "metrics.jsonl"
+        if file.exists():
+            lines = file.read_text().splitlines(keepends=True)
+            if len(lines) > self.rows:
+                write_whole(file, "".join(lines[: self.rows]))
+
+
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """The settings of a run."""
+    file = Path(folder) / "config.json"
+    try:
+        found = json.loads(file.read_text())
+    except OSError as error:
+        raise FormatError(f"{str(folder)!r} is no run: cannot read its config.json: {error.strerror}") from None
+    except ValueError:
+        raise FormatError(f"{str(file)!r} is damaged: it is no JSON") from None
+    if not isinstance(found, dict):
+        raise FormatError(f"{str(file)!r} is damaged: it holds no settings")
+    return found
+
+
+class Interrupted(NatppError):
+    """The run was asked to end, and did after saving where it is."""
+
+    def __init__(self, number: int, folder: Path | None):
+        kept = "nothing was kept" if folder is None else f"--resume goes on from {str(folder)!r}"
+        super().__init__(f"stopped by {signal.Signals(number).name}; {kept}")
+        self.status = 128 + number
+
+
+class Stop:
+    """Whether somebody asked the run to end, by SIGINT or SIGTERM."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+
+
+@contextmanager
+def catching_signals() -> Iterator[Stop]:
+    """While it lasts, the first SIGINT or SIGTERM only sets a mark; a second SIGINT ends at once."""
+    stop = Stop()
+
+    def handle(number: int, _: object) -> None:
+        if stop.signal and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.signal = number
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _same(before: dict[str, Any], now: dict[str, Any]) -> None:
+    for name in sorted({*before, *now} - set(MAY_CHANGE)):
+        if before.get(name) != now.get(name):
+            was, is_now = (shortened(json.dumps(one.get(name))) for one in (before, now))
+            raise SettingError(
+                f"the run was started with {name} {was}, not {is_now}: resume it with the settings it had, "
+                "or choose another folder"
+            )
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NatppError(f"cannot make the folder {str(folder)!r}: {error.strerror}") from None
+
+
+def _summary_writer(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise NatppError("TensorBoard is not installed: pip install 'natpp[tensorboard]'") from None
+    return SummaryWriter(str(folder))

@@ -1,0 +1,277 @@
+"""A search from images, or from any scorer, to a policy: what comes when, kept so that it can be resumed.
+
+Preset `best`: train shared weights, score some architectures with them, fit a prediction on those scores, learn
+the policy on the prediction. Preset `paper`: an epoch of weights and an epoch of the policy in turn, every reward
+from one batch of validation images. With a scorer at hand there are no weights to train.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from natpp.arch.formats import from_json, to_json
+from natpp.arch.graph import Architecture
+from natpp.arch.space import Space
+from natpp.errors import SettingError, did_you_mean
+from natpp.improve.checkpoint import Interrupted, Run, Stop
+from natpp.improve.inputs import Inputs
+from natpp.improve.learn import LearnConfig, Learner, WeightsConfig, best, paper
+from natpp.improve.predict import PredictConfig, predicted
+from natpp.improve.scorer import Priced, Score, Scorer, Task
+from natpp.improve.seeds import Use, generator, number, torch_generator
+from natpp.improve.shared import SharedWeights
+from natpp.nets.policy import Policy
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+EVALUATIONS = 300  # architectures scored where scores are dear and nobody says how many
+STEPS_A_ROW = 50  # of learning, between two rows of the curves
+SECONDS_A_CHECKPOINT = 10  # at least, between two checkpoints of scores or of policy steps
+
+Watch = Callable[[str, int, int, dict[str, float]], None]  # phase, steps done, of how many, figures
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """How a search goes, whatever its space, data and scorer."""
+
+    alternate: bool = False
+    """weights and policy in turn, epoch by epoch, rewards from one batch of images; else one after the other"""
+    pool: int = 2000
+    """input architectures that are drawn to learn from"""
+    final: int = 20
+    """most of the evaluations that go to final choices"""
+    weights: WeightsConfig = field(default_factory=WeightsConfig)
+    learn: LearnConfig = field(default_factory=LearnConfig)
+    predict: PredictConfig = field(default_factory=PredictConfig)
+
+    def __post_init__(self) -> None:
+        if self.pool < 1 or self.final < 0:
+            raise SettingError("pool is a whole number from 1 up, final from 0 up")
+
+
+def _best(*, free: bool) -> SearchConfig:
+    """What measured best; on predictions over large graphs, smaller steps and fewer of them do."""
+    if free:
+        return SearchConfig(learn=best())
+    learn = replace(best(), inputs=32, samples=4, steps=400, learning_rate=3e-3, entropy=0.2)
+    return SearchConfig(learn=learn, predict=PredictConfig(rounds=4))
+
+
+def _paper(*, free: bool) -> SearchConfig:
+    """The paper's settings: one architecture a step, weights and policy in turn for 200 epochs."""
+    weights = WeightsConfig(architectures=1, batch=64, epochs=200, learning_rate=0.025, fair=False)
+    return SearchConfig(alternate=not free, weights=weights, learn=paper())
+
+
+PRESETS = {"best": _best, "paper": _paper}
+
+
+def preset(name: str, *, free: bool) -> SearchConfig:
+    """Settings by name, for scores that are free (a table's) or not."""
+    if name not in PRESETS:
+        raise SettingError(f"unknown preset {name!r}. {did_you_mean(name, PRESETS)}")
+    return PRESETS[name](free=free)
+
+
+class Search:
+    """A search under way: from `scores`, a scorer or shared weights still to be trained, to a policy."""
+
+    def __init__(
+        self,
+        space: Space,
+        task: Task,
+        scores: Scorer | SharedWeights,
+        config: SearchConfig,
+        fabric: Fabric,
+        *,
+        seed: int = 0,
+        arch: Architecture | None = None,
+        evaluations: int | None = None,
+        price: Mapping[str, float] | None = None,
+        run: Run | None = None,
+        stop: Stop | None = None,
+        watch: Watch | None = None,
+    ):
+        """`arch` is the one input to learn for, Eq. (1); without it inputs are drawn from the space, Eq. (2)."""
+        self.shared = scores if isinstance(scores, SharedWeights) else None
+        self.scorer = scores if isinstance(scores, Scorer) else None
+        if self.shared is not None and config.alternate:
+            steps = config.weights.epochs * self.shared.policy_steps_an_epoch
+            config = replace(config, learn=replace(config.learn, steps=steps))
+        self.task, self.config, self.fabric, self.seed = task, config, fabric, seed
+        self.evaluations, self.price = evaluations, dict(price or {})
+        self.run, self.stop, self.watch = run or Run(None, {}), stop or Stop(), watch
+        pool = [arch] if arch is not None else space.draw(config.pool, generator(seed, Use.DRAW, 0))
+        self.inputs = Inputs(pool, task, space.ops)
+        self.learner = Learner(space.ops, config.learn, number(seed, Use.START, 1))
+        self.known: dict[Architecture, float] = {}  # scores, kept for a resumed run
+        self.chosen: Architecture | None = None  # for one given input: the best by real scores
+        self.finished = False
+        self.started = time.perf_counter()
+        self._saved = 0.0
+
+    def __call__(self) -> Policy:
+        """Search, from the last checkpoint on."""
+        state = self.run.load()
+        if state is not None:
+            self._restore(state)
+        if not self.finished:
+            if self.shared is not None and self.config.alternate:
+                for epoch in range(self.config.weights.epochs):
+                    self._weights(self.shared, epoch + 1)
+                    self._policy_by_batches(self.shared, epoch + 1)
+            else:
+                if self.shared is not None:
+                    self._weights(self.shared, self.config.weights.epochs)
+                self._policy_by_scores()
+            self.finished = True
+            self._save()
+        return self.learner.policy.eval()
+
+    def _weights(self, shared: SharedWeights, epochs: int) -> None:
+        """Train shared weights until so many epochs are over."""
+        while shared.epoch < epochs:
+            loss = shared.step()
+            self._tell("weights", shared.steps, shared.total, {"loss": loss})
+            if shared.steps % shared.steps_an_epoch == 0:
+                self._log({"phase": "weights", "epoch": shared.epoch, "step": shared.steps, "loss": loss})
+                self._save()
+            self._end_if_asked()
+
+    def _policy_by_batches(self, shared: SharedWeights, epochs: int) -> None:
+        """Learn until so many epochs are over, each step from one batch of validation images."""
+        while self.learner.steps < epochs * shared.policy_steps_an_epoch:
+            score = Priced(shared.batch_scorer(self.learner.steps), self.task.where, self.price)
+            self._policy_step(score, shared.policy_steps_an_epoch)
+
+    def _policy_by_scores(self) -> None:
+        """Score, predict where scores are dear, learn; then score some of the final choices."""
+        scorer = self._limited()
+        scorer.recall(self.known)
+        scorer.scored = lambda: self._scored(scorer)
+        score: Score = scorer
+        if scorer.limit is not None:
+            final = min(self.config.final, scorer.limit // 10)
+            scorer.limit -= final
+            prediction = predicted(self.inputs, scorer, self.config.predict, generator(self.seed, Use.SCORE))
+            scorer.limit += final
+            score = prediction.careful
+        while self.learner.steps < self.config.learn.steps:
+            self._policy_step(score, STEPS_A_ROW)
+        if scorer.limit is not None:
+            self._score_choices(scorer)
+
+    def _policy_step(self, score: Score, steps_a_row: int) -> None:
+        step = self.learner.steps
+        gain, entropy = self.learner.step(
+            self.inputs,
+            score,
+            generator(self.seed, Use.LEARN, step),
+            torch_generator(self.seed, Use.LEARN, step),
+        )
+        step, total = self.learner.steps, self.config.learn.steps
+        figures = {"improvement": gain, "entropy": entropy}
+        self._tell("policy", step, total, figures)
+        if step % steps_a_row == 0 or step == total:
+            self._log({"phase": "policy", "step": step, **figures})
+            self._save(seldom=True)
+        self._end_if_asked()
+
+    def _score_choices(self, scorer: Scorer) -> None:
+        """What the policy chooses, by real scores as far as the limit goes.
+
+        For one given input several choices are scored, and the best is kept; else one for each of some inputs.
+        """
+        assert scorer.left is not None
+        alone = len(self.inputs) == 1
+        indices = generator(self.seed, Use.FINAL).permutation(len(self.inputs)).tolist()[: scorer.left // 2]
+        if not indices:
+            return
+        with torch.no_grad():
+            transitions = self.learner.policy.eval()(self.inputs.batch(indices))
+            choices = transitions.greedy()[None]
+            if alone:
+                samples = transitions.sample(scorer.left - 2, torch_generator(self.seed, Use.FINAL))
+                choices = torch.cat([choices, samples])
+        rows = self.inputs.rows(indices, choices.numpy(), transitions.probabilities(choices))
+        before = scorer([self.inputs.archs[index] for index in indices])
+        chosen = [self.inputs.transformed(index, row) for index, _, row in rows]
+        after = scorer(chosen)
+        if alone:
+            self.chosen = chosen[int(after.argmax())]
+        self._log(
+            {
+                "phase": "choices",
+                "inputs": len(indices),
+                "before": float(before.mean()),
+                "after": float(after.max() if alone else after.mean()),
+                "evaluations": scorer.queries,
+            }
+        )
+
+    def _limited(self) -> Scorer:
+        """The scorer, with the limit and the price of this search."""
+        scorer = self.scorer if self.shared is None else self.shared.scorer()
+        assert scorer is not None
+        limit = self.evaluations if self.evaluations is not None or scorer.free else EVALUATIONS
+        if not self.price and scorer.limit == limit:
+            return scorer
+        return Priced(scorer, self.task.where, self.price, limit)
+
+    def _scored(self, scorer: Scorer) -> None:
+        if scorer.limit is None:
+            return
+        self.known = scorer.known
+        scores = list(self.known.values())
+        figures = {"mean": sum(scores) / len(scores), "best": max(scores)}
+        self._tell("scores", scorer.queries, scorer.limit, figures)
+        self._log({"phase": "scores", "step": scorer.queries, **figures})
+        self._save(seldom=True)
+        self._end_if_asked()
+
+    def _save(self, *, seldom: bool = False) -> None:
+        if self.fabric.global_rank == 0 and not (seldom and time.monotonic() - self._saved < SECONDS_A_CHECKPOINT):
+            self._saved = time.monotonic()
+            state = {
+                "weights": None if self.shared is None else self.shared.state(),
+                "learner": self.learner.state(),
+                "known": [(to_json(arch), score) for arch, score in self.known.items()],
+                "chosen": None if self.chosen is None else to_json(self.chosen),
+                "finished": self.finished,
+            }
+            self.run.save(state)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        if self.shared is not None:
+            self.shared.restore(state["weights"])
+        self.learner.restore(state["learner"])
+        self.known = {from_json(text): score for text, score in state["known"]}
+        self.chosen = None if state["chosen"] is None else from_json(state["chosen"])
+        self.finished = state["finished"]
+
+    def _log(self, row: dict[str, Any]) -> None:
+        if self.fabric.global_rank == 0:
+            self.run.log(row | {"seconds": round(time.perf_counter() - self.started, 3)})
+
+    def _tell(self, phase: str, done: int, total: int, figures: dict[str, float]) -> None:
+        if self.watch is not None and self.fabric.global_rank == 0:
+            self.watch(phase, done, total, figures)
+
+    def _end_if_asked(self) -> None:
+        """End after the step, with everything saved; all processes at the same step."""
+        asked = self.stop.signal
+        if self.fabric.world_size > 1:
+            most = self.fabric.all_reduce(torch.tensor(asked, device=self.fabric.device), reduce_op="max")
+            assert isinstance(most, Tensor)
+            asked = int(most.item())
+        if asked:
+            self._save()
+            raise Interrupted(asked, self.run.folder)

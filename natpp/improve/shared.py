@@ -1,0 +1,170 @@
+"""Shared weights: a supernet trained on images, and scores from it. This is the paper's way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from natpp.arch.graph import Architecture
+from natpp.arch.layout import Setting, setting
+from natpp.arch.space import Space
+from natpp.errors import NatppError, SettingError
+from natpp.improve.learn import Weights, WeightsConfig
+from natpp.improve.scorer import Scorer, Scores
+from natpp.improve.seeds import Use, generator, number, torch_generator
+from natpp.nets.supernet import Supernet
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+IMAGES_AT_ONCE = 256  # when scoring
+SMALL_IMAGE = 24  # pixels a side
+
+
+class ImageSource(Protocol):
+    """Images in two parts, to learn weights from and to choose by, as `natpp.data.batches` has them."""
+
+    classes: int
+    size: int
+    validation: Tensor
+    validation_labels: Tensor
+
+    def __len__(self) -> int: ...
+    def order(self, generator: np.random.Generator) -> NDArray[np.int64]: ...
+    def take(self, indices: NDArray[np.int64], generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]: ...
+
+
+def usual_setting(
+    network: str, images: ImageSource, channels: int | None = None, cells: int | None = None, *, paper: bool = False
+) -> Setting:
+    """The network that shared weights stand in, where nobody says: the paper's size, or less, for images of CIFAR's.
+
+    The `best` one is shallower, since depth is what misleads a short training; small images get a small one.
+    """
+    small = images.size < SMALL_IMAGE
+    if network == "nasbench201":
+        usual = (8, 1) if small else (16, 5 if paper else 2)
+    else:
+        usual = (8, 3) if small else (20, 8) if paper else (16, 8)
+    return setting(
+        network, channels=channels or usual[0], cells=cells or usual[1], classes=images.classes, size=images.size
+    )
+
+
+class SharedWeights:
+    """A supernet and the images it is trained on: m architectures a step, each on images of its own."""
+
+    def __init__(
+        self, space: Space, where: Setting, images: ImageSource, config: WeightsConfig, fabric: Fabric, seed: int
+    ):
+        if config.architectures % fabric.world_size:
+            raise SettingError(
+                f"{config.architectures} architectures a step cannot be shared evenly by {fabric.world_size} processes"
+            )
+        self.space, self.images, self.config, self.fabric, self.seed = space, images, config, fabric, seed
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(number(seed, Use.START, 0))
+            supernet = Supernet(space, where)
+        self.weights = Weights(supernet, config, fabric)
+        self.batch = min(config.batch, len(images))
+        self.steps_an_epoch = max(len(images) // (config.architectures * self.batch), 1)
+        self.total = config.epochs * self.steps_an_epoch
+        self._order: tuple[int, NDArray[np.int64]] = -1, np.empty(0, dtype=np.int64)
+
+    @property
+    def steps(self) -> int:
+        """Steps taken."""
+        return self.weights.steps
+
+    @property
+    def epoch(self) -> int:
+        """Epochs completed."""
+        return self.steps // self.steps_an_epoch
+
+    def step(self) -> float:
+        """Train for one step; the mean loss. Processes share the architectures."""
+        step, m = self.steps, self.config.architectures
+        archs = self.space.draw(m, generator(self.seed, Use.DRAW, 1, step), fair=self.config.fair)
+        wanted = np.arange(m * self.batch) + step % self.steps_an_epoch * m * self.batch
+        chosen = self._epoch_order().take(wanted, mode="wrap")
+        images, labels = self.images.take(chosen, torch_generator(self.seed, Use.AUGMENT, step))
+        images, labels = images.view(self.batch, m, *images.shape[1:]), labels.view(self.batch, m)
+        mine = slice(self.fabric.global_rank, None, self.fabric.world_size)
+        try:
+            losses = self.weights.step(archs[mine], images[:, mine], labels[:, mine], step / self.total)
+        except torch.OutOfMemoryError:
+            raise NatppError(
+                f"out of memory on {self.fabric.device} in step {step}: lower --batch, --architectures, --channels "
+                "or --cells. The last checkpoint is kept"
+            ) from None
+        return float(losses.mean())
+
+    def scorer(self) -> SupernetScorer:
+        """Scores by all validation images."""
+        images, labels = self.images.validation, self.images.validation_labels
+        return SupernetScorer(self.weights.supernet, images, labels, self.fabric)
+
+    def batch_scorer(self, step: int) -> SupernetScorer:
+        """Scores by one batch of validation images: the one of this step, in an order that is new every epoch."""
+        epoch, place = divmod(step, self.policy_steps_an_epoch)
+        order = generator(self.seed, Use.ORDER, 1, epoch).permutation(len(self.images.validation))
+        some = torch.from_numpy(order[place * self.config.batch :][: self.config.batch])
+        chosen = some.to(self.images.validation.device)
+        images, labels = self.images.validation[chosen], self.images.validation_labels[chosen]
+        return SupernetScorer(self.weights.supernet, images, labels, self.fabric)
+
+    @property
+    def policy_steps_an_epoch(self) -> int:
+        """One for every batch of validation images."""
+        return max(len(self.images.validation) // self.config.batch, 1)
+
+    def state(self) -> dict[str, Any]:
+        """All there is to know of it, as tensors and plain values."""
+        return self.weights.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.weights.restore(state)
+
+    def _epoch_order(self) -> NDArray[np.int64]:
+        """The training images in the order of this epoch."""
+        if self._order[0] != self.epoch:
+            self._order = self.epoch, self.images.order(generator(self.seed, Use.ORDER, 0, self.epoch))
+        return self._order[1]
+
+
+class SupernetScorer(Scorer):
+    """Accuracy in per cent on fixed validation images, without gradients.
+
+    Batch norms use the statistics of the batch, and the cells concatenate what the architecture says. The
+    images come in batches of one order and (nearly) one size, so an architecture always gets the same score.
+    """
+
+    together = 16
+
+    def __init__(self, supernet: nn.Module, images: Tensor, labels: Tensor, fabric: Fabric, limit: int | None = None):
+        super().__init__(limit)
+        self.supernet = supernet
+        self.fabric = fabric
+        parts = -(-len(images) // IMAGES_AT_ONCE)
+        self.batches = list(zip(images.tensor_split(parts), labels.tensor_split(parts), strict=True))
+
+    @torch.no_grad()
+    def _score(self, archs: list[Architecture]) -> Scores:
+        """Processes share the architectures."""
+        ranks, rank = self.fabric.world_size, self.fabric.global_rank
+        right = torch.zeros(len(archs), device=self.fabric.device)
+        mine = list(range(rank, len(archs), ranks))
+        for images, labels in self.batches if mine else ():
+            with self.fabric.autocast():
+                logits = self.supernet(images, [archs[number] for number in mine])
+            right[mine] += (logits.argmax(dim=2) == labels[:, None]).sum(dim=0)
+        if ranks > 1:
+            gathered = self.fabric.all_reduce(right, reduce_op="sum")
+            assert isinstance(gathered, Tensor)
+            right = gathered
+        return np.asarray(right.double().cpu().numpy() * 100 / sum(len(labels) for _, labels in self.batches))

@@ -1,0 +1,295 @@
+"""What a search is asked for, as one value, and the parts it needs, joined from it.
+
+A run's folder keeps this value, so that another command can have its scorer (`--scorer RUN`) or its policy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from natpp.arch.formats import from_dict, to_dict, to_json
+from natpp.arch.graph import Architecture
+from natpp.arch.layout import Setting, setting
+from natpp.arch.space import Space, named_space, space_around
+from natpp.data.batches import Batches
+from natpp.data.images import Images
+from natpp.data.sets import load_images
+from natpp.errors import FormatError, SettingError, did_you_mean
+from natpp.evaluate.table import TableScorer, read_table
+from natpp.files import write_whole
+from natpp.improve.checkpoint import Run, catching_signals, read_config
+from natpp.improve.run import Search, SearchConfig, Watch, preset
+from natpp.improve.scorer import Scorer, Task
+from natpp.improve.shared import SharedWeights, SupernetScorer, usual_setting
+from natpp.nets.policy import Policy
+from natpp.nets.supernet import Supernet
+from natpp.registry import RULES
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+BUDGETS = ("strict", "rule")
+SAID = ("data", "space", "nodes", "extras", "rule", "budget", "preset", "scorer", "evaluations", "price", "seed")
+PRECISIONS = {"auto": "", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a search is asked for. None stands for what is usual."""
+
+    data: str | None = None
+    root: str | None = None
+    size: int | None = None
+    space: str = "cells"
+    nodes: tuple[int, ...] = (4, 5)
+    extras: bool = False
+    arch: Architecture | None = None
+    rule: str = "nat++"
+    budget: str = "strict"
+    preset: str = "best"
+    scorer: str = "supernet"
+    reward: str = "val_200"
+    evaluations: int | None = None
+    price: Mapping[str, float] | None = None
+    epochs: int | None = None
+    architectures: int | None = None
+    batch: int | None = None
+    learning_rate: float | None = None
+    steps: int | None = None
+    channels: int | None = None
+    cells: int | None = None
+    seed: int = 0
+    device: str = "auto"
+    precision: str = "auto"
+
+    def __post_init__(self) -> None:
+        RULES[self.rule]  # answers an unknown name
+        for name, value, known in (("budget", self.budget, BUDGETS), ("precision", self.precision, PRECISIONS)):
+            if value not in known:
+                raise SettingError(f"unknown {name} {value!r}. {did_you_mean(value, known)}")
+        if not 0 <= self.seed < 2**63:
+            raise SettingError(f"seed is {self.seed}, expected a whole number from 0 to 2^63 - 1")
+        if self.evaluations is not None and self.evaluations < 2:
+            raise SettingError(f"evaluations is {self.evaluations}, expected a whole number from 2 up")
+
+    @property
+    def network(self) -> str:
+        """The network that the architectures stand in."""
+        if self.arch is not None:
+            return "cifar" if self.arch.reduce is not None else "nasbench201"
+        return "nasbench201" if self.space == "nasbench201" else "cifar"
+
+    @property
+    def task(self) -> Task:
+        return Task(self.rule, setting(self.network), strict=self.budget == "strict")
+
+    def make_space(self) -> Space:
+        """The space, or what the given architecture may become."""
+        if self.arch is not None:
+            return space_around(self.arch, self.rule, self.task.where, strict=self.budget == "strict")
+        return named_space(self.space, self.nodes, extras=self.extras)
+
+    def config(self, *, free: bool) -> SearchConfig:
+        """The preset with what was asked for otherwise."""
+        found = preset(self.preset, free=free)
+        weights = _given(self, ("epochs", "architectures", "batch", "learning_rate"))
+        return replace(
+            found,
+            weights=replace(found.weights, **weights),
+            learn=replace(found.learn, **_given(self, ("steps",))),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found = asdict(replace(self, arch=None))
+        return found | {"arch": None if self.arch is None else to_dict(self.arch)}
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Ask:
+        """The way back."""
+        try:
+            arch = None if data["arch"] is None else from_dict(data["arch"])
+            return Ask(**data | {"arch": arch, "nodes": tuple(data["nodes"])})
+        except (KeyError, TypeError) as error:
+            raise FormatError(f"the settings of the run are damaged or of another version: {error}") from None
+
+
+def run_search(
+    ask: Ask,
+    *,
+    images: Images | None = None,
+    scorer: Scorer | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    tensorboard: bool = False,
+    watch: Watch | None = None,
+) -> tuple[Policy, Architecture | None]:
+    """A policy by a search, and for one given architecture the best that was found.
+
+    `images` and `scorer` stand in for those that the words of `ask` name.
+    """
+    from natpp import __version__
+
+    fabric = make_fabric(ask.device, ask.precision)
+    space = ask.make_space()
+    with catching_signals() as stop:
+        scores: Scorer | SharedWeights
+        where: Setting | None = None
+        if scorer is not None or ask.scorer != "supernet":
+            scores = scorer or make_scorer(
+                ask.scorer, reward=ask.reward, limit=ask.evaluations, root=ask.root, fabric=fabric
+            )
+            config = ask.config(free=scores.free and ask.evaluations is None)
+        else:
+            batches = _batches(ask, images, fabric)
+            config = ask.config(free=False)
+            where = usual_setting(ask.network, batches, ask.channels, ask.cells, paper=ask.preset == "paper")
+            scores = SharedWeights(space, where, batches, config.weights, fabric, ask.seed)
+        kept = {
+            **ask.to_dict(),
+            "supernet": None if where is None else asdict(where),
+            "settings": asdict(config),
+            "versions": {"natpp": __version__, "torch": torch.__version__},
+        }
+        first = fabric.global_rank == 0
+        run = Run(out if first else None, kept, resume=resume and first, tensorboard=tensorboard and first)
+        search = Search(
+            space,
+            ask.task,
+            scores,
+            config,
+            fabric,
+            seed=ask.seed,
+            arch=ask.arch,
+            evaluations=ask.evaluations,
+            price=ask.price,
+            run=run,
+            stop=stop,
+            watch=watch,
+        )
+        policy = search()
+    if out is not None and first:
+        folder = Path(out)
+        if isinstance(scores, SharedWeights):
+            scores.weights.supernet.save(folder / "supernet.safetensors")
+        if search.chosen is not None:
+            write_whole(folder / "architecture.json", to_json(search.chosen) + "\n")
+        said = (
+            "data",
+            "space",
+            "nodes",
+            "extras",
+            "rule",
+            "budget",
+            "preset",
+            "scorer",
+            "evaluations",
+            "price",
+            "seed",
+        )
+        policy.save(folder / "policy.safetensors", {name: kept[name] for name in said} | kept["versions"])
+    return policy, search.chosen
+
+
+def make_scorer(
+    word: str,
+    *,
+    reward: str = "val_200",
+    limit: int | None = None,
+    root: str | None = None,
+    fabric: Fabric | None = None,
+) -> Scorer:
+    """The scorer that a word names: a run's folder (its supernet), or a table's file."""
+    if word == "supernet":
+        raise SettingError(
+            "a supernet has to be trained first: natpp search --data … --out RUN, and then the scorer is RUN"
+        )
+    if os.path.isdir(word):
+        return _run_scorer(word, root, limit, fabric or make_fabric())
+    if os.path.exists(word) or Path(word).suffix:
+        return TableScorer(read_table(word, [reward]), reward, limit)
+    raise SettingError(
+        f"unknown scorer {word!r}. {did_you_mean(word, ['supernet'])} Or give a run's folder or a table's file."
+    )
+
+
+def make_fabric(device: str = "auto", precision: str = "auto") -> Fabric:
+    """Device, precision and processes: those of `torchrun` where it started us, else one."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    if device not in ("auto", "cpu") and not device.startswith("cuda"):
+        raise SettingError(f"unknown device {device!r}. {did_you_mean(device, ['auto', 'cpu', 'cuda'])}")
+    cuda = torch.cuda.is_available() and device != "cpu"
+    if device.startswith("cuda") and not cuda:
+        raise SettingError("there is no CUDA device here. Use --device cpu, or auto")
+    if device.removeprefix("cuda").removeprefix(":") not in ("auto", "cpu", "") and not device[5:].isdigit():
+        raise SettingError(f"unknown device {device!r}, expected cuda or cuda:N")
+    wanted = PRECISIONS[precision] or ("bf16-mixed" if cuda else "32-true")
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    several = processes > 1
+    fabric = Fabric(
+        accelerator="cuda" if cuda else "cpu",
+        devices=[int(device[5:])] if device.startswith("cuda:") and not several else _local(processes),
+        num_nodes=processes // _local(processes),
+        strategy=DDPStrategy(find_unused_parameters=True) if several else "auto",
+        precision=wanted,  # type: ignore[arg-type]
+    )
+    if several:
+        fabric.launch()
+    return fabric
+
+
+def _local(processes: int) -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", processes))
+
+
+def run_policy(folder: str | Path) -> Path:
+    """The policy file of a run."""
+    file = Path(folder) / "policy.safetensors"
+    if not file.is_file():
+        read_config(folder)  # answers a folder that is no run
+        raise FormatError(f"the run {str(folder)!r} has no policy yet: it has not ended. --resume goes on with it")
+    return file
+
+
+def last_row(folder: str | Path, phase: str) -> dict[str, Any] | None:
+    """The last row of a run's curves for a phase; None where there is none."""
+    file = Path(folder) / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return next((row for row in reversed(rows) if row["phase"] == phase), None)
+
+
+def _batches(ask: Ask, images: Images | None, fabric: Fabric) -> Batches:
+    if images is None:
+        if ask.data is None:
+            raise SettingError("a supernet is trained on images: give data, or a scorer")
+        images = load_images(ask.data, ask.root, ask.size)
+    return Batches(images, fabric.device)
+
+
+def _run_scorer(folder: str, root: str | None, limit: int | None, fabric: Fabric) -> Scorer:
+    """The supernet of a run, on the validation images of that run."""
+    kept = read_config(folder)
+    ask = Ask.from_dict({name: kept.get(name) for name in Ask.__dataclass_fields__})
+    if kept.get("supernet") is None:
+        raise SettingError(f"the run {folder!r} has no supernet: its scores came from {ask.scorer}")
+    batches = _batches(replace(ask, root=root or ask.root), None, fabric)
+    supernet = Supernet(ask.make_space(), Setting(**kept["supernet"]))
+    file = Path(folder) / "supernet.safetensors"
+    if not file.is_file():
+        raise FormatError(f"the run {folder!r} has no supernet yet: it has not ended. --resume goes on with it")
+    supernet.load(file)
+    supernet.to(fabric.device)
+    return SupernetScorer(supernet, batches.validation, batches.validation_labels, fabric, limit)
+
+
+def _given(ask: Ask, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(ask, name) for name in names if getattr(ask, name) is not None}

@@ -1,0 +1,431 @@
+"""A search from images to a policy: it runs, stops, goes on to the same bits, and refuses what is wrong."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import natpp
+from natpp.arch.space import CellSpace, nasbench201_space
+from natpp.cli import main
+from natpp.data.images import Images
+from natpp.errors import FormatError, NatppError, SettingError
+from natpp.improve.checkpoint import Interrupted, Run
+from natpp.improve.learn import Weights
+from natpp.improve.predict import PredictConfig
+from natpp.improve.run import PRESETS, SearchConfig
+from natpp.improve.scorer import Scorer, Scores
+from natpp.improve.seeds import Use, generator
+from natpp.nets.policy import Policy, load_policy
+from natpp.runs import Ask, make_fabric, make_scorer
+
+TINY: dict[str, Any] = {
+    "nodes": (2, 3),
+    "epochs": 3,
+    "architectures": 4,
+    "batch": 4,
+    "channels": 2,
+    "cells": 1,
+    "evaluations": 24,
+    "steps": 12,
+}
+SHORT = "--nodes=2,3 --epochs=3 --architectures=4 --batch=64 --channels=2 --cells=1 --evaluations=12 --steps=30"
+
+
+def images(count: int = 64) -> Images:
+    """Two kinds of stripes in noise."""
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 100, size=(count, 3, 8, 8))
+    labels = np.arange(count) % 2
+    pixels[labels == 0, :, ::2] += 120
+    pixels[labels == 1, :, :, ::2] += 120
+    return Images(
+        "stripes", 2, pixels.astype(np.uint8), labels.astype(np.int64), pixels[:4].astype(np.uint8), labels[:4]
+    )
+
+
+@pytest.fixture(autouse=True)
+def small_presets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few inputs and short fits; processes of their own have the real ones."""
+    for name, made in list(PRESETS.items()):
+
+        def small(*, free: bool, made: Any = made) -> SearchConfig:
+            found = made(free=free)
+            learn = replace(found.learn, inputs=min(found.learn.inputs, 8), samples=min(found.learn.samples, 4))
+            return replace(found, pool=60, learn=learn, predict=PredictConfig(rounds=2, steps=40))
+
+        monkeypatch.setitem(PRESETS, name, small)
+
+
+def search(**settings: Any) -> Policy:
+    return natpp.search(images(), **TINY | settings)
+
+
+def bits(policy: Policy) -> bytes:
+    return b"".join(tensor.numpy().tobytes() for tensor in policy.state_dict().values())
+
+
+class Crash(Exception):
+    pass
+
+
+def crash_at(moment: int):
+    """A watch that ends everything, unsaved, at some moment."""
+    told = []
+
+    def watch(phase: str, done: int, total: int, figures: dict[str, float]) -> None:
+        told.append(phase)
+        if len(told) == moment:
+            raise Crash
+
+    return watch
+
+
+def test_the_same_seed_gives_the_same_policy() -> None:
+    assert bits(search()) == bits(search()) != bits(search(seed=1))
+
+
+@pytest.mark.parametrize("preset", ["best", "paper"])
+def test_a_crash_at_any_moment_and_resume_give_the_same_policy(preset: str, tmp_path: Path) -> None:
+    settings = {"preset": preset, "steps": None} if preset == "paper" else {"preset": preset}
+    phases: list[str] = []
+    straight = bits(search(**settings, out=tmp_path / "straight", watch=lambda phase, *_: phases.append(phase)))
+    assert set(phases) == {"weights", "policy"} | ({"scores"} if preset == "best" else set())
+    first = {phase: phases.index(phase) + 1 for phase in set(phases)}
+    moments = {*first.values(), *(moment + 1 for moment in first.values()), len(phases) // 2, len(phases)}
+    curves = (tmp_path / "straight" / "metrics.jsonl").read_text().splitlines()
+    for moment in sorted(moments):
+        out = tmp_path / str(moment)
+        with pytest.raises(Crash):
+            search(**settings, out=out, watch=crash_at(moment))
+        assert bits(search(**settings, out=out, resume=True)) == straight
+        again = (out / "metrics.jsonl").read_text().splitlines()
+        assert [_untimed(row) for row in again] == [_untimed(row) for row in curves]
+
+
+def _untimed(row: str) -> dict[str, Any]:
+    return {name: value for name, value in json.loads(row).items() if name != "seconds"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_after_the_step_with_everything_saved(number: int, tmp_path: Path) -> None:
+    straight = bits(search())
+
+    def watch(phase: str, done: int, *_: object) -> None:
+        if phase == "weights" and done == 5:
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(Interrupted, match="--resume goes on") as stopped:
+        search(out=tmp_path, watch=watch)
+    assert stopped.value.status == 128 + number
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert state["weights"]["steps"] == 5  # in the middle of an epoch of three steps
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert bits(search(out=tmp_path, resume=True)) == straight
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    straight = search(out=tmp_path)
+
+    def watch(*_: object) -> None:
+        raise AssertionError
+
+    assert bits(search(out=tmp_path, resume=True, watch=watch)) == bits(straight)
+    loaded, notes = load_policy(tmp_path / "policy.safetensors")
+    assert bits(loaded) == bits(straight)
+    assert (notes["data"], notes["rule"], notes["seed"]) == ("stripes", "nat++", 0)
+
+
+def test_a_policy_of_a_run_optimizes(tmp_path: Path) -> None:
+    search(out=tmp_path / "run", extras=True)
+    found = natpp.optimize("enas", tmp_path / "run")
+    assert found.cost_after.live_madds <= found.cost_before.live_madds
+    (tmp_path / "run" / "policy.safetensors").unlink()
+    with pytest.raises(FormatError, match="has not ended"):
+        natpp.optimize("enas", tmp_path / "run")
+
+
+def test_one_given_architecture(tmp_path: Path) -> None:
+    """Eq. (1): the policy is for that one, and the best of its choices by real scores is kept."""
+    search(arch="vgg_block", out=tmp_path, evaluations=40)
+    chosen = natpp.load(tmp_path / "architecture.json")
+    before, after = natpp.cost("vgg_block"), natpp.cost(chosen)
+    assert (after.live_params, after.live_madds) <= (before.live_params, before.live_madds)
+    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (last["phase"], last["inputs"]) == ("choices", 1)
+    assert last["evaluations"] <= 40
+
+
+def test_the_limit_holds_and_some_of_it_goes_to_final_choices(tmp_path: Path) -> None:
+    search(out=tmp_path, evaluations=30)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    last = rows[-1]
+    assert (last["phase"], last["inputs"]) == ("choices", 1)
+    assert 27 < last["evaluations"] <= 30
+    assert max(row["step"] for row in rows if row["phase"] == "scores") <= 30
+
+
+class CountOps(Scorer):
+    """Likes operations of a name."""
+
+    free = True
+
+    def __init__(self, name: str):
+        super().__init__()
+        self.name = name
+
+    def key(self, arch: natpp.Architecture) -> natpp.Architecture:
+        return arch
+
+    def _score(self, archs: list[natpp.Architecture]) -> Scores:
+        return np.array([sum(self.name in op for op in arch.normal.ops) for arch in archs], dtype=float)
+
+
+def test_a_price_on_cost_makes_cheaper_choices() -> None:
+    inputs = CellSpace((3,)).draw(20, np.random.default_rng(1))
+
+    def mean_madds(price: float) -> float:
+        policy = natpp.search(scorer=CountOps("conv"), nodes=(3,), price={"madds": price}, steps=150)
+        return float(np.mean([natpp.optimize(arch, policy).cost_after.live_madds for arch in inputs]))
+
+    assert mean_madds(1000) < 0.5 * mean_madds(0)
+
+
+def test_nasbench201_from_images_and_a_run_as_scorer(tmp_path: Path) -> None:
+    search(space="nasbench201", out=tmp_path / "run")
+    with pytest.raises(NatppError, match="unknown data 'stripes'"):
+        make_scorer(str(tmp_path / "run"))  # its images were given as a value
+    policy = natpp.search("digits", space="nasbench201", out=tmp_path / "digits", **{**TINY, "nodes": (4,)})
+    scorer = make_scorer(str(tmp_path / "digits"))
+    state = torch.load(tmp_path / "digits" / "checkpoint.pt", weights_only=True)
+    known = {natpp.load(text): score for text, score in state["known"]}
+    drawn = nasbench201_space().draw(60, generator(0, Use.DRAW, 0))
+    some = [arch for arch in drawn if arch.essence() in known]
+    assert len(some) > 5
+    assert np.abs(scorer(some) - [known[arch.essence()] for arch in some]).max() < 0.6  # two images of 359
+    arch = drawn[0]
+    result = natpp.optimize(arch, policy, mode="best-of", scorer=tmp_path / "digits", samples=3)
+    assert result.cost_after.live_madds <= result.cost_before.live_madds
+    again = natpp.search(scorer=tmp_path / "digits", space="nasbench201", evaluations=20, steps=5)
+    assert again.ops == policy.ops
+
+
+def test_a_search_by_a_scorer_of_ones_own() -> None:
+    skips = CountOps("skip_connect")
+    policy = natpp.search(scorer=skips, nodes=(3,), steps=250)
+    inputs = CellSpace((3,)).draw(30, np.random.default_rng(5))
+    after = [natpp.optimize(arch, policy, budget="rule").after for arch in inputs]
+    assert skips(after).mean() > skips(inputs).mean() + 1.5
+
+
+def test_a_loss_that_is_no_number_stops_with_its_step_and_architecture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    straight = bits(search())
+    step = Weights.step
+
+    def broken(self: Weights, archs: Any, pixels: torch.Tensor, *rest: Any) -> torch.Tensor:
+        return step(self, archs, pixels * (float("nan") if self.steps == 7 else 1), *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Weights, "step", broken)
+        with pytest.raises(NatppError, match=r"the loss in step 7 is not a number, with the architecture \{"):
+            search(out=tmp_path)
+    assert bits(search(out=tmp_path, resume=True)) == straight
+
+
+def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Weights, "step", full)
+    with pytest.raises(NatppError, match="out of memory on cpu in step 0: lower --batch"):
+        search(out=tmp_path)
+
+
+def test_a_run_is_not_overwritten_nor_resumed_with_other_settings(tmp_path: Path) -> None:
+    search(out=tmp_path)
+    kept = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(SettingError, match="already holds a run"):
+        search(out=tmp_path)
+    with pytest.raises(SettingError, match="started with seed '0', not '1'"):
+        search(out=tmp_path, seed=1, resume=True)
+    with pytest.raises(SettingError, match="started with epochs '3', not '4'"):
+        search(out=tmp_path, epochs=4, resume=True)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == kept
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    straight = bits(search())
+    with pytest.raises(Crash):
+        search(out=tmp_path, watch=crash_at(9))
+    checkpoint = tmp_path / "checkpoint.pt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
+    assert bits(search(out=tmp_path, resume=True)) == straight
+    for name in ("checkpoint.pt", "previous.pt"):
+        (tmp_path / name).write_bytes(b"nonsense")
+    with pytest.raises(FormatError, match="is damaged, and so is the one before it"):
+        search(out=tmp_path, resume=True)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(FormatError, match="it is no JSON"):
+        search(out=tmp_path, resume=True)
+
+
+def test_resume_starts_a_run_that_is_not_there(tmp_path: Path) -> None:
+    assert bits(search(out=tmp_path / "new", resume=True)) == bits(search())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"preset": "bset"}, "Did you mean 'best'"),
+        ({"rule": "nut"}, "Did you mean 'nat'"),
+        ({"space": "cell"}, "Did you mean 'cells'"),
+        ({"budget": "strct"}, "Did you mean 'strict'"),
+        ({"nodes": (0,)}, "whole numbers from 1 up"),
+        ({"seed": -1}, "seed is -1"),
+        ({"evaluations": 1}, "evaluations is 1"),
+        ({"epochs": 0}, "from 1 up"),
+        ({"batch": 1}, "at least 2 images"),
+        ({"device": "gpu"}, "unknown device 'gpu'"),
+        ({"device": "cuda:x"}, "CUDA|expected cuda"),
+        ({"precision": "8"}, "unknown precision '8'"),
+        ({"price": {"latency": 1.0}}, "unknown cost 'latency'"),
+        ({"price": {"madds": -1.0}}, "from 0 up"),
+        ({"scorer": "supernetz"}, "Did you mean 'supernet'"),
+        ({"scorer": "nowhere.csv"}, "cannot read the table"),
+        ({"resume": True}, "without a folder"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(NatppError, match=words):
+        search(**settings)
+
+
+def test_wrong_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "cifar10.safetensors").write_bytes(b"half a file")
+    (tmp_path / "empty").mkdir()
+    for flags, words in (
+        (["--data", "digit"], "Did you mean 'digits'"),
+        (["--data", "cifar10"], "natpp data cifar10 --root DIR"),
+        (["--data", "cifar10", "--root", str(tmp_path / "empty")], "there is no cifar10"),
+        (["--data", "cifar10", "--root", str(tmp_path)], "damaged"),
+        (["--data", str(tmp_path / "empty")], "has no class folders"),
+        ([], "give data, or a scorer"),
+        (["--data", "digits", "--nodes", "x"], "nodes is 'x'"),
+        (["--data", "digits", "--price", "madds"], "madds=2,params=0.5"),
+    ):
+        assert main(["search", "--out", str(tmp_path / "run"), *flags]) == 2
+        said = capsys.readouterr().err
+        assert words in said
+        assert said.count("\n") == 1
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_supernet_for_another_space_is_refused(tmp_path: Path) -> None:
+    natpp.search("digits", out=tmp_path, **TINY)
+    scorer = make_scorer(str(tmp_path))
+    with pytest.raises(SettingError, match="no weights for"):
+        scorer([natpp.sample(5, seed=1)])
+    weights = tmp_path / "supernet.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    with pytest.raises(FormatError, match="damaged"):
+        make_scorer(str(tmp_path))
+    weights.unlink()
+    with pytest.raises(FormatError, match="has not ended"):
+        make_scorer(str(tmp_path))
+    with pytest.raises(FormatError, match="is no run"):
+        make_scorer(str(tmp_path.parent))
+
+
+def test_settings_survive_the_way_through_json() -> None:
+    ask = Ask(data="digits", arch=natpp.load("darts"), nodes=(3,), price={"madds": 1.0})
+    assert Ask.from_dict(json.loads(json.dumps(ask.to_dict()))) == ask
+
+
+def test_curves_for_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    search(out=tmp_path, tensorboard=True)
+    assert list(tmp_path.glob("events.out.tfevents.*"))
+
+
+def test_a_run_keeps_the_curves_in_step_with_the_checkpoint(tmp_path: Path) -> None:
+    run = Run(tmp_path, {"seed": 0})
+    run.log({"phase": "a", "step": 1})
+    run.save({})
+    run.log({"phase": "a", "step": 2})
+    again = Run(tmp_path, {"seed": 0}, resume=True)
+    assert again.load() == {"rows": 1}
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+def command(out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "natpp", "search", "--data", "digits", "--out", str(out), *SHORT.split(), *more]
+
+
+ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def test_kill_9_at_three_random_moments_and_resume(tmp_path: Path) -> None:
+    start = time.monotonic()
+    subprocess.run(command(tmp_path / "straight"), check=True, env=ALONE, capture_output=True)
+    seconds = time.monotonic() - start
+    expected = (tmp_path / "straight" / "policy.safetensors").read_bytes()
+    out = tmp_path / "killed"
+    moments = random.Random()  # truly random, different every time
+    for _ in range(3):
+        process = subprocess.Popen(command(out, "--resume"), env=ALONE, stderr=subprocess.PIPE)
+        time.sleep(moments.uniform(0.2, 0.9) * seconds)
+        process.kill()
+        process.communicate()
+    subprocess.run(command(out, "--resume"), check=True, env=ALONE, capture_output=True)
+    assert (out / "policy.safetensors").read_bytes() == expected
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_exits_as_signals_ask(number: int, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command(tmp_path / "run", "--epochs", "1000"), env=ALONE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    process.stderr.readline()  # the first step is done
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "--resume goes on" in said
+    assert (tmp_path / "run" / "checkpoint.pt").exists()
+
+
+def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
+    """One architecture each gives the gradients of two in one process."""
+    short = ["--epochs=1", "--architectures=2", "--batch=128", "--steps=3", "--precision=32"]
+    subprocess.run(command(tmp_path / "one", *short), check=True, env=ALONE, capture_output=True)
+    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29511"]
+    done = subprocess.run(
+        [*start, *command(tmp_path / "two", *short)[1:]], env=ALONE, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    one, two = (
+        torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["weights"]["supernet"]
+        for name in ("one", "two")
+    )
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor, two[name], rtol=1e-3, atol=2e-5)
+    assert (tmp_path / "two" / "policy.safetensors").exists()
+
+
+def test_fabric_knows_its_devices() -> None:
+    assert make_fabric("cpu").device.type == "cpu"
+    if not torch.cuda.is_available():
+        with pytest.raises(SettingError, match="no CUDA device"):
+            make_fabric("cuda")
