@@ -55,7 +55,7 @@ class Batches:
         mean, spread = shares.mean(axis=(0, 2)), shares.std(axis=(0, 2))
         self._mean = torch.tensor(mean, dtype=torch.float32, device=device).view(3, 1, 1)
         self._spread = torch.tensor(np.maximum(spread, 1e-3), dtype=torch.float32, device=device).view(3, 1, 1)
-        self.validation = self._normalized(torch.from_numpy(images.train[choose]).to(device))
+        self.validation = self.normalized(torch.from_numpy(images.train[choose]).to(device))
         self.validation_labels = torch.from_numpy(images.train_labels[choose]).to(device)
 
     def __len__(self) -> int:
@@ -69,12 +69,13 @@ class Batches:
     def take(self, indices: NDArray[np.int64], generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Some training images and their labels, augmented where a generator is given."""
         chosen = torch.from_numpy(indices).to(self._pixels.device)
-        images = self._normalized(self._pixels[chosen])
+        images = self.normalized(self._pixels[chosen])
         if generator is not None:
             images = augmented(images, self.augment, generator)
         return images, self._labels[chosen]
 
-    def _normalized(self, pixels: Tensor) -> Tensor:
+    def normalized(self, pixels: Tensor) -> Tensor:
+        """Bytes as numbers with mean 0 and standard deviation 1 over the training images, channel by channel."""
         return (pixels.float() / 255 - self._mean) / self._spread
 
 

@@ -16,15 +16,20 @@ import pytest
 import torch
 
 import natpp
+from natpp.arch.layout import setting
 from natpp.arch.space import CellSpace, nasbench201_space
+from natpp.baselines.random import random_rows
 from natpp.cli import main
+from natpp.data.batches import Batches
 from natpp.data.images import Images
+from natpp.data.sets import load_images
 from natpp.errors import FormatError, NatppError, SettingError
 from natpp.improve.checkpoint import Interrupted, Run
+from natpp.improve.inputs import Inputs
 from natpp.improve.learn import Weights
 from natpp.improve.predict import PredictConfig
 from natpp.improve.run import PRESETS, SearchConfig
-from natpp.improve.scorer import Scorer, Scores
+from natpp.improve.scorer import Scorer, Scores, Task
 from natpp.improve.seeds import Use, generator
 from natpp.nets.policy import Policy, load_policy
 from natpp.runs import Ask, make_fabric, make_scorer
@@ -429,3 +434,46 @@ def test_fabric_knows_its_devices() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(SettingError, match="no CUDA device"):
             make_fabric("cuda")
+
+
+@pytest.mark.slow
+def test_a_short_search_on_digits_beats_random_on_held_out_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both trained for real, on the images the search learned from, and judged on images it never saw."""
+    monkeypatch.undo()  # the real presets
+    digits = load_images("digits")
+    learn, held_out = digits.split(400, seed=1)
+    seen = Images("digits", 10, digits.train[learn], digits.train_labels[learn], digits.test, digits.test_labels)
+    policy = natpp.search(seen, epochs=20, evaluations=150, steps=200)
+    inputs = Inputs(CellSpace((4,)).draw(12, np.random.default_rng(9)), Task("nat++", setting("cifar")), policy.ops)
+    indices = list(range(len(inputs)))
+    with torch.no_grad():
+        transitions = policy(inputs.batch(indices))
+        choices = transitions.greedy()[None]
+    greedy = [row for *_, row in inputs.rows(indices, choices.numpy(), transitions.probabilities(choices))]
+    chance = [rows[0] for rows in random_rows(inputs, 1, np.random.default_rng(9))]
+
+    def trained(rows: list[np.ndarray]) -> float:
+        archs = [inputs.transformed(index, row) for index, row in enumerate(rows)]
+        return float(
+            np.mean([accuracy(arch, seen, digits.train[held_out], digits.train_labels[held_out]) for arch in archs])
+        )
+
+    assert trained(greedy) > trained(chance)
+
+
+def accuracy(arch: natpp.Architecture, seen: Images, pixels: np.ndarray, labels: np.ndarray) -> float:
+    """Per cent of these images that a small network of the architecture gets right after four epochs."""
+    batches = Batches(seen, validation=1)
+    torch.manual_seed(0)
+    network = natpp.build(arch, channels=8, cells=3)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, weight_decay=3e-4)
+    for epoch in range(4):
+        for some in np.array_split(batches.order(np.random.default_rng(epoch)), len(batches) // 64):
+            images, wanted = batches.take(some)
+            loss = torch.nn.functional.cross_entropy(network(images), wanted)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    with torch.no_grad():  # batch statistics, as in scoring
+        logits = network(batches.normalized(torch.from_numpy(pixels)))
+    return float((logits.argmax(dim=1).numpy() == labels).mean() * 100)

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 import natpp
+from natpp.arch.cost import counts
 from natpp.arch.graph import Architecture, Edge, Graph
+from natpp.arch.layout import setting
 from natpp.errors import NatppError
-from natpp.improve.scorer import LimitReached, Scorer, Scores
+from natpp.improve.scorer import LimitReached, Priced, Scorer, Scores
 from natpp.testing import check_scorer
 
 
@@ -54,3 +56,39 @@ def test_the_limit_holds_and_nothing_is_lost() -> None:
     assert len(scorer([*archs[:3], archs[0]])) == 4
     assert scorer.left == 0
     assert issubclass(LimitReached, NatppError)
+
+
+def test_scores_of_an_earlier_run_count_but_are_not_made_again() -> None:
+    archs = [natpp.sample(seed=seed) for seed in range(5)]
+    before = Edges()
+    before(archs[:3])
+    scorer = Edges(limit=4)
+    scorer.recall(before.known)
+    assert scorer.queries == 0
+    assert np.array_equal(scorer(archs[:4]), Edges()(archs[:4]))
+    assert (scorer.queries, scorer.asked) == (4, 1)
+    with pytest.raises(LimitReached):
+        scorer(archs)
+
+
+def test_scores_come_in_parts_that_can_be_kept() -> None:
+    scorer = Edges()
+    scorer.together = 2
+    told: list[int] = []
+    scorer.scored = lambda: told.append(scorer.queries)
+    scorer([natpp.sample(seed=seed) for seed in range(5)])
+    assert told == [2, 4, 5]
+
+
+def test_a_price_is_for_a_halving_of_cost() -> None:
+    where = setting("cifar", channels=16, cells=5)
+    archs = [natpp.load("darts"), natpp.load("natpp_darts")]
+    plain, priced = Edges(), Priced(Edges(), where, {"madds": 2.0, "params": 0.5}, limit=2)
+    found = [counts(arch, where) for arch in archs]
+    expected = [
+        score - 2 * np.log2(cost.live_madds) - 0.5 * np.log2(cost.live_params)
+        for score, cost in zip(plain(archs), found, strict=True)
+    ]
+    assert np.allclose(priced(archs), expected)
+    assert priced.left == 0
+    check_scorer(lambda limit=None: Priced(Edges(), where, {"madds": 1.0}, limit), archs)

@@ -113,8 +113,9 @@ def test_the_command_writes_a_better_architecture(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ((), "--policy"),
-        (("--policy", "nowhere"), "cannot read the policy"),
+        (("--policy", "digitz"), "Did you mean 'digits'?"),
+        (("--policy", "nowhere.safetensors"), "cannot read the policy"),
+        (("--policy", "FILE", "--mode", "best-of", "--scorer", "supernet"), "has to be trained first"),
         (("--policy", "FILE", "--mode", "gredy"), "Did you mean 'greedy'?"),
         (("--policy", "FILE", "--mode", "best-of"), "chooses by a scorer"),
         (("--policy", "FILE", "--budget", "strct"), "Did you mean 'strict'?"),

@@ -85,6 +85,18 @@ def test_every_edge_sees_its_own_operation(form: str, depth: int) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_every_edge_sees_where_it_is(form: str, depth: int) -> None:
+    """Also in a complete graph, where an adjacency of both directions would tell all edges the same."""
+    arch = natpp.load("|nor_conv_3x3~0|+|none~0|nor_conv_1x1~1|+|skip_connect~0|avg_pool_3x3~1|nor_conv_3x3~2|")
+    encoded = encode(arch)
+    free = [np.ones((len(encoded.ops), len(OPS)), dtype=bool)]
+    with torch.no_grad():
+        found = new_policy(form, depth=depth)(collate([encoded], free)).log_probs
+    assert all(not torch.allclose(found[i], found[j]) for i in range(6) for j in range(i))
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_masked_transitions_have_probability_zero(form: str) -> None:
     archs = [entry.arch for entry in ZOO.values()] + samples(20, nodes=5)
     batch = batch_of(archs)
