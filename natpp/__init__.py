@@ -5,11 +5,24 @@ Nothing here imports torch until something is built or measured.
 
 from natpp import arch as _arch  # fills the registries
 from natpp import zoo as _zoo
-from natpp.api import build, cost, draw, load, optimize, sample, search
+from natpp.api import build, cost, draw, load, optimize, sample, score, search, train
 from natpp.arch.cost import Cost
 from natpp.arch.graph import Architecture
 from natpp.errors import NatppError
 
-__all__ = ["Architecture", "Cost", "NatppError", "build", "cost", "draw", "load", "optimize", "sample", "search"]
+__all__ = [
+    "Architecture",
+    "Cost",
+    "NatppError",
+    "build",
+    "cost",
+    "draw",
+    "load",
+    "optimize",
+    "sample",
+    "score",
+    "search",
+    "train",
+]
 __version__ = "0.1.0"
 del _arch, _zoo

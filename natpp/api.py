@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from torch import nn
 
     from natpp.data.images import Images
+    from natpp.evaluate.outcome import Outcome
+    from natpp.evaluate.scratch import Recipe
     from natpp.improve.run import Watch
     from natpp.improve.scorer import Score, Scorer
     from natpp.improve.transform import Result
     from natpp.nets.network import Network
     from natpp.nets.policy import Policy
     from natpp.report.scene import Scene
+    from natpp.trainings import Trained
 
 
 def load(given: str | Path) -> Architecture:
@@ -138,20 +141,25 @@ def optimize(
     *,
     network: Setting | None = None,
     reward: str = "val_200",
+    data: str | Path | Images | None = None,
+    root: str | Path | None = None,
+    store: str | Path | None = None,
 ) -> Result:
     """A better architecture by a policy: what changed, what it costs before and after, how sure the policy was.
 
     `policy` is one that was learned, the name of one that ships, a policy's file or a run's folder; by default
-    the one that ships. `scorer` is what the mode best-of chooses by: a run's folder (its supernet), a table's file
-    (its column `reward`) or any function from architectures to scores. Under the strict budget neither living
+    the one that ships. `scorer` is what the mode best-of chooses by: `short` trainings on `data` (kept in the file
+    `store`), a run's folder (its supernet), a table's file (its column `reward`) or any function from architectures
+    to scores. Under the strict budget neither living
     parameters nor living multiply-adds rise in the network (by default CIFAR's, and NAS-Bench-201's for an
     architecture of one cell); `budget="rule"` leaves it to the rule.
     """
+    from natpp.data.images import Images
     from natpp.improve.scorer import Task
     from natpp.improve.transform import transform
     from natpp.nets.policy import Policy
     from natpp.policies import load_named
-    from natpp.runs import BUDGETS, make_scorer, run_policy
+    from natpp.runs import BUDGETS, make_scorer, run_policy, short_scorer
 
     if budget not in BUDGETS:
         raise SettingError(f"unknown budget {budget!r}. {did_you_mean(budget, BUDGETS)}")
@@ -162,8 +170,14 @@ def optimize(
     if not isinstance(policy, Policy):
         folder = policy is not None and os.path.isdir(policy)
         policy = Policy.load(run_policy(policy)) if folder else load_named(policy)  # type: ignore[arg-type]
-    score = make_scorer(str(scorer), reward=reward) if isinstance(scorer, str | Path) else scorer
-    return transform(given, policy, task, mode=mode, samples=samples, score=score, seed=seed)
+    if isinstance(scorer, str | Path):
+        place = None if root is None else str(root)
+        if str(scorer) == "short" and data is not None:
+            images = data if isinstance(data, Images) else str(data)
+            scorer = short_scorer(where.network, images, root=place, store=store, seed=seed)
+        else:
+            scorer = make_scorer(str(scorer), reward=reward, root=place)
+    return transform(given, policy, task, mode=mode, samples=samples, score=scorer, seed=seed)
 
 
 def search(
@@ -183,7 +197,10 @@ def search(
     extras: bool = False,
     budget: str = "strict",
     reward: str = "val_200",
+    minutes: float | None = None,
     price: Mapping[str, float] | None = None,
+    train_steps: int | None = None,
+    together: int | None = None,
     epochs: int | None = None,
     architectures: int | None = None,
     batch: int | None = None,
@@ -193,21 +210,24 @@ def search(
     cells: int | None = None,
     device: str = "auto",
     precision: str = "auto",
+    store: str | Path | None = None,
     resume: bool = False,
     tensorboard: bool = False,
     watch: Watch | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Policy:
     """A policy learned on images, or from a scorer.
 
     `data` is `digits`, `cifar10`, `cifar100`, `fashion-mnist` (with `root`, the folder `natpp data` put it into), a
-    folder of images (`size`: cropped and scaled to it), or `Images`. By default scores come from a supernet trained
-    here, on a network of so many `channels` and `cells`, for so many `epochs`, so many `architectures` a step with a
-    `batch` of images each; `scorer` may also be a run's folder, a table's file (its column `reward`) or any `Scorer`.
-    At most `evaluations` architectures are scored, the rest is predicted; the policy learns in so many `steps`.
-    Inputs are drawn from a `space`, cells of so many `nodes` (with `extras`, of operations beyond the paper's too) or
-    nasbench201; with `arch` the policy is learned for that one architecture. `price` is what a halving of living
-    `params` or `madds` is worth, in points of the score. Everything is kept in the folder `out`, and `resume` goes on
-    with what is there.
+    folder of images (`size`: cropped and scaled to it), or `Images`. By default scores come from `short` real
+    trainings, `train_steps` steps each, so many `together` on a GPU, kept in the file `store`; with the preset `paper`
+    from a `supernet` trained here, for so many `epochs`, so many `architectures` a step. Both train with a `batch` of
+    images in a network of so many `channels` and `cells`. `scorer` may also be a run's folder, a table's file (its
+    column `reward`) or any `Scorer`. At most `evaluations` architectures are scored, or as many as there are `minutes`
+    for; the rest is predicted. The policy learns in so many `steps`. Inputs are drawn from a `space`, cells of so many
+    `nodes` (with `extras`, of operations beyond the paper's too) or nasbench201; with `arch` the policy is learned for
+    that one architecture. `price` is what a halving of living `params` or `madds` is worth, in points of the score.
+    Everything is kept in the folder `out`, and `resume` goes on with what is there.
     """
     from natpp.data.images import Images
     from natpp.improve.scorer import Scorer
@@ -225,10 +245,13 @@ def search(
         rule=rule,
         budget=budget,
         preset=preset,
-        scorer=type(scorer).__name__ if isinstance(scorer, Scorer) else str(scorer or "supernet"),
+        scorer=type(scorer).__name__ if isinstance(scorer, Scorer) else None if scorer is None else str(scorer),
         reward=reward,
         evaluations=evaluations,
+        minutes=minutes,
         price=None if price is None else dict(price),
+        train_steps=train_steps,
+        together=together,
         epochs=epochs,
         architectures=architectures,
         batch=batch,
@@ -242,9 +265,128 @@ def search(
     )
     given = scorer if isinstance(scorer, Scorer) else None
     policy, _ = run_search(
-        ask, images=images, scorer=given, out=out, resume=resume, tensorboard=tensorboard, watch=watch
+        ask,
+        images=images,
+        scorer=given,
+        out=out,
+        store=store,
+        resume=resume,
+        tensorboard=tensorboard,
+        watch=watch,
+        say=say,
     )
     return policy
+
+
+def score(
+    architectures: Sequence[Architecture | str | Path],
+    data: str | Path | Images | None = None,
+    scorer: str | Path = "short",
+    store: str | Path | None = None,
+    seed: int = 0,
+    *,
+    root: str | Path | None = None,
+    size: int | None = None,
+    train_steps: int | None = None,
+    channels: int | None = None,
+    cells: int | None = None,
+    device: str = "auto",
+    say: Callable[[str], None] | None = None,
+) -> list[Outcome]:
+    """Scores of architectures: `.value`, `.accuracy`, `.loss`, `.seconds` and, where there is none, `.reason`.
+
+    By `short` real trainings on the data, or by a run's folder (its supernet). Scores go into the file `store` and are
+    not made again. Architectures of one cell stand in the network of NAS-Bench-201, pairs of cells in CIFAR's.
+    """
+    from natpp.data.images import Images
+    from natpp.evaluate.outcome import Outcome
+    from natpp.runs import make_fabric, make_scorer, short_scorer
+
+    archs = [_architecture(one) for one in architectures]
+    if str(scorer) != "short":
+        values = make_scorer(str(scorer), root=None if root is None else str(root), fabric=make_fabric(device))(archs)
+        return [Outcome(value=value, accuracy=value) for value in values.tolist()]
+    if data is None:
+        raise SettingError("short trainings need images: give data")
+    found: dict[int, Outcome] = {}
+    for network in ("cifar", "nasbench201"):
+        places = [i for i, arch in enumerate(archs) if (arch.reduce is None) == (network == "nasbench201")]
+        if places:
+            made = short_scorer(
+                network,
+                data if isinstance(data, Images) else str(data),
+                root=None if root is None else str(root),
+                size=size,
+                store=store,
+                seed=seed,
+                train_steps=train_steps,
+                channels=channels,
+                cells=cells,
+                device=device,
+                say=say,
+            )
+            found |= zip(places, made.outcomes([archs[place] for place in places]), strict=True)
+    return [found[place] for place in range(len(archs))]
+
+
+def train(
+    arch: Architecture | str | Path,
+    data: str | Path | Images,
+    recipe: str | Recipe = "quick",
+    out: str | Path | None = None,
+    seed: int = 0,
+    *,
+    root: str | Path | None = None,
+    size: int | None = None,
+    epochs: int | None = None,
+    batch: int | None = None,
+    learning_rate: float | None = None,
+    channels: int | None = None,
+    cells: int | None = None,
+    auxiliary: float | None = None,
+    ema: float | None = None,
+    validation: int | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    resume: bool = False,
+    tensorboard: bool = False,
+    watch: Watch | None = None,
+) -> Trained:
+    """A network of an architecture trained from scratch, with its accuracy on the test images, read once at the end.
+
+    `data` is as in `search`. The recipe is `cifar-600`, `random-600`, `imagenet-250`, `quick` or any `Recipe`; what
+    is given besides, from `epochs` to `validation`, takes the place of the recipe's own. So many `validation` images
+    of the training set are set aside to make choices by. Everything is kept in the folder `out`, and `resume` goes on
+    with what is there.
+    """
+    from natpp.data.images import Images
+    from natpp.trainings import run_training
+
+    changes = {
+        "epochs": epochs,
+        "batch": batch,
+        "learning_rate": learning_rate,
+        "channels": channels,
+        "cells": cells,
+        "auxiliary": auxiliary,
+        "ema": ema,
+        "validation": validation,
+    }
+    return run_training(
+        _architecture(arch),
+        data if isinstance(data, Images) else str(data),
+        recipe,
+        changes=changes,
+        root=None if root is None else str(root),
+        size=size,
+        seed=seed,
+        device=device,
+        precision=precision,
+        out=out,
+        resume=resume,
+        tensorboard=tensorboard,
+        watch=watch,
+    )
 
 
 def draw(arch: Architecture | str | Path, against: Architecture | str | Path | None = None) -> str:

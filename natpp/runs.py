@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from natpp.data.batches import Batches
 from natpp.data.images import Images
 from natpp.data.sets import load_images
 from natpp.errors import FormatError, SettingError, did_you_mean
+from natpp.evaluate.short import ShortConfig, ShortScorer, usual_schedule
 from natpp.evaluate.table import TableScorer, read_table
 from natpp.files import write_whole
 from natpp.improve.checkpoint import Run, catching_signals, read_config
@@ -36,8 +37,12 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 BUDGETS = ("strict", "rule")
+TRAINED = ("short", "supernet")  # scorers that are trained on images
 SAID = ("data", "space", "nodes", "extras", "rule", "budget", "preset", "scorer", "evaluations", "price", "seed")
 PRECISIONS = {"auto": "", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+
+
+Say = Callable[[str], None]  # what a person should know on the way
 
 
 @dataclass(frozen=True)
@@ -54,15 +59,18 @@ class Ask:
     rule: str = "nat++"
     budget: str = "strict"
     preset: str = "best"
-    scorer: str = "supernet"
+    scorer: str | None = None
     reward: str = "val_200"
     evaluations: int | None = None
+    minutes: float | None = None
     price: Mapping[str, float] | None = None
     epochs: int | None = None
     architectures: int | None = None
     batch: int | None = None
     learning_rate: float | None = None
     steps: int | None = None
+    train_steps: int | None = None
+    together: int | None = None
     channels: int | None = None
     cells: int | None = None
     seed: int = 0
@@ -78,6 +86,20 @@ class Ask:
             raise SettingError(f"seed is {self.seed}, expected a whole number from 0 to 2^63 - 1")
         if self.evaluations is not None and self.evaluations < 2:
             raise SettingError(f"evaluations is {self.evaluations}, expected a whole number from 2 up")
+        if self.minutes is not None and not 0 < self.minutes < float("inf"):
+            raise SettingError(f"minutes is {self.minutes}, expected a number above 0")
+        if self.minutes is not None and self.evaluations is not None:
+            raise SettingError("evaluations and minutes both say how many are scored: give one of them")
+
+    @property
+    def scores(self) -> str:
+        """Where scores come from: by default short trainings, and the supernet with the paper's preset."""
+        return self.scorer or ("supernet" if self.preset == "paper" else "short")
+
+    @property
+    def trained(self) -> str:
+        """The kind of network that is trained for scores."""
+        return "paper" if self.preset == "paper" and self.scores == "supernet" else self.scores
 
     @property
     def network(self) -> str:
@@ -106,6 +128,13 @@ class Ask:
             learn=replace(found.learn, **_given(self, ("steps",))),
         )
 
+    def short(self, images: Batches) -> ShortConfig:
+        """The schedule of short trainings: what is usual for such images, with what was asked for otherwise."""
+        given = _given(self, ("batch", "learning_rate", "together"))
+        if self.train_steps is not None:
+            given["steps"] = self.train_steps
+        return replace(usual_schedule(images), **given)
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         found = asdict(replace(self, arch=None))
@@ -127,39 +156,51 @@ def run_search(
     images: Images | None = None,
     scorer: Scorer | None = None,
     out: str | Path | None = None,
+    store: str | Path | None = None,
     resume: bool = False,
     tensorboard: bool = False,
     watch: Watch | None = None,
+    say: Say | None = None,
 ) -> tuple[Policy, Architecture | None]:
     """A policy by a search, and for one given architecture the best that was found.
 
-    `images` and `scorer` stand in for those that the words of `ask` name.
+    `images` and `scorer` stand in for those that the words of `ask` name. Scores of short trainings go into the file
+    `store`, by default one in the run's folder.
     """
     from natpp import __version__
 
     fabric = make_fabric(ask.device, ask.precision)
+    first = fabric.global_rank == 0
     space = ask.make_space()
+    batches, trained = None, None
+    if scorer is None and ask.scores not in TRAINED:
+        scorer = make_scorer(ask.scores, reward=ask.reward, limit=ask.evaluations, root=ask.root, fabric=fabric)
+    elif scorer is None:
+        batches = _batches(ask, images, fabric)
+        trained = usual_setting(ask.network, batches, ask.trained, ask.channels, ask.cells)
+    config = ask.config(free=scorer is not None and scorer.free and ask.evaluations is None)
+    short = ask.short(batches) if batches is not None and ask.scores == "short" else None
+    kept = {
+        **ask.to_dict(),
+        "scorer": ask.scores,
+        "trained": None if trained is None else asdict(trained),
+        "short": None if short is None else asdict(short),
+        "settings": asdict(config),
+        "versions": {"natpp": __version__, "torch": torch.__version__},
+    }
     with catching_signals() as stop:
-        scores: Scorer | SharedWeights
-        where: Setting | None = None
-        if scorer is not None or ask.scorer != "supernet":
-            scores = scorer or make_scorer(
-                ask.scorer, reward=ask.reward, limit=ask.evaluations, root=ask.root, fabric=fabric
-            )
-            config = ask.config(free=scores.free and ask.evaluations is None)
-        else:
-            batches = _batches(ask, images, fabric)
-            config = ask.config(free=False)
-            where = usual_setting(ask.network, batches, ask.channels, ask.cells, paper=ask.preset == "paper")
-            scores = SharedWeights(space, where, batches, config.weights, fabric, ask.seed)
-        kept = {
-            **ask.to_dict(),
-            "supernet": None if where is None else asdict(where),
-            "settings": asdict(config),
-            "versions": {"natpp": __version__, "torch": torch.__version__},
-        }
-        first = fabric.global_rank == 0
         run = Run(out if first else None, kept, resume=resume and first, tensorboard=tensorboard and first)
+        scores: Scorer | SharedWeights
+        if scorer is not None:
+            scores = scorer
+        else:
+            assert batches is not None
+            assert trained is not None
+            if short is None:
+                scores = SharedWeights(space, trained, batches, config.weights, fabric, ask.seed)
+            else:
+                file = store or run.file("scores.jsonl")
+                scores = ShortScorer(batches, trained, short, fabric, seed=ask.seed, store=file, say=say)
         search = Search(
             space,
             ask.task,
@@ -169,6 +210,7 @@ def run_search(
             seed=ask.seed,
             arch=ask.arch,
             evaluations=ask.evaluations,
+            minutes=ask.minutes,
             price=ask.price,
             run=run,
             stop=stop,
@@ -181,20 +223,8 @@ def run_search(
             scores.weights.supernet.save(folder / "supernet.safetensors")
         if search.chosen is not None:
             write_whole(folder / "architecture.json", to_json(search.chosen) + "\n")
-        said = (
-            "data",
-            "space",
-            "nodes",
-            "extras",
-            "rule",
-            "budget",
-            "preset",
-            "scorer",
-            "evaluations",
-            "price",
-            "seed",
-        )
-        policy.save(folder / "policy.safetensors", {name: kept[name] for name in said} | kept["versions"])
+        policy.save(folder / "policy.safetensors", {name: kept[name] for name in SAID} | kept["versions"])
+    leave(fabric)
     return policy, search.chosen
 
 
@@ -206,18 +236,42 @@ def make_scorer(
     root: str | None = None,
     fabric: Fabric | None = None,
 ) -> Scorer:
-    """The scorer that a word names: a run's folder (its supernet), or a table's file."""
-    if word == "supernet":
+    """The scorer at hand that a word names: a run's folder (its supernet), or a table's file."""
+    if word in TRAINED:
         raise SettingError(
-            "a supernet has to be trained first: natpp search --data … --out RUN, and then the scorer is RUN"
+            f"the scorer {word} needs images to train on: give data, or a run's folder or a table's file"
         )
     if os.path.isdir(word):
         return _run_scorer(word, root, limit, fabric or make_fabric())
     if os.path.exists(word) or Path(word).suffix:
         return TableScorer(read_table(word, [reward]), reward, limit)
     raise SettingError(
-        f"unknown scorer {word!r}. {did_you_mean(word, ['supernet'])} Or give a run's folder or a table's file."
+        f"unknown scorer {word!r}. {did_you_mean(word, TRAINED)} Or give a run's folder or a table's file."
     )
+
+
+def short_scorer(
+    network: str,
+    data: str | Images,
+    *,
+    root: str | None = None,
+    size: int | None = None,
+    store: str | Path | None = None,
+    seed: int = 0,
+    train_steps: int | None = None,
+    channels: int | None = None,
+    cells: int | None = None,
+    device: str = "auto",
+    say: Say | None = None,
+) -> ShortScorer:
+    """Short trainings as a scorer, for architectures of a network."""
+    ask = Ask(
+        data=data if isinstance(data, str) else data.name, root=root, size=size, train_steps=train_steps, seed=seed
+    )
+    fabric = make_fabric(device)
+    batches = _batches(ask, None if isinstance(data, str) else data, fabric)
+    where = usual_setting(network, batches, "short", channels, cells)
+    return ShortScorer(batches, where, ask.short(batches), fabric, seed=seed, store=store, say=say)
 
 
 def make_fabric(device: str = "auto", precision: str = "auto") -> Fabric:
@@ -247,6 +301,13 @@ def make_fabric(device: str = "auto", precision: str = "auto") -> Fabric:
     return fabric
 
 
+def leave(fabric: Fabric) -> None:
+    """End together: a process that goes before another still talks to it may take it down."""
+    if fabric.world_size > 1:
+        fabric.barrier()
+        torch.distributed.destroy_process_group()
+
+
 def _local(processes: int) -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", processes))
 
@@ -270,7 +331,7 @@ def last_row(folder: str | Path, phase: str) -> dict[str, Any] | None:
 def _batches(ask: Ask, images: Images | None, fabric: Fabric) -> Batches:
     if images is None:
         if ask.data is None:
-            raise SettingError("a supernet is trained on images: give data, or a scorer")
+            raise SettingError("networks are trained on images: give data, or a scorer at hand")
         images = load_images(ask.data, ask.root, ask.size)
     return Batches(images, fabric.device)
 
@@ -279,10 +340,10 @@ def _run_scorer(folder: str, root: str | None, limit: int | None, fabric: Fabric
     """The supernet of a run, on the validation images of that run."""
     kept = read_config(folder)
     ask = Ask.from_dict({name: kept.get(name) for name in Ask.__dataclass_fields__})
-    if kept.get("supernet") is None:
-        raise SettingError(f"the run {folder!r} has no supernet: its scores came from {ask.scorer}")
+    if ask.scores != "supernet" or kept.get("trained") is None:
+        raise SettingError(f"the run {folder!r} has no supernet: its scores came from {ask.scores}")
     batches = _batches(replace(ask, root=root or ask.root), None, fabric)
-    supernet = Supernet(ask.make_space(), Setting(**kept["supernet"]))
+    supernet = Supernet(ask.make_space(), Setting(**kept["trained"]))
     file = Path(folder) / "supernet.safetensors"
     if not file.is_file():
         raise FormatError(f"the run {folder!r} has no supernet yet: it has not ended. --resume goes on with it")

@@ -6,7 +6,6 @@ from pathlib import Path
 import natpp
 from natpp.cli import VERBS
 from natpp.registry import NETWORKS, OPS
-from natpp.report.text import architecture_text
 
 ROOT = Path(__file__).parent.parent
 
@@ -25,11 +24,17 @@ def test_every_verb_is_named() -> None:
 
 def test_what_make_demo_prints_is_what_the_readme_shows() -> None:
     text = (ROOT / "README.md").read_text()
-    shown = architecture_text(natpp.load("natpp_darts"), natpp.load("darts")).splitlines()
-    assert "\n".join(shown[:5]) in text
-    assert shown[-1] in text
-    for name in ("darts", "natpp_darts"):
-        assert f"{natpp.cost(name).madds:,}" in text
+    shown = str(natpp.optimize("darts")).splitlines()
+    assert "\n".join(shown[:3]) in text
+    assert "\n".join(shown[-3:]) in text
+
+
+def test_the_docs_name_every_flag_of_a_search() -> None:
+    text = (ROOT / "docs" / "search.md").read_text()
+    for flag in ("scorer", "evaluations", "minutes", "price", "arch", "nodes", "extras", "preset", "resume", "size"):
+        assert f"--{flag}" in text
+    for name in ("config.json", "metrics.jsonl", "checkpoint.pt", "policy.safetensors", "scores.jsonl"):
+        assert f"`{name}`" in text
 
 
 def test_the_docs_name_every_network_and_the_defaults() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from natpp import __version__
-from natpp.cli import architectures, searching
+from natpp.cli import architectures, searching, training
 from natpp.cli.flags import parse, summary
 from natpp.errors import NatppError, SettingError, did_you_mean
 
@@ -24,8 +24,10 @@ VERBS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
     "convert": (architectures.Convert, architectures.convert),
     "sample": (architectures.Sample, architectures.sample),
     "search": (searching.Search, searching.search),
+    "score": (searching.Score, searching.score),
     "optimize": (searching.Optimize, searching.optimize),
     "benchmark": (searching.Benchmark, searching.benchmark),
+    "train": (training.Train, training.train),
     "data": (searching.Data, searching.data),
 }
 

@@ -13,7 +13,7 @@ import tyro
 from natpp.arch.layout import Setting, setting
 from natpp.errors import SettingError, did_you_mean, shortened
 
-POSITIONAL = ("arch", "op", "which", "name")  # fields that are no flags
+POSITIONAL = ("arch", "archs", "op", "which", "name")  # fields that are no flags
 Arch = Annotated[
     str, tyro.conf.Positional, tyro.conf.arg(metavar="ARCH", help="a zoo name, a file, '-' or the text itself")
 ]
@@ -24,6 +24,13 @@ def _whole(words: list[str]) -> int:
         return int(words[0])
     except ValueError:
         raise ValueError(f"expected a whole number, not {shortened(words[0])}") from None
+
+
+def _number(words: list[str]) -> float:
+    try:
+        return float(words[0])
+    except ValueError:
+        raise ValueError(f"expected a number, not {shortened(words[0])}") from None
 
 
 Whole = Annotated[
@@ -43,6 +50,16 @@ WholeOrDefault = Annotated[
         metavar="N",
         instance_from_str=lambda words: None if words == ["auto"] else _whole(words),
         is_instance=lambda value: value is None or isinstance(value, int),
+        str_from_instance=lambda value: ["auto" if value is None else str(value)],
+    ),
+]
+NumberOrDefault = Annotated[
+    float | None,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="X",
+        instance_from_str=lambda words: None if words == ["auto"] else _number(words),
+        is_instance=lambda value: value is None or isinstance(value, int | float),
         str_from_instance=lambda value: ["auto" if value is None else str(value)],
     ),
 ]

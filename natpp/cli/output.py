@@ -87,6 +87,11 @@ def _figures(figures: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
 
 
+def say(message: str) -> None:
+    """A line on standard error that a person should see."""
+    print(f"natpp: {message}", file=sys.stderr, flush=True)
+
+
 def is_first_process() -> bool:
     """Whether this process speaks for all that `torchrun` started."""
     return os.environ.get("RANK", "0") == "0"

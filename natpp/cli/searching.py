@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from natpp import api
 from natpp.arch.formats import to_dict, to_json
-from natpp.cli.flags import Arch, NetworkFlags, Switch, Whole, WholeOrDefault, Word
-from natpp.cli.output import is_first_process, new_table, print_json, print_table, shown_progress
+from natpp.cli.flags import Arch, NetworkFlags, NumberOrDefault, Switch, Whole, WholeOrDefault, Word
+from natpp.cli.output import is_first_process, new_table, print_json, print_table, say, shown_progress
 from natpp.errors import SettingError, did_you_mean, shortened
 from natpp.files import write_whole
 from natpp.policies import DEFAULT
@@ -36,10 +36,16 @@ class Optimize(NetworkFlags):
     """greedy: the likeliest transitions; sample: once for every edge; best-of: the best of several by a scorer"""
     samples: Whole = 10
     """how many best-of draws"""
-    scorer: Annotated[Word, tyro.conf.arg(metavar="RUN|TABLE")] = None
-    """what best-of chooses by: a run's folder (its supernet), or a table of trained networks"""
+    scorer: Annotated[Word, tyro.conf.arg(metavar="short|RUN|TABLE")] = None
+    """what best-of chooses by: short trainings on data, a run's folder (its supernet), a table of trained networks"""
     reward: str = "val_200"
     """column of the table that is the score"""
+    data: Annotated[Word, tyro.conf.arg(metavar="DATA")] = None
+    """images for the scorer short: digits, cifar10, cifar100, fashion-mnist or a folder"""
+    root: Annotated[Word, tyro.conf.arg(metavar="DIR")] = None
+    """folder that natpp data put the data into"""
+    store: Annotated[Word, tyro.conf.arg(metavar="FILE")] = None
+    """file that short trainings' scores are kept in and taken from"""
     seed: Whole = 0
     """seed of the draws"""
     budget: str = "strict"
@@ -65,6 +71,9 @@ def optimize(flags: Optimize) -> None:
         flags.budget,
         network=replace(flags, network=network).setting(),
         reward=flags.reward,
+        data=flags.data,
+        root=flags.root,
+        store=flags.store,
     )
     if flags.out is not None:
         write_whole(flags.out, to_json(found.after) + "\n")
@@ -126,27 +135,36 @@ class Search:
     budget: str = "strict"
     """strict: living parameters and MAdds do not rise; rule: what the rule allows"""
     preset: str = "best"
-    """best: weights, then scores, then the policy; paper: weights and policy in turn, as published"""
-    scorer: Annotated[str, tyro.conf.arg(metavar="supernet|RUN|TABLE")] = "supernet"
-    """supernet (trained in this run), a run's folder (its supernet), or a table of trained networks"""
+    """best: few scores, the rest predicted, then the policy; paper: supernet and policy in turn, as published"""
+    scorer: Annotated[Word, tyro.conf.arg(metavar="short|supernet|RUN|TABLE")] = None
+    """short (real trainings; what best uses), supernet (trained in this run; what paper uses), a run's folder (its
+    supernet), or a table of trained networks"""
     reward: str = "val_200"
     """column of the table that is the score"""
     evaluations: WholeOrDefault = None
-    """most architectures to score, the rest being predicted; auto: 300 with a supernet, no limit with a table"""
+    """most architectures to score, the rest being predicted; auto: 200 where they are trained, no limit with a table"""
+    minutes: NumberOrDefault = None
+    """time there is: as many are scored as fit"""
+    store: Annotated[Word, tyro.conf.arg(metavar="FILE")] = None
+    """file that short trainings' scores are kept in and taken from; by default RUN/scores.jsonl"""
     price: Annotated[Word, tyro.conf.arg(metavar="madds=X,params=Y")] = None
     """points of accuracy that a halving of living multiply-adds or parameters is worth"""
+    train_steps: WholeOrDefault = None
+    """gradient steps of a short training"""
+    together: WholeOrDefault = None
+    """short trainings side by side on a GPU"""
     epochs: WholeOrDefault = None
     """epochs of the supernet (paper: of both)"""
     architectures: WholeOrDefault = None
     """architectures a step of the supernet, over all processes"""
     batch: WholeOrDefault = None
-    """images of each"""
+    """images a step, of each"""
     steps: WholeOrDefault = None
     """gradient steps of the policy (paper: follows from epochs)"""
     channels: WholeOrDefault = None
-    """channels of the supernet's first cells"""
+    """channels of the first cells of the networks that are trained"""
     cells: WholeOrDefault = None
-    """cells of the supernet (nasbench201: a stage)"""
+    """their cells (nasbench201: a stage)"""
     seed: Whole = 0
     """seed of everything random"""
     device: str = "auto"
@@ -181,7 +199,10 @@ def search(flags: Search) -> None:
             extras=flags.extras,
             budget=flags.budget,
             reward=flags.reward,
+            minutes=flags.minutes,
             price=None if flags.price is None else _prices(flags.price),
+            train_steps=flags.train_steps,
+            together=flags.together,
             epochs=flags.epochs,
             architectures=flags.architectures,
             batch=flags.batch,
@@ -190,9 +211,11 @@ def search(flags: Search) -> None:
             cells=flags.cells,
             device=flags.device,
             precision=flags.precision,
+            store=flags.store,
             resume=flags.resume,
             tensorboard=flags.tensorboard,
             watch=watch,
+            say=say,
         )
     if not is_first_process():
         return
@@ -207,6 +230,65 @@ def search(flags: Search) -> None:
         inputs = "the input" if choices["inputs"] == 1 else f"{choices['inputs']} inputs"
         print(f"score of {inputs}: {choices['before']:.2f}, of what became of them: {choices['after']:.2f}")
     print(f"policy: {file}")
+
+
+@dataclass(frozen=True)
+class Score:
+    """Score architectures by short real trainings, or by a run's supernet: higher is better."""
+
+    archs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ARCH")]
+    """zoo names, files or texts"""
+    data: Annotated[Word, tyro.conf.arg(metavar="DATA")] = None
+    """digits, cifar10, cifar100, fashion-mnist or a folder of images"""
+    root: Annotated[Word, tyro.conf.arg(metavar="DIR")] = None
+    """folder that natpp data put the data into"""
+    size: WholeOrDefault = None
+    """pixels a side that a folder's images are cropped and scaled to"""
+    scorer: Annotated[str, tyro.conf.arg(metavar="short|RUN")] = "short"
+    """short: real trainings; a run's folder: its supernet"""
+    store: Annotated[Word, tyro.conf.arg(metavar="FILE")] = None
+    """file that scores are kept in and taken from"""
+    train_steps: WholeOrDefault = None
+    """gradient steps of a training"""
+    channels: WholeOrDefault = None
+    """channels of the first cells of the networks that are trained"""
+    cells: WholeOrDefault = None
+    """their cells (nasbench201: a stage)"""
+    seed: Whole = 0
+    """seed of first weights and batches"""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
+    json: Switch = False
+    """print JSON"""
+
+
+def score(flags: Score) -> None:
+    if not flags.archs:
+        raise SettingError("name at least one architecture: natpp score darts enas --data digits")
+    found = api.score(
+        flags.archs,
+        flags.data,
+        flags.scorer,
+        flags.store,
+        flags.seed,
+        root=flags.root,
+        size=flags.size,
+        train_steps=flags.train_steps,
+        channels=flags.channels,
+        cells=flags.cells,
+        device=flags.device,
+        say=say,
+    )
+    if not is_first_process():
+        return
+    if flags.json:
+        print_json([{"arch": arch, **asdict(one)} for arch, one in zip(flags.archs, found, strict=True)])
+        return
+    table = new_table("architecture", "score", "accuracy", "loss", "seconds", "")
+    for arch, one in zip(flags.archs, found, strict=True):
+        numbers = ("–" if value is None else f"{value:.3f}" for value in (one.value, one.accuracy, one.loss))
+        table.add_row(arch if len(arch) < 40 else arch[:37] + "…", *numbers, f"{one.seconds:.1f}", one.reason or "")
+    print_table(table)
 
 
 def _numbers(name: str, text: str) -> list[int]:

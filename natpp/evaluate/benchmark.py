@@ -77,12 +77,7 @@ def benchmark(config: BenchmarkConfig) -> dict[str, Any]:
     """Runs the methods; figures as JSON data, means and standard deviations over seeds."""
     table = read_table(config.table, sorted({config.reward, config.score}))
     where = setting("nasbench201")
-    order = sorted(range(len(table)), key=lambda row: _place(table.archs[row]))
-    if config.holdout >= len(table):
-        raise SettingError(f"holdout is {config.holdout}, but the table has {len(table)} architectures")
-    drawn = np.random.default_rng(config.split_seed).permutation(len(table))
-    archs = [table.archs[order[number]] for number in drawn.tolist()]
-    held_out, training = archs[: config.holdout], archs[config.holdout :]
+    held_out, training = held_out_split(table, config.holdout, config.split_seed)
     tasks = {
         rule: Task(rule, where, config.strict)
         for rule in {config.rule, *(_rule(name, config) for name in config.methods)}
@@ -96,13 +91,23 @@ def benchmark(config: BenchmarkConfig) -> dict[str, Any]:
             if config.evaluations is None or METHODS[name](PRESETS[config.preset]()).asks:
                 runs[name].append(_run(name, config, table, train[rule], test[rule], seed))
     reward_oracle, score_oracle = _oracles(config, table, test[config.rule])
-    inputs = _mean_score(table, config.score, held_out)
+    inputs = mean_score(table, config.score, held_out)
     return {
         "inputs": inputs,
         "oracle_by_reward": reward_oracle,
         "oracle_by_score": score_oracle,
         "methods": {name: _summary(found, inputs, reward_oracle) for name, found in runs.items()},
     }
+
+
+def held_out_split(table: Table, count: int, seed: int) -> tuple[list[Architecture], list[Architecture]]:
+    """Inputs to judge by, and those to learn from, drawn from the product order of all architectures."""
+    if count >= len(table):
+        raise SettingError(f"holdout is {count}, but the table has {len(table)} architectures")
+    order = sorted(range(len(table)), key=lambda row: _place(table.archs[row]))
+    drawn = np.random.default_rng(seed).permutation(len(table))
+    archs = [table.archs[order[number]] for number in drawn.tolist()]
+    return archs[:count], archs[count:]
 
 
 def _run(name: str, config: BenchmarkConfig, table: Table, train: Inputs, test: Inputs, seed: int) -> dict[str, Any]:
@@ -120,7 +125,7 @@ def _run(name: str, config: BenchmarkConfig, table: Table, train: Inputs, test: 
     several = method.candidates(test, CANDIDATES, generator)
     after = _architectures(test, rows)
     found = {
-        "one_shot": _mean_score(table, config.score, after),
+        "one_shot": mean_score(table, config.score, after),
         "best_of_10": None,
         "queries": scorer.queries,
         "seconds": seconds,
@@ -128,7 +133,7 @@ def _run(name: str, config: BenchmarkConfig, table: Table, train: Inputs, test: 
     }
     if several is not None:
         best = picked(test, several, score)
-        found["best_of_10"] = _mean_score(table, config.score, _architectures(test, best))
+        found["best_of_10"] = mean_score(table, config.score, _architectures(test, best))
         found["queries"] = scorer.queries
     return found
 
@@ -146,7 +151,8 @@ def _architectures(inputs: Inputs, rows: Sequence[Row]) -> list[Architecture]:
     return [inputs.transformed(index, row) for index, row in enumerate(rows)]
 
 
-def _mean_score(table: Table, column: str, archs: Sequence[Architecture]) -> float:
+def mean_score(table: Table, column: str, archs: Sequence[Architecture]) -> float:
+    """The mean of a column over architectures."""
     return float(table.column(column)[[table.row(arch) for arch in archs]].mean())
 
 

@@ -23,7 +23,7 @@ from natpp.errors import NatppError, SettingError, did_you_mean
 from natpp.improve.inputs import Inputs
 from natpp.improve.scorer import Score
 from natpp.nets.policy import Policy, PolicyConfig, Transitions
-from natpp.nets.supernet import Supernet
+from natpp.nets.supernet import Drawn, Supernet
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -152,7 +152,7 @@ class Weights:
         """
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.learning_rate * 0.5 * (1 + float(np.cos(np.pi * done)))
-        logits = self.module(images, archs)
+        logits = self.module(images, Drawn(archs))
         losses = functional.cross_entropy(logits.movedim(2, 1), labels, reduction="none").mean(dim=0)
         for arch, loss in zip(archs, losses.tolist(), strict=True):
             if not np.isfinite(loss):

@@ -22,7 +22,7 @@ from natpp.errors import SettingError, did_you_mean
 from natpp.improve.checkpoint import Interrupted, Run, Stop
 from natpp.improve.inputs import Inputs
 from natpp.improve.learn import LearnConfig, Learner, WeightsConfig, best, paper
-from natpp.improve.predict import PredictConfig, predicted
+from natpp.improve.predict import PredictConfig, Prediction, predicted
 from natpp.improve.scorer import Priced, Score, Scorer, Task
 from natpp.improve.seeds import Use, generator, number, torch_generator
 from natpp.improve.shared import SharedWeights
@@ -31,8 +31,10 @@ from natpp.nets.policy import Policy
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-EVALUATIONS = 300  # architectures scored where scores are dear and nobody says how many
+EVALUATIONS = 200  # architectures scored where scores are dear and nobody says how many
 STEPS_A_ROW = 50  # of learning, between two rows of the curves
+FIRST_SCORES = 32  # that tell how fast scores are
+SECONDS_TO_LEARN = 40  # kept, at least, for prediction and policy
 SECONDS_A_CHECKPOINT = 10  # at least, between two checkpoints of scores or of policy steps
 
 Watch = Callable[[str, int, int, dict[str, float]], None]  # phase, steps done, of how many, figures
@@ -95,6 +97,7 @@ class Search:
         seed: int = 0,
         arch: Architecture | None = None,
         evaluations: int | None = None,
+        minutes: float | None = None,
         price: Mapping[str, float] | None = None,
         run: Run | None = None,
         stop: Stop | None = None,
@@ -107,12 +110,13 @@ class Search:
             steps = config.weights.epochs * self.shared.policy_steps_an_epoch
             config = replace(config, learn=replace(config.learn, steps=steps))
         self.task, self.config, self.fabric, self.seed = task, config, fabric, seed
-        self.evaluations, self.price = evaluations, dict(price or {})
+        self.evaluations, self.minutes, self.price = evaluations, minutes, dict(price or {})
         self.run, self.stop, self.watch = run or Run(None, {}), stop or Stop(), watch
         pool = [arch] if arch is not None else space.draw(config.pool, generator(seed, Use.DRAW, 0))
         self.inputs = Inputs(pool, task, space.ops)
         self.learner = Learner(space.ops, config.learn, number(seed, Use.START, 1))
         self.known: dict[Architecture, float] = {}  # scores, kept for a resumed run
+        self.prediction: Prediction | None = None  # where scores are dear
         self.chosen: Architecture | None = None  # for one given input: the best by real scores
         self.finished = False
         self.started = time.perf_counter()
@@ -155,15 +159,19 @@ class Search:
     def _policy_by_scores(self) -> None:
         """Score, predict where scores are dear, learn; then score some of the final choices."""
         scorer = self._limited()
+        if self.minutes is not None and self.evaluations is None:
+            self.evaluations = self._planned(scorer)
+            self._save()
+            scorer = self._limited()
         scorer.recall(self.known)
         scorer.scored = lambda: self._scored(scorer)
         score: Score = scorer
         if scorer.limit is not None:
             final = min(self.config.final, scorer.limit // 10)
             scorer.limit -= final
-            prediction = predicted(self.inputs, scorer, self.config.predict, generator(self.seed, Use.SCORE))
+            self.prediction = predicted(self.inputs, scorer, self.config.predict, generator(self.seed, Use.SCORE))
             scorer.limit += final
-            score = prediction.careful
+            score = self.prediction.careful
         while self.learner.steps < self.config.learn.steps:
             self._policy_step(score, STEPS_A_ROW)
         if scorer.limit is not None:
@@ -217,6 +225,20 @@ class Search:
             }
         )
 
+    def _planned(self, scorer: Scorer) -> int:
+        """How many scores there is time for, by the speed of the first ones; the last quarter is for learning."""
+        assert self.minutes is not None
+        order = generator(self.seed, Use.SCORE).permutation(len(self.inputs)).tolist()  # as the prediction takes them
+        first = [self.inputs.archs[index] for index in order[:FIRST_SCORES]]
+        scorer.limit = None
+        start = time.perf_counter()
+        scorer(first)
+        now = time.perf_counter()
+        self.known = scorer.known
+        each = (now - start) / len(self.known)
+        left = 60 * self.minutes - (now - self.started)
+        return len(self.known) + max(int((left - max(15 * self.minutes, SECONDS_TO_LEARN)) / each), 0)
+
     def _limited(self) -> Scorer:
         """The scorer, with the limit and the price of this search."""
         scorer = self.scorer if self.shared is None else self.shared.scorer()
@@ -244,6 +266,7 @@ class Search:
                 "weights": None if self.shared is None else self.shared.state(),
                 "learner": self.learner.state(),
                 "known": [(to_json(arch), score) for arch, score in self.known.items()],
+                "evaluations": self.evaluations,
                 "chosen": None if self.chosen is None else to_json(self.chosen),
                 "finished": self.finished,
             }
@@ -254,6 +277,7 @@ class Search:
             self.shared.restore(state["weights"])
         self.learner.restore(state["learner"])
         self.known = {from_json(text): score for text, score in state["known"]}
+        self.evaluations = state["evaluations"]
         self.chosen = None if state["chosen"] is None else from_json(state["chosen"])
         self.finished = state["finished"]
 

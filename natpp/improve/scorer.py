@@ -63,6 +63,10 @@ class Scorer(ABC):
         """What counts as the same architecture: by default what it computes."""
         return arch.essence()
 
+    def arranged(self, archs: list[Architecture]) -> list[Architecture]:
+        """The order in which architectures are scored, `together` of them at a time."""
+        return archs
+
     def __call__(self, archs: Sequence[Architecture]) -> Scores:
         """One score for each architecture."""
         keys = [self.key(arch) for arch in archs]
@@ -73,7 +77,7 @@ class Scorer(ABC):
                 f"{len(new)} more"
             )
         self._known.update({key: self._earlier[key] for key in new if key in self._earlier})
-        unknown = [key for key in new if key not in self._known]
+        unknown = self.arranged([key for key in new if key not in self._known])
         for start in range(0, len(unknown), self.together):
             some = unknown[start : start + self.together]
             scores = self._score([new[key] for key in some])
@@ -110,6 +114,9 @@ class Priced(Scorer):
 
     def key(self, arch: Architecture) -> Architecture:
         return self.scorer.key(arch)
+
+    def arranged(self, archs: list[Architecture]) -> list[Architecture]:
+        return self.scorer.arranged(archs)
 
     def _score(self, archs: list[Architecture]) -> Scores:
         scores = self.scorer(archs)

@@ -21,6 +21,7 @@ class Use(IntEnum):
     SCORE = 4  # what is scored for the prediction
     LEARN = 5  # inputs and samples of a policy step
     FINAL = 6  # final choices
+    DROP = 7  # paths of a network under training
 
 
 def generator(seed: int, use: Use, *numbers: int) -> np.random.Generator:

@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 
 IMAGES_AT_ONCE = 256  # when scoring
 SMALL_IMAGE = 24  # pixels a side
+SMALL = {"cifar": (8, 3), "nasbench201": (8, 1)}  # channels and cells, for small images
+USUAL = {
+    ("cifar", "short"): (16, 5),
+    ("cifar", "supernet"): (16, 8),
+    ("cifar", "paper"): (20, 8),
+    ("nasbench201", "short"): (16, 2),
+    ("nasbench201", "supernet"): (16, 2),
+    ("nasbench201", "paper"): (16, 5),
+}
 
 
 class ImageSource(Protocol):
@@ -39,17 +48,13 @@ class ImageSource(Protocol):
 
 
 def usual_setting(
-    network: str, images: ImageSource, channels: int | None = None, cells: int | None = None, *, paper: bool = False
+    network: str, images: ImageSource, trained: str, channels: int | None = None, cells: int | None = None
 ) -> Setting:
-    """The network that shared weights stand in, where nobody says: the paper's size, or less, for images of CIFAR's.
+    """The network that is trained in a search, where nobody says: `trained` is short, supernet or paper.
 
-    The `best` one is shallower, since depth is what misleads a short training; small images get a small one.
+    It is shallower than the paper's, since depth is what misleads a short training; small images get a small one.
     """
-    small = images.size < SMALL_IMAGE
-    if network == "nasbench201":
-        usual = (8, 1) if small else (16, 5 if paper else 2)
-    else:
-        usual = (8, 3) if small else (20, 8) if paper else (16, 8)
+    usual = SMALL[network] if images.size < SMALL_IMAGE else USUAL[network, trained]
     return setting(
         network, channels=channels or usual[0], cells=cells or usual[1], classes=images.classes, size=images.size
     )

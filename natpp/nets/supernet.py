@@ -36,6 +36,13 @@ from natpp.registry import OPS
 Term = tuple[Tensor, list[int]]  # a value for some architectures of a step, and their numbers
 
 
+class Drawn:
+    """Architectures as one argument: wrappers of modules look into lists and dataclasses, and leave this alone."""
+
+    def __init__(self, archs: Sequence[Architecture]):
+        self.archs = list(archs)
+
+
 class Supernet(nn.Module):
     """Images to logits for any architectures of a space, in a network of this setting."""
 
@@ -49,11 +56,12 @@ class Supernet(nn.Module):
         )
         self.head = Shared(layout.head)
 
-    def forward(self, images: Tensor, archs: Sequence[Architecture]) -> Tensor:
+    def forward(self, images: Tensor, archs: Sequence[Architecture] | Drawn) -> Tensor:
         """Logits (images, architectures, classes).
 
         Images are (images, 3, height, width), the same for all, or (images, architectures, 3, height, width).
         """
+        archs = archs.archs if isinstance(archs, Drawn) else archs
         if images.dim() == 4:
             images = images[:, None]
         if images.shape[1] not in (1, len(archs)):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from tests.search.test_learn import OPS5, RULE, SMALL, STRICT, number
 
 from natpp import baselines  # noqa: F401 (registers the methods)
 from natpp.improve.inputs import Inputs
@@ -11,6 +10,7 @@ from natpp.improve.method import picked
 from natpp.nets.policy import PolicyConfig
 from natpp.registry import METHODS
 from natpp.testing import check_method
+from tests.improve.test_learn import OPS5, RULE, SMALL, STRICT, number
 
 QUICK = LearnConfig(steps=60, inputs=16, learning_rate=5e-3, policy=PolicyConfig(width=16))
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from natpp.data.batches import Augment, Batches, augmented
+from natpp.data.batches import Augment, Batches, augmented, cut_out
 from natpp.data.images import Images
 from natpp.data.sets import load_images
 from natpp.errors import SettingError
@@ -59,3 +59,36 @@ def test_generators_decide_everything() -> None:
     assert torch.equal(once, again)
     assert not torch.equal(once, other)
     assert not batches.augment.flip  # a mirrored digit is no digit
+
+
+def test_a_square_is_cut_out_around_a_pixel() -> None:
+    image = torch.ones(3, 2, 5, 6)
+    found = cut_out(image, 4, torch.tensor([2, 0, 4]), torch.tensor([2, 5, 3]))  # rows, columns
+    expected = image.clone()
+    expected[0, :, 0:4, 0:4] = 0
+    expected[1, :, 0:2, 3:6] = 0
+    expected[2, :, 2:5, 1:5] = 0
+    assert torch.equal(found, expected)
+    odd = cut_out(image[:1], 3, torch.tensor([2]), torch.tensor([2]))
+    assert torch.equal(odd[0, 0] == 0, torch.nn.functional.pad(torch.ones(3, 3), (1, 2, 1, 1)) == 1)
+
+
+def test_cutting_out_comes_after_the_other_draws() -> None:
+    image = torch.rand(50, 3, 8, 8) + 1
+    plain, cut = (
+        augmented(image, Augment(shift=1, flip=True, cutout=side), torch.Generator().manual_seed(4)) for side in (0, 4)
+    )
+    changed = (plain != cut).all(dim=1)
+    assert torch.equal(torch.where(changed[:, None], torch.zeros(()), plain), cut)
+    assert changed.sum(dim=(1, 2)).max() == 4 * 4
+
+
+def test_no_validation_part_and_the_test_images_in_batches() -> None:
+    digits = load_images("digits")
+    batches = Batches(digits, validation=0)
+    assert (len(batches), len(batches.validation), len(batches.validation_labels)) == (1437, 0, 0)
+    parts = list(batches.test_batches(100))
+    assert [len(labels) for _, labels in parts] == [100, 100, 100, 60]
+    assert torch.equal(torch.cat([labels for _, labels in parts]), torch.from_numpy(digits.test_labels))
+    pixels = torch.cat([images for images, _ in parts])
+    assert torch.equal(pixels, batches.normalized(torch.from_numpy(digits.test)))

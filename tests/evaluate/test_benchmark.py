@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.search.test_learn import SMALL, number
 
 import natpp
 from natpp.arch.formats import to_nasbench201
@@ -16,6 +15,7 @@ from natpp.evaluate.benchmark import BenchmarkConfig, benchmark
 from natpp.evaluate.table import Table, TableScorer, read_table
 from natpp.improve.learn import PRESETS, LearnConfig
 from natpp.testing import check_scorer
+from tests.improve.test_learn import SMALL, number
 
 
 @pytest.fixture

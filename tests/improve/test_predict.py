@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from tests.search.test_learn import OPS5, RULE, SMALL, STRICT, number
 
 import natpp
 from natpp.api import samples
@@ -12,6 +11,7 @@ from natpp.improve.inputs import Inputs
 from natpp.improve.predict import PredictConfig, Prediction, ascended, predicted, walk_features
 from natpp.improve.scorer import Scorer, Scores, Task
 from natpp.registry import ZOO
+from tests.improve.test_learn import OPS5, RULE, SMALL, STRICT, number
 
 QUICK = PredictConfig(members=4, width=32, steps=200)
 

@@ -35,6 +35,7 @@ from natpp.nets.policy import Policy, load_policy
 from natpp.runs import Ask, make_fabric, make_scorer
 
 TINY: dict[str, Any] = {
+    "scorer": "supernet",
     "nodes": (2, 3),
     "epochs": 3,
     "architectures": 4,
@@ -44,7 +45,7 @@ TINY: dict[str, Any] = {
     "evaluations": 24,
     "steps": 12,
 }
-SHORT = "--nodes=2,3 --epochs=3 --architectures=4 --batch=64 --channels=2 --cells=1 --evaluations=12 --steps=30"
+SHORT = "--nodes=2,3 --train-steps=2 --batch=64 --channels=2 --cells=1 --evaluations=12 --steps=30"
 
 
 def images(count: int = 64) -> Images:
@@ -100,12 +101,26 @@ def test_the_same_seed_gives_the_same_policy() -> None:
     assert bits(search()) == bits(search()) != bits(search(seed=1))
 
 
-@pytest.mark.parametrize("preset", ["best", "paper"])
-def test_a_crash_at_any_moment_and_resume_give_the_same_policy(preset: str, tmp_path: Path) -> None:
-    settings = {"preset": preset, "steps": None} if preset == "paper" else {"preset": preset}
+WAYS: dict[str, dict[str, Any]] = {
+    "supernet": {},
+    "short": {"scorer": "short", "train_steps": 2, "together": 5},
+    "paper": {"preset": "paper", "steps": None},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_crash_at_any_moment_and_resume_give_the_same_policy(way: str, tmp_path: Path) -> None:
+    settings = WAYS[way]
     phases: list[str] = []
     straight = bits(search(**settings, out=tmp_path / "straight", watch=lambda phase, *_: phases.append(phase)))
-    assert set(phases) == {"weights", "policy"} | ({"scores"} if preset == "best" else set())
+    assert (
+        set(phases)
+        == {
+            "supernet": {"weights", "scores", "policy"},
+            "short": {"scores", "policy"},
+            "paper": {"weights", "policy"},
+        }[way]
+    )
     first = {phase: phases.index(phase) + 1 for phase in set(phases)}
     moments = {*first.values(), *(moment + 1 for moment in first.values()), len(phases) // 2, len(phases)}
     curves = (tmp_path / "straight" / "metrics.jsonl").read_text().splitlines()
@@ -115,7 +130,8 @@ def test_a_crash_at_any_moment_and_resume_give_the_same_policy(preset: str, tmp_
             search(**settings, out=out, watch=crash_at(moment))
         assert bits(search(**settings, out=out, resume=True)) == straight
         again = (out / "metrics.jsonl").read_text().splitlines()
-        assert [_untimed(row) for row in again] == [_untimed(row) for row in curves]
+        if way != "short":  # scores that are in the store already come at once
+            assert [_untimed(row) for row in again] == [_untimed(row) for row in curves]
 
 
 def _untimed(row: str) -> dict[str, Any]:
@@ -308,6 +324,9 @@ def test_resume_starts_a_run_that_is_not_there(tmp_path: Path) -> None:
         ({"price": {"latency": 1.0}}, "unknown cost 'latency'"),
         ({"price": {"madds": -1.0}}, "from 0 up"),
         ({"scorer": "supernetz"}, "Did you mean 'supernet'"),
+        ({"minutes": 1.0}, "give one of them"),
+        ({"minutes": -1.0, "evaluations": None}, "minutes is -1.0"),
+        ({"scorer": "short", "train_steps": -1}, "from 1 up"),
         ({"scorer": "nowhere.csv"}, "cannot read the table"),
         ({"resume": True}, "without a folder"),
     ],
@@ -326,7 +345,7 @@ def test_wrong_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["--data", "cifar10", "--root", str(tmp_path / "empty")], "there is no cifar10"),
         (["--data", "cifar10", "--root", str(tmp_path)], "damaged"),
         (["--data", str(tmp_path / "empty")], "has no class folders"),
-        ([], "give data, or a scorer"),
+        ([], "give data, or a scorer at hand"),
         (["--data", "digits", "--nodes", "x"], "nodes is 'x'"),
         (["--data", "digits", "--price", "madds"], "madds=2,params=0.5"),
     ):
@@ -400,7 +419,7 @@ def test_kill_9_at_three_random_moments_and_resume(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_exits_as_signals_ask(number: int, tmp_path: Path) -> None:
     process = subprocess.Popen(
-        command(tmp_path / "run", "--epochs", "1000"), env=ALONE, stderr=subprocess.PIPE, text=True
+        command(tmp_path / "run", "--scorer=supernet", "--epochs=1000"), env=ALONE, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     process.stderr.readline()  # the first step is done
@@ -411,9 +430,18 @@ def test_the_command_exits_as_signals_ask(number: int, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "checkpoint.pt").exists()
 
 
+def test_a_search_ends_in_the_time_there_is(tmp_path: Path) -> None:
+    start = time.monotonic()
+    natpp.search(images(), minutes=0.02, nodes=(2,), channels=2, cells=1, train_steps=1, batch=8, steps=5, out=tmp_path)
+    assert time.monotonic() - start < 30
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert sum(row["phase"] == "scores" for row in rows) > 0
+    assert len((tmp_path / "scores.jsonl").read_text().splitlines()) >= 10  # the first ones at least
+
+
 def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
     """One architecture each gives the gradients of two in one process."""
-    short = ["--epochs=1", "--architectures=2", "--batch=128", "--steps=3", "--precision=32"]
+    short = ["--scorer=supernet", "--epochs=1", "--architectures=2", "--batch=128", "--steps=3", "--precision=32"]
     subprocess.run(command(tmp_path / "one", *short), check=True, env=ALONE, capture_output=True)
     start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29511"]
     done = subprocess.run(
@@ -443,7 +471,7 @@ def test_a_short_search_on_digits_beats_random_on_held_out_images(monkeypatch: p
     digits = load_images("digits")
     learn, held_out = digits.split(400, seed=1)
     seen = Images("digits", 10, digits.train[learn], digits.train_labels[learn], digits.test, digits.test_labels)
-    policy = natpp.search(seen, epochs=20, evaluations=150, steps=200)
+    policy = natpp.search(seen, evaluations=120, steps=300)
     inputs = Inputs(CellSpace((4,)).draw(12, np.random.default_rng(9)), Task("nat++", setting("cifar")), policy.ops)
     indices = list(range(len(inputs)))
     with torch.no_grad():

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.search.test_learn import OPS5, SMALL, STRICT, number
 
 import natpp
 from natpp.api import samples
@@ -22,6 +21,7 @@ from natpp.improve.learn import LearnConfig, learn
 from natpp.improve.scorer import Task
 from natpp.nets.policy import Policy, PolicyConfig
 from natpp.registry import OPS, ZOO
+from tests.improve.test_learn import OPS5, SMALL, STRICT, number
 from tests.strategies import random_architecture
 
 
@@ -115,7 +115,7 @@ def test_the_command_writes_a_better_architecture(
     [
         (("--policy", "digitz"), "Did you mean 'digits'?"),
         (("--policy", "nowhere.safetensors"), "cannot read the policy"),
-        (("--policy", "FILE", "--mode", "best-of", "--scorer", "supernet"), "has to be trained first"),
+        (("--policy", "FILE", "--mode", "best-of", "--scorer", "supernet"), "needs images to train on"),
         (("--policy", "FILE", "--mode", "gredy"), "Did you mean 'greedy'?"),
         (("--policy", "FILE", "--mode", "best-of"), "chooses by a scorer"),
         (("--policy", "FILE", "--budget", "strct"), "Did you mean 'strict'?"),

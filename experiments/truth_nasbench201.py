@@ -1,0 +1,302 @@
+"""From CIFAR-10 images to a policy on NAS-Bench-201, without a look at its table; then the table says how good it is.
+
+    python experiments/truth_nasbench201.py search --root DIR --runs FOLDER [--seeds 0,1,2]
+    python experiments/truth_nasbench201.py judge --table FILE --runs FOLDER
+
+The first wants a GPU (DIR as `natpp data cifar10` made it) and keeps scores, policy and seconds of every seed in
+FOLDER; what is there is not done again. The second runs anywhere and writes `results/truth_nasbench201.json`.
+With `--smoke` both do the same on digits with a handful of trainings, in seconds on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import platform
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import natpp
+from natpp.arch.cost import counts
+from natpp.arch.formats import NASBENCH201_OPS, from_dict, to_dict
+from natpp.arch.graph import Architecture
+from natpp.arch.layout import setting
+from natpp.arch.space import GraphSpace, nasbench201_space
+from natpp.baselines.constant import Constant
+from natpp.baselines.nat import PolicyMethod
+from natpp.baselines.random import Random
+from natpp.data.batches import Batches
+from natpp.data.sets import load_images
+from natpp.evaluate.benchmark import held_out_split, mean_score
+from natpp.evaluate.short import ShortScorer, usual_schedule
+from natpp.evaluate.table import Table, read_table
+from natpp.files import write_whole
+from natpp.improve.inputs import Inputs
+from natpp.improve.learn import best
+from natpp.improve.method import Method
+from natpp.improve.predict import PredictConfig, Prediction
+from natpp.improve.run import Search, SearchConfig
+from natpp.improve.scorer import Scorer, Scores, Task
+from natpp.improve.shared import usual_setting
+from natpp.nets.policy import Policy
+from natpp.runs import make_fabric
+
+RESULTS = Path(__file__).parent / "results" / "truth_nasbench201.json"
+RANDOM, CHOSEN, ROUNDS = 128, 96, 3
+WHERE = setting("nasbench201")
+TASK = Task("nat++", WHERE, strict=False)
+ORDER = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")  # of the split's product
+FIGURES = (
+    "seconds",
+    "evaluations",
+    "direct_spearman",
+    "direct_spearman_val_12",
+    "spearman",
+    "within_equal_madds",
+    "within_equal_ops",
+    "share_of_oracle",
+)
+
+
+def config(*, smoke: bool) -> SearchConfig:
+    """128 architectures at random, then three rounds of 32 by the prediction; the policy learns on the prediction."""
+    share = RANDOM / (RANDOM + CHOSEN)
+    learn = replace(best(), steps=20 if smoke else 1500)
+    return SearchConfig(pool=200 if smoke else 4000, final=0, learn=learn, predict=PredictConfig(share, ROUNDS))
+
+
+def search(seed: int, arguments: argparse.Namespace) -> None:
+    """One seed: from images on the device to a policy file; the table is not looked at."""
+    fabric = make_fabric()
+    images = Batches(load_images("digits" if arguments.smoke else "cifar10", arguments.root), fabric.device)
+    inputs = Training()
+    if fabric.device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    clock = Clock()
+    where = usual_setting("nasbench201", images, "short")
+    schedule = replace(usual_schedule(images), steps=4) if arguments.smoke else usual_schedule(images)
+    store = arguments.runs / f"seed_{seed}.jsonl"
+    scorer = ShortScorer(images, where, schedule, fabric, seed=seed, store=store, say=print)
+    settings = config(smoke=arguments.smoke)
+    evaluations = 12 if arguments.smoke else RANDOM + CHOSEN
+    found = Search(inputs, TASK, scorer, settings, fabric, seed=seed, evaluations=evaluations, watch=clock)
+    found().save(arguments.runs / f"seed_{seed}.safetensors")
+    seconds = clock.stop()
+    said = {
+        "seed": seed,
+        "seconds": seconds,
+        "phases": dict(clock.spent),
+        "evaluations": len(found.known),
+        "at_random": round(evaluations * RANDOM / (RANDOM + CHOSEN)),
+        "images_per_second": len(found.known) * schedule.steps * schedule.batch / clock.spent["scores"],
+        "peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if fabric.device.type == "cuda" else None,
+        "scores": [[to_dict(arch), value] for arch, value in found.known.items()],
+        "settings": {"search": asdict(settings), "schedule": asdict(schedule), "network": asdict(where)},
+        "machine": machine(),
+    }
+    write_whole(arguments.runs / f"seed_{seed}.json", json.dumps(said) + "\n")
+    print(f"seed {seed}: {seconds:.1f} s, {said['phases']}")
+
+
+def judge(run: Path, table: Table) -> dict[str, Any]:
+    """What the table says of a seed's policy and of the scores it was learned from."""
+    said = json.loads(run.read_text())
+    seed = said["seed"]
+    known = [(from_dict(arch), value) for arch, value in said.pop("scores")]
+    policy = Policy.load(run.with_suffix(".safetensors"))
+    settings = PredictConfig(**said["settings"]["search"]["predict"])
+    prediction = Prediction([arch for arch, _ in known], np.array([value for _, value in known]), settings, seed)
+    held_out, training = held_out_split(table, 2000, 0)
+    test = Inputs(held_out, TASK, policy.ops)
+    method = PolicyMethod("nat++", best(), policy)
+    answers = method.one_shot(test, prediction.careful, np.random.default_rng(seed))
+    return said | {
+        **direct(table, known[: said["at_random"]]),
+        **agreement(table, prediction.expected),
+        "share_of_oracle": share(table, test, answers),
+        "rivals": rivals(table, Inputs(training[:2000], TASK, policy.ops), test, prediction.careful, seed),
+    }
+
+
+class Training(GraphSpace):
+    """The space without the 2,000 architectures that are held out: those are never inputs of learning."""
+
+    def __init__(self) -> None:
+        whole = nasbench201_space()
+        super().__init__(whole.arch, whole.options)
+
+    def draw(self, count: int, generator: np.random.Generator, *, fair: bool = False) -> list[Architecture]:
+        products = list(itertools.product([NASBENCH201_OPS[name] for name in ORDER], repeat=6))
+        left = np.random.default_rng(0).permutation(len(products))[2000:]
+        drawn = generator.permutation(left)[:count].tolist()
+        free = [number for number, edge in enumerate(self.arch.normal.edges) if not edge.fixed]
+        found = []
+        for number in drawn:
+            ops = list(self.arch.normal.ops)
+            for edge, op in zip(free, products[number], strict=True):
+                ops[edge] = op
+            found.append(self.arch.with_ops({"normal": ops}))
+        return found
+
+
+class Clock:
+    """Seconds of every phase, told by the search as it goes."""
+
+    def __init__(self) -> None:
+        self.start = self.last = time.perf_counter()
+        self.spent: dict[str, float] = defaultdict(float)
+
+    def __call__(self, phase: str, *_: object) -> None:
+        now = time.perf_counter()
+        self.spent[phase] += now - self.last
+        self.last = now
+
+    def stop(self) -> float:
+        return time.perf_counter() - self.start
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float:
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(one, other).statistic)
+
+
+def direct(table: Table, scored: Sequence[tuple[Architecture, float]]) -> dict[str, float]:
+    """Scores of architectures drawn at random against the table's test accuracy."""
+    first: dict[Architecture, int] = {}
+    for row, arch in enumerate(table.archs):
+        first.setdefault(arch.essence(), row)
+    rows = [first[arch] for arch, _ in scored]
+    truth = table.column("test_200")[rows]
+    return {
+        "direct_spearman": spearman([value for _, value in scored], truth),
+        "direct_spearman_val_12": spearman(table.column("val_12")[rows], truth),
+    }
+
+
+def agreement(table: Table, score: Callable[[Sequence[Architecture]], Scores]) -> dict[str, float]:
+    """A score of every architecture with a living path against its test accuracy, over all and within groups."""
+    rows = [row for row, arch in enumerate(table.archs) if arch.normal.liveness().output]
+    archs = [table.archs[row] for row in rows]
+    truth, values = table.column("test_200")[rows], score(archs)
+    madds = [counts(arch, WHERE).live_madds for arch in archs]
+    kinds = [tuple(sorted(Counter(op for node in arch.normal.living()[0] for op, _ in node).items())) for arch in archs]
+    return {
+        "spearman": spearman(values, truth),
+        "within_equal_madds": within(madds, values, truth),
+        "within_equal_ops": within(kinds, values, truth),
+    }
+
+
+def within(groups: Sequence[Any], values: Scores, truth: Scores) -> float:
+    """Mean rank correlation within groups of at least 30, weighted by size; one without order counts 0."""
+    members: dict[Any, list[int]] = defaultdict(list)
+    for index, group in enumerate(groups):
+        members[group].append(index)
+    large = [some for some in members.values() if len(some) >= 30]
+    found = [spearman(values[some], truth[some]) if np.ptp(values[some]) > 0 else 0.0 for some in large]
+    return float(np.average(found, weights=[len(some) for some in large]))
+
+
+def share(table: Table, inputs: Inputs, rows: Sequence[Any]) -> float:
+    """How much of what the oracle by `val_200` gains (87.29 to 91.79) the answers gain."""
+    after = [inputs.transformed(index, row) for index, row in enumerate(rows)]
+    return (mean_score(table, "test_200", after) - 87.29) / (91.79 - 87.29)
+
+
+def rivals(
+    table: Table, train: Inputs, test: Inputs, score: Callable[[Sequence[Architecture]], Scores], seed: int
+) -> dict[str, Any]:
+    """Other methods on the same predictions, and living multiply-adds as the score."""
+    empty = dict.fromkeys(
+        ("seconds", "evaluations", "direct_spearman", "spearman", "within_equal_madds", "within_equal_ops")
+    )
+    found: dict[str, Any] = {}
+    methods: dict[str, Method] = {"constant": Constant(), "random-best-of-10": Random(10)}
+    for name, method in methods.items():
+        generator = np.random.default_rng(seed)
+        method.fit(train, score, generator)
+        found[name] = empty | {"share_of_oracle": share(table, test, method.one_shot(test, score, generator))}
+    shares = [share(table, test, best_reachable(test, Madds(tie))) for tie in range(20)]
+    found["live MAdds"] = empty | agreement(table, Madds(None)) | {"share_of_oracle": float(np.mean(shares))}
+    return found
+
+
+class Madds(Scorer):
+    """Living multiply-adds; equal ones in random order."""
+
+    free = True
+
+    def __init__(self, tie: int | None):
+        super().__init__()
+        self.noise = None if tie is None else np.random.default_rng(tie)
+
+    def key(self, arch: Architecture) -> Architecture:
+        return arch
+
+    def _score(self, archs: list[Architecture]) -> Scores:
+        found = np.array([counts(arch, WHERE).live_madds for arch in archs], dtype=float)
+        return found if self.noise is None else found + self.noise.random(len(found))
+
+
+def best_reachable(inputs: Inputs, score: Scorer) -> list[Any]:
+    """For every input the reachable architecture with the highest score."""
+    rows = []
+    for index, mask in enumerate(inputs.masks):
+        options = (np.flatnonzero(allowed).tolist() for allowed in mask)
+        reachable = [np.array(ops, dtype=np.int64) for ops in itertools.product(*options)]
+        values = inputs.scores([index] * len(reachable), reachable, score)
+        rows.append(reachable[int(values.argmax())])
+    return rows
+
+
+def machine() -> dict[str, Any]:
+    """What it ran on."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "natpp": natpp.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "processor": platform.machine(),
+        "gpu": gpu,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("search", "judge"))
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the seeds' files")
+    parser.add_argument("--root", help="folder that natpp data cifar10 made")
+    parser.add_argument("--table", help="the table of NAS-Bench-201")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--smoke", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.what == "search":
+        arguments.runs.mkdir(parents=True, exist_ok=True)
+        for seed in map(int, arguments.seeds.split(",")):
+            if not (arguments.runs / f"seed_{seed}.json").exists():
+                search(seed, arguments)
+        return
+    table = read_table(arguments.table, ["val_12", "val_200", "test_200"])
+    runs = [judge(run, table) for run in sorted(arguments.runs.glob("seed_*.json"))]
+    figures = {}
+    for name in FIGURES:
+        values = [run[name] for run in runs]
+        figures[name] = {"mean": float(np.mean(values)), "sd": float(np.std(values, ddof=1)) if values[1:] else 0.0}
+    write_whole(arguments.out, json.dumps(figures | {"runs": runs}, indent=1) + "\n")
+    for name, value in figures.items():
+        print(f"{name:<24} {value['mean']:.3f} ± {value['sd']:.3f}")
+
+
+if __name__ == "__main__":
+    main()

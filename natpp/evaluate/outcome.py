@@ -1,0 +1,23 @@
+"""What the training of an architecture came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a short training came to."""
+
+    value: float | None
+    """the score: minus the validation loss; None where there is none"""
+    accuracy: float | None = None
+    """per cent of the validation images"""
+    loss: float | None = None
+    """mean over the validation images"""
+    seconds: float = 0.0
+    """its share of the time of its group"""
+    reason: str | None = None
+    """why there is no score"""
+    curve: tuple[float, ...] = field(default=(), repr=False)
+    """training loss along the way"""

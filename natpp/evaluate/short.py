@@ -1,0 +1,376 @@
+"""Short trainings side by side: small real networks, each trained from its own start, scored on validation images.
+
+On a GPU the networks of a group are branches of one captured CUDA graph: a step of all of them is one launch. They
+are fed by the same batches, which are fetched and augmented inside the graph. On a CPU the same code runs without one.
+What a network scores follows from it, the seed and the settings, not from its neighbours: to the bit on a CPU, and on
+a GPU as far as bf16 and the order of atomic additions allow.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from natpp.arch.cost import counts
+from natpp.arch.formats import to_json
+from natpp.arch.graph import Architecture
+from natpp.arch.layout import Setting
+from natpp.data.batches import Augment, Batches, moved
+from natpp.errors import SettingError
+from natpp.evaluate.outcome import Outcome
+from natpp.evaluate.store import Store
+from natpp.improve.scorer import Scorer, Scores
+from natpp.improve.seeds import Use, generator, torch_generator
+from natpp.improve.shared import SMALL_IMAGE
+from natpp.nets.network import build_network
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+CURVE = 20  # points of a curve
+LARGEST_LOSS = 1e6
+Build = Callable[[], nn.Module]  # makes a network with fresh weights: images (batch, 3, height, width) to logits
+
+
+@dataclass(frozen=True)
+class ShortConfig:
+    """One short schedule for all."""
+
+    batch: int = 128
+    """images a step, the same for all networks of a group"""
+    steps: int = 800
+    """gradient steps"""
+    learning_rate: float = 0.03
+    """of SGD with Nesterov momentum 0.9, falling to zero along a cosine"""
+    weight_decay: float = 5e-4
+    """of SGD"""
+    augment: bool = False
+    """move and mirror the images: in so short a training it only hides what larger networks can do"""
+    together: int = 32
+    """networks side by side on a GPU"""
+    validation_batch: int = 500
+    """validation images at a time; their statistics are those of the batch"""
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.together) < 1:
+            raise SettingError("steps and together are whole numbers from 1 up")
+        if min(self.batch, self.validation_batch) < 2:
+            raise SettingError("batch and validation_batch are at least 2, since batch norms need statistics")
+        if not self.learning_rate > 0 or not self.weight_decay >= 0:
+            raise SettingError("the learning rate is above 0, the weight decay from 0 up")
+
+
+def usual_schedule(images: Batches) -> ShortConfig:
+    """The schedule for images of CIFAR's size, and a much shorter one for small images."""
+    if images.size < SMALL_IMAGE:
+        return ShortConfig(batch=64, steps=40, learning_rate=0.1, augment=True, together=8)
+    return ShortConfig()
+
+
+class ShortScorer(Scorer):
+    """Minus the validation loss after a short training; what fails counts as a guess.
+
+    Architectures are trained in the form of what they compute, so that all that compute the same score the same.
+    """
+
+    def __init__(
+        self,
+        images: Batches,
+        where: Setting,
+        config: ShortConfig,
+        fabric: Fabric,
+        *,
+        seed: int = 0,
+        store: str | Path | None = None,
+        limit: int | None = None,
+        say: Callable[[str], None] | None = None,
+    ):
+        super().__init__(limit)
+        self.images, self.where, self.config, self.fabric, self.seed = images, where, config, fabric, seed
+        self.say = say or (lambda _: None)
+        self.together = config.together * fabric.world_size
+        self.store = None
+        if store is not None:
+            schedule = asdict(config)
+            del schedule["together"]  # what is trained beside it changes nothing
+            settings = {"schedule": schedule, "network": asdict(where), "seed": seed}
+            self.store = Store(store, settings, images.fingerprint, self.say)
+        self._outcomes: dict[Architecture, Outcome] = {}
+
+    def arranged(self, archs: list[Architecture]) -> list[Architecture]:
+        """Those of like cost side by side, so that none waits long."""
+        return sorted(archs, key=lambda arch: counts(arch, self.where).live_madds)
+
+    def outcomes(self, archs: Sequence[Architecture]) -> list[Outcome]:
+        """What the trainings of architectures came to."""
+        self(archs)
+        return [self._outcomes[self.key(arch)] for arch in archs]
+
+    def _score(self, archs: list[Architecture]) -> Scores:
+        keys = [self.key(arch) for arch in archs]
+        if self.store is not None:
+            self.store.refresh()
+            self._outcomes |= {key: found for key in keys if (found := self.store.get(key)) is not None}
+        for key, outcome in self._trained([key for key in keys if key not in self._outcomes]).items():
+            self._outcomes[key] = outcome
+            if self.store is not None and self.fabric.global_rank == 0:
+                self.store.add(key, outcome)
+        guess = -math.log(self.images.classes)
+        values = (self._outcomes[key].value for key in keys)
+        return np.array([guess if value is None else max(value, -LARGEST_LOSS) for value in values])
+
+    def _trained(self, keys: list[Architecture]) -> dict[Architecture, Outcome]:
+        """Processes share the architectures."""
+        ranks, rank = self.fabric.world_size, self.fabric.global_rank
+        mine = keys[rank::ranks]
+        found: list[Outcome] = []
+        if mine:
+            found = train_together(
+                [functools.partial(build_network, key, self.where) for key in mine],
+                [_start(key, self.seed) for key in mine],
+                self.images,
+                self.config,
+                self.fabric.device,
+                seed=self.seed,
+                say=self.say,
+            )
+        if ranks == 1:
+            return dict(zip(keys, found, strict=True))
+        every: list[list[Outcome]] = [[] for _ in range(ranks)]
+        torch.distributed.all_gather_object(every, found)
+        return {key: every[number % ranks][number // ranks] for number, key in enumerate(keys)}
+
+
+def _start(key: Architecture, seed: int) -> int:
+    """The seed of the first weights: of the architecture's own, whoever is trained beside it."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {to_json(key)}".encode()).digest()[:4], "big")
+
+
+def train_together(
+    builds: Sequence[Build],
+    seeds: Sequence[int],
+    images: Batches,
+    config: ShortConfig,
+    device: torch.device,
+    *,
+    seed: int = 0,
+    say: Callable[[str], None] | None = None,
+) -> list[Outcome]:
+    """Outcomes of networks that fit side by side; too many for the memory are halved until they fit.
+
+    `seeds` are of the first weights, `seed` is of the batches.
+    """
+    start = time.perf_counter()
+    try:
+        outcomes = _trained(builds, seeds, images, config, device, seed)
+    except torch.OutOfMemoryError:
+        _give_back(device)
+        if len(builds) == 1:
+            return [
+                Outcome(None, seconds=time.perf_counter() - start, reason=f"does not fit into the memory of {device}")
+            ]
+        if say is not None:
+            say(f"{len(builds)} networks side by side do not fit into the memory of {device}: half of them at a time")
+        half = -(-len(builds) // 2)
+        return [
+            outcome
+            for part in (slice(half), slice(half, None))
+            for outcome in train_together(builds[part], seeds[part], images, config, device, seed=seed, say=say)
+        ]
+    share = (time.perf_counter() - start) / len(builds)
+    return [
+        Outcome(None, seconds=share, reason="diverged: its loss is not a number", curve=curve)
+        if not math.isfinite(loss)
+        else Outcome(-loss, accuracy, loss, share, None, curve)
+        for loss, accuracy, curve in outcomes
+    ]
+
+
+@torch.enable_grad()  # also where somebody scores without gradients
+def _trained(
+    builds: Sequence[Build], seeds: Sequence[int], images: Batches, config: ShortConfig, device: torch.device, seed: int
+) -> list[tuple[float, float, tuple[float, ...]]]:
+    """Loss, accuracy and curve of each network."""
+    branches = [Branch(build, first, config, device) for build, first in zip(builds, seeds, strict=True)]
+    feed = Feed(images, config, device, seed)
+    if device.type == "cuda":
+        _train_captured(branches, feed, config)
+    else:
+        for branch in branches:
+            for step in range(config.steps):
+                feed.load(torch.tensor([step]))
+                branch.step(feed)
+    return [(*branch.judged(images, config), branch.curve()) for branch in branches]
+
+
+class Feed:
+    """The batches of a schedule: what every step sees is drawn beforehand, and made on the device."""
+
+    def __init__(self, images: Batches, config: ShortConfig, device: torch.device, seed: int):
+        batch = min(config.batch, len(images))
+        epochs = -(-config.steps * batch // len(images))
+        order = np.concatenate([images.order(generator(seed, Use.ORDER, 2, epoch)) for epoch in range(epochs)])
+        self.order = torch.from_numpy(order[: config.steps * batch].reshape(config.steps, batch)).to(device)
+        self.augment = images.augment if config.augment else Augment(shift=0, flip=False)
+        draws = torch_generator(seed, Use.AUGMENT, 2)
+        reach = 2 * self.augment.shift + 1
+        self.shifts = torch.randint(0, reach, (config.steps, 2, batch), generator=draws).to(device)
+        self.mirrored = (torch.rand(config.steps, batch, generator=draws) < 0.5).to(device)
+        rates = [0.5 * config.learning_rate * (1 + math.cos(math.pi * i / config.steps)) for i in range(config.steps)]
+        self.rates = torch.tensor(rates, device=device)
+        self.source = images
+        self.half = device.type == "cuda"
+        self.at = torch.zeros(1, dtype=torch.int64, device=device)
+        self.images: Tensor
+        self.labels: Tensor
+        self.rate: Tensor
+
+    def load(self, step: Tensor) -> None:
+        """Make the batch of a step, a tensor of one number, so that a graph can replay it for any."""
+        self.at = step
+        chosen = self.order.index_select(0, step)[0]
+        images, labels = self.source.pick(chosen)
+        down, right = self.shifts.index_select(0, step)[0]
+        images = moved(images, self.augment, down, right, self.mirrored.index_select(0, step)[0])
+        if self.half:
+            images = images.to(torch.bfloat16).contiguous(memory_format=torch.channels_last)
+        self.images, self.labels, self.rate = images, labels, self.rates.index_select(0, step)
+
+
+class Branch:
+    """One network in training: its weights are one flat vector, so a step of the optimizer is a few launches.
+
+    On a GPU convolutions and linear layers compute in bf16, from a copy of the weights; batch norms keep theirs.
+    """
+
+    def __init__(self, build: Build, seed: int, config: ShortConfig, device: torch.device):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = build()
+        for norm in _norms(module):  # statistics are always those of the batch
+            norm.track_running_stats, norm.running_mean, norm.running_var = False, None, None
+            norm.num_batches_tracked = None
+        half = device.type == "cuda"
+        self.config = config
+        norms = {
+            id(p) for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) for p in m.parameters()
+        }
+        parameters = sorted(module.parameters(), key=lambda p: id(p) in norms)  # stable: those of norms last
+        self.size = sum(p.numel() for p in parameters)
+        self.low = sum(p.numel() for p in parameters if id(p) not in norms) if half else 0  # computed in bf16
+        self.weights = torch.cat([p.detach().flatten() for p in parameters]).to(device)
+        self.gradients = torch.zeros_like(self.weights)
+        self.momentum = torch.zeros_like(self.weights)
+        self.low_weights = self.weights[: self.low].to(torch.bfloat16)
+        self.low_gradients = torch.zeros_like(self.low_weights)
+        place = 0
+        for parameter in parameters:
+            end = place + parameter.numel()
+            low = end <= self.low
+            values, gradients = (self.low_weights, self.low_gradients) if low else (self.weights, self.gradients)
+            parameter.data = values[place:end].view(parameter.shape)
+            parameter.grad = gradients[place:end].view(parameter.shape)
+            place = end
+        for name, buffer in module.named_buffers():
+            module.get_submodule(name.rpartition(".")[0])._buffers[name.rpartition(".")[2]] = buffer.to(device)
+        self.module = module.train()
+        self.losses = torch.zeros(config.steps, device=device)
+
+    def step(self, feed: Feed) -> None:
+        """Forward, backward, and one step of SGD with Nesterov momentum."""
+        self.gradients.zero_()
+        self.low_gradients.zero_()
+        loss = functional.cross_entropy(self.module(feed.images).float(), feed.labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            if self.low:
+                self.gradients[: self.low].copy_(self.low_gradients)
+            self.gradients.add_(self.weights, alpha=self.config.weight_decay)
+            self.momentum.mul_(0.9).add_(self.gradients)
+            self.weights.sub_(feed.rate * self.gradients.add_(self.momentum, alpha=0.9))
+            if self.low:
+                self.low_weights.copy_(self.weights[: self.low])
+            self.losses.index_copy_(0, feed.at, loss.detach().view(1))
+
+    @torch.no_grad()
+    def judged(self, images: Batches, config: ShortConfig) -> tuple[float, float]:
+        """Mean loss and per cent right on the validation images."""
+        parts = -(-len(images.validation) // config.validation_batch)
+        loss = right = torch.zeros((), device=self.weights.device)
+        for some, labels in zip(
+            images.validation.tensor_split(parts), images.validation_labels.tensor_split(parts), strict=True
+        ):
+            if self.low:
+                some = some.to(torch.bfloat16).contiguous(memory_format=torch.channels_last)
+            logits = self.module(some).float()
+            loss = loss + functional.cross_entropy(logits, labels, reduction="sum")
+            right = right + (logits.argmax(dim=1) == labels).sum()
+        count = len(images.validation)
+        return loss.item() / count, right.item() * 100 / count
+
+    def curve(self) -> tuple[float, ...]:
+        """Training loss, each point the mean of a part of the schedule."""
+        parts = self.losses.tensor_split(min(CURVE, len(self.losses)))
+        return tuple(round(part.mean().item(), 4) for part in parts)
+
+    def reset(self, weights: Tensor) -> None:
+        """Back to first weights: what warming up changed is forgotten."""
+        self.weights.copy_(weights)
+        self.momentum.zero_()
+        self.low_weights.copy_(self.weights[: self.low])
+
+
+def _train_captured(branches: Sequence[Branch], feed: Feed, config: ShortConfig) -> None:
+    """All steps of all branches as replays of one CUDA graph, a stream for each branch while capturing."""
+    device = branches[0].weights.device
+    step = torch.zeros(1, dtype=torch.int64, device=device)
+    first = [branch.weights.clone() for branch in branches]
+    streams = [torch.cuda.Stream(device) for _ in branches]  # type: ignore[no-untyped-call]
+
+    def all_branches() -> None:
+        feed.load(step)
+        main = torch.cuda.current_stream(device)
+        for branch, stream in zip(branches, streams, strict=True):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                branch.step(feed)
+        for stream in streams:
+            main.wait_stream(stream)
+
+    warm = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    warm.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(warm):
+        all_branches()
+    torch.cuda.current_stream(device).wait_stream(warm)
+    for branch, weights in zip(branches, first, strict=True):
+        branch.reset(weights)
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()  # the graph has a pool of its own
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        all_branches()
+        step.add_(1)
+    for _ in range(config.steps):
+        graph.replay()
+    torch.cuda.synchronize(device)
+    graph.reset()
+
+
+def _norms(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    return [one for one in module.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
+
+
+def _give_back(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

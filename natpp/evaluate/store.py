@@ -1,0 +1,93 @@
+"""A file of scores: one JSON line each, appended whole, so that nothing is trained twice and searches can share it.
+
+A line is known by what the architecture computes, the settings and the data. Lines of other settings or other data
+stay where they are and are not used; a line cut short by a crash is dropped, and the file says so through `say`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from natpp.arch.formats import from_json, to_json
+from natpp.arch.graph import Architecture
+from natpp.errors import FormatError, NatppError
+from natpp.evaluate.outcome import Outcome
+
+
+class Store:
+    """Outcomes of short trainings, by architecture, for one setting and one set of images."""
+
+    def __init__(self, path: str | Path, settings: dict[str, Any], data: str, say: Callable[[str], None] | None = None):
+        """`settings` and `data` (a fingerprint) tell which lines are ours."""
+        self.path = Path(path)
+        self.mark = hashlib.sha256(json.dumps([settings, data], sort_keys=True).encode()).hexdigest()[:16]
+        self.say = say or (lambda _: None)
+        self._known: dict[Architecture, Outcome] = {}
+        self._read = 0  # bytes
+        if self.path.is_dir():
+            raise NatppError(f"{str(self.path)!r} is a folder, expected a file of scores")
+        if not self.path.parent.is_dir():
+            raise NatppError(f"the folder {str(self.path.parent)!r} does not exist. Make it first")
+        others = self.refresh()
+        if others and not self._known:
+            self.say(f"{others} scores in {str(self.path)!r} are for other data or settings: they are not used")
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, key: Architecture) -> Outcome | None:
+        """The outcome of an architecture, in canonical form, if it is there."""
+        return self._known.get(key)
+
+    def refresh(self) -> int:
+        """Read what was added since, by this or another run; how many lines are not ours."""
+        if not self.path.exists():
+            return 0
+        with self.path.open("rb") as file:
+            file.seek(self._read)
+            content = file.read()
+        lines = content.split(b"\n")
+        others = 0
+        for line in lines[:-1]:
+            others += self._take(line)
+        self._read += len(content) - len(lines[-1])
+        return others
+
+    def add(self, key: Architecture, outcome: Outcome) -> None:
+        """Append an outcome: one write of one whole line."""
+        row = {"mark": self.mark, "arch": json.loads(to_json(key)), **asdict(outcome)}
+        line = json.dumps(row).encode() + b"\n"
+        try:
+            handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+            try:
+                size = os.fstat(handle).st_size
+                if size and os.pread(handle, 1, size - 1) != b"\n":  # a crash cut the last line short
+                    self.say(f"the last line of {str(self.path)!r} was cut short and is dropped")
+                    line = b"\n" + line
+                os.write(handle, line)
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise NatppError(f"cannot write {str(self.path)!r}: {error.strerror}") from None
+        self._known[key] = outcome
+
+    def _take(self, line: bytes) -> int:
+        """Take a line in; 1 where it is somebody else's."""
+        if not line.strip():
+            return 0
+        try:
+            row = json.loads(line)
+            mark, arch = row.pop("mark"), row.pop("arch")
+            if mark != self.mark:
+                return 1
+            self._known[from_json(json.dumps(arch))] = Outcome(**row | {"curve": tuple(row["curve"])})
+        except (ValueError, KeyError, TypeError, AttributeError, FormatError):
+            self.say(f"a damaged line in {str(self.path)!r} is dropped")
+        return 0

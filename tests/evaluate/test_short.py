@@ -1,0 +1,265 @@
+"""Short trainings: real ones, alone or side by side the same, kept in a file, and none spoiling another."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import natpp
+from natpp.arch.graph import Architecture
+from natpp.arch.layout import setting
+from natpp.arch.space import CellSpace
+from natpp.cli import main
+from natpp.data.batches import Batches
+from natpp.data.images import Images
+from natpp.errors import NatppError, SettingError
+from natpp.evaluate import short
+from natpp.evaluate.outcome import Outcome
+from natpp.evaluate.short import ShortConfig, ShortScorer, train_together
+from natpp.evaluate.store import Store
+from natpp.nets.policy import Policy
+from natpp.runs import make_fabric
+from natpp.testing import check_scorer
+
+CPU = torch.device("cpu")
+WHERE = setting("cifar", channels=2, cells=2, classes=2, size=8)
+QUICK = ShortConfig(batch=16, steps=6, together=3, validation_batch=8)
+
+
+@pytest.fixture(scope="module")
+def stripes() -> Batches:
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 100, size=(80, 3, 8, 8))
+    labels = np.arange(80) % 2
+    pixels[labels == 0, :, ::2] += 120
+    pixels[labels == 1, :, :, ::2] += 120
+    given = pixels.astype(np.uint8), labels.astype(np.int64)
+    return Batches(Images("stripes", 2, *given, given[0][:4], given[1][:4]))
+
+
+def archs(count: int) -> list[Architecture]:
+    return CellSpace((2,)).draw(count, np.random.default_rng(3))
+
+
+def scorer(images: Batches, **settings: Any) -> ShortScorer:
+    config = replace(QUICK, **settings.pop("config", {}))
+    return ShortScorer(images, WHERE, config, make_fabric("cpu"), **settings)
+
+
+class Block(nn.Module):
+    """A plain residual block."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x + self.body(x))
+
+
+def resnet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), Block(4), Block(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    )
+
+
+def test_a_plain_resnet_learns_by_the_steps_of_torch(stripes: Batches) -> None:
+    """One flat vector of weights takes the steps that torch's own optimizer takes."""
+    config = replace(QUICK, steps=40, learning_rate=0.05, weight_decay=1e-2)
+    (outcome,) = train_together([resnet], [5], stripes, config, CPU, seed=1)
+    torch.manual_seed(5)
+    network = resnet()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-2, nesterov=True)
+    feed = short.Feed(stripes, config, CPU, seed=1)
+    for step in range(config.steps):
+        feed.load(torch.tensor([step]))
+        optimizer.param_groups[0]["lr"] = feed.rate.item()
+        loss = nn.functional.cross_entropy(network(feed.images), feed.labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():  # batch statistics
+        parts = zip(stripes.validation.tensor_split(3), stripes.validation_labels.tensor_split(3), strict=True)
+        total = sum(nn.functional.cross_entropy(network(x), y, reduction="sum").item() for x, y in parts)
+    assert outcome.loss == pytest.approx(total / len(stripes.validation), rel=1e-3)
+    assert outcome.value == -outcome.loss
+    assert outcome.accuracy > 90
+    assert outcome.curve[0] > outcome.curve[-1]
+    assert len(outcome.curve) == 20
+
+
+def test_neighbours_and_number_change_nothing(stripes: Batches) -> None:
+    given = archs(5)
+    together = scorer(stripes).outcomes(given)
+    for arch, outcome in zip(given, together, strict=True):
+        (alone,) = scorer(stripes, config={"together": 1}).outcomes([arch])
+        assert (alone.value, alone.accuracy, alone.curve) == (outcome.value, outcome.accuracy, outcome.curve)
+    assert scorer(stripes, seed=1).outcomes(given)[0].value != together[0].value
+
+
+def test_the_promises_of_a_scorer(stripes: Batches) -> None:
+    check_scorer(lambda limit=None: scorer(stripes, limit=limit, config={"steps": 1}), archs(4))
+
+
+def test_one_that_diverges_spoils_no_other(stripes: Batches) -> None:
+    def broken() -> nn.Module:
+        network = resnet()
+        next(network.parameters()).data.fill_(float("nan"))
+        return network
+
+    fine, wrong, too = train_together([resnet, broken, resnet], [1, 1, 1], stripes, QUICK, CPU)
+    assert fine.value is not None
+    assert (fine.value, fine.curve) == (too.value, too.curve)
+    assert wrong.value is None
+    assert wrong.reason is not None
+    assert "not a number" in wrong.reason
+
+
+def test_what_fails_counts_as_a_guess(stripes: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(builds: Sequence[Any], *_: Any, **__: Any) -> list[Outcome]:
+        return [Outcome(None, reason="no luck") for _ in builds]
+
+    monkeypatch.setattr(short, "train_together", failing)
+    made = scorer(stripes)
+    assert made(archs(1))[0] == pytest.approx(-np.log(2))
+    assert made.outcomes(archs(1))[0].reason == "no luck"
+
+
+def test_too_many_for_the_memory_are_halved(stripes: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, sizes = short._trained, []
+
+    def small(builds: Sequence[Any], *rest: Any) -> Any:
+        sizes.append(len(builds))
+        if len(builds) > 1:
+            raise torch.OutOfMemoryError
+        return trained(builds, *rest)
+
+    expected = scorer(stripes).outcomes(archs(3))
+    monkeypatch.setattr(short, "_trained", small)
+    said: list[str] = []
+    found = scorer(stripes, say=said.append).outcomes(archs(3))
+    assert [one.value for one in found] == [one.value for one in expected]
+    assert sizes == [3, 2, 1, 1, 1]
+    assert "half of them at a time" in said[0]
+
+    def none_fits(*_: Any) -> Any:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(short, "_trained", none_fits)
+    assert [one.reason for one in scorer(stripes).outcomes(archs(2))] == ["does not fit into the memory of cpu"] * 2
+
+
+def test_a_store_keeps_what_is_trained(stripes: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "scores.jsonl"
+    given = archs(4)
+    first = scorer(stripes, store=file)
+    values = first(given)
+    assert len(file.read_text().splitlines()) == first.queries
+
+    def nothing(*_: Any, **__: Any) -> list[Outcome]:
+        raise AssertionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(short, "train_together", nothing)
+        again = scorer(stripes, store=file, config={"together": 2})
+        assert np.array_equal(again(given), values)
+        assert again.outcomes(given)[0].curve == first.outcomes(given)[0].curve
+    said: list[str] = []
+    scorer(stripes, store=file, seed=9, say=said.append)
+    assert "for other data or settings: they are not used" in said[0]
+    with file.open("a") as other:  # another search adds what this one has not
+        other.write(file.read_text().splitlines()[0] + "\n")
+    assert len(scorer(stripes, store=file).store) == first.queries
+
+
+def test_a_line_cut_short_is_dropped_and_said(stripes: Batches, tmp_path: Path) -> None:
+    file = tmp_path / "scores.jsonl"
+    given = archs(2)
+    values = scorer(stripes, store=file)(given)
+    whole = file.read_text()
+    file.write_text(whole[:-30])
+    said: list[str] = []
+    again = scorer(stripes, store=file, say=said.append)
+    assert len(again.store) == 1
+    assert np.array_equal(again(given), values)
+    assert any("cut short" in line for line in said)
+    said.clear()
+    healed = Store(file, {}, "", said.append)
+    assert len(healed) == 0
+    lines = file.read_text().splitlines()
+    assert json.loads(lines[0])["value"] == json.loads(whole.splitlines()[0])["value"]
+    fresh = scorer(stripes, store=file, say=said.append)
+    assert len(fresh.store) == 2
+    assert any("damaged line" in line for line in said)
+
+
+def test_a_store_in_a_wrong_place_is_refused(stripes: Batches, tmp_path: Path) -> None:
+    with pytest.raises(NatppError, match="is a folder"):
+        scorer(stripes, store=tmp_path)
+    with pytest.raises(NatppError, match="does not exist"):
+        scorer(stripes, store=tmp_path / "nowhere" / "x.jsonl")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"batch": 1}, {"steps": 0}, {"together": 0}, {"learning_rate": 0.0}, {"weight_decay": -1.0}]
+)
+def test_bad_schedules_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(SettingError):
+        ShortConfig(**settings)
+
+
+def test_scores_from_python_and_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cell = "|nor_conv_3x3~0|+|none~0|none~1|+|none~0|none~1|skip_connect~2|"
+    small: dict[str, Any] = {"train_steps": 2, "channels": 2, "cells": 1}
+    found = natpp.score(["darts", cell], "digits", store=tmp_path / "s", **small)
+    assert all(isinstance(one.value, float) and 0 <= one.accuracy <= 100 and one.reason is None for one in found)
+    flags = [
+        "--data",
+        "digits",
+        "--train-steps",
+        "2",
+        "--channels",
+        "2",
+        "--cells",
+        "1",
+        "--store",
+        str(tmp_path / "s"),
+    ]
+    assert main(["score", "darts", cell, *flags, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["value"] for row in rows] == [one.value for one in found]
+    assert main(["score", "darts", *flags]) == 0
+    assert "accuracy" in capsys.readouterr().out
+    for wrong, words in (
+        (["score", "darts"], "give data"),
+        (["score", "--data", "digits"], "at least one architecture"),
+        (["score", "darts", "--data", "digits", "--device", "cuda"], "no CUDA device"),
+        (["score", "darts", "--scorer", "nowhere"], "unknown scorer"),
+    ):
+        if "cuda" in wrong and torch.cuda.is_available():
+            continue
+        assert main(wrong) == 2
+        said = capsys.readouterr().err
+        assert words in said
+        assert said.count("\n") == 1
+
+
+def test_best_of_by_short_trainings(tmp_path: Path) -> None:
+    arch = CellSpace((2,)).draw(1, np.random.default_rng(0))[0]
+    policy = Policy()
+    store = tmp_path / "s"
+    result = natpp.optimize(arch, policy, mode="best-of", scorer="short", data="digits", samples=2, store=store)
+    assert 1 <= len(store.read_text().splitlines()) <= 2
+    assert result.cost_after.live_madds <= result.cost_before.live_madds
