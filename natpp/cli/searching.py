@@ -224,7 +224,17 @@ def search(flags: Search) -> None:
     if flags.json:
         print_json({"policy": file, "ops": policy.ops, "choices": choices})
         return
-    if flags.arch is not None:
+    best = os.path.join(flags.out, "architecture.json")
+    if flags.arch is not None and os.path.exists(best):
+        from natpp.report.text import architecture_text
+
+        before, after = api.load(flags.arch), api.load(best)
+        print(architecture_text(after, before))
+        for name in ("live_params", "live_madds"):
+            old, new = (getattr(api.cost(arch), name) for arch in (before, after))
+            print(f"{name.replace('_', ' '):<14} {old:>15,} → {new:>15,}  ({new / old - 1:+.1%})")
+        print(f"best found: {best}")
+    elif flags.arch is not None:
         print(api.optimize(flags.arch, policy, flags.rule, seed=flags.seed, budget=flags.budget))
     if choices is not None:
         inputs = "the input" if choices["inputs"] == 1 else f"{choices['inputs']} inputs"

@@ -112,6 +112,11 @@ class ShortScorer(Scorer):
         """Those of like cost side by side, so that none waits long."""
         return sorted(archs, key=lambda arch: counts(arch, self.where).live_madds)
 
+    @property
+    def seconds_each(self) -> float:
+        """What a training takes, also of those that the store had."""
+        return sum(one.seconds for one in self._outcomes.values()) / max(len(self._outcomes), 1)
+
     def outcomes(self, archs: Sequence[Architecture]) -> list[Outcome]:
         """What the trainings of architectures came to."""
         self(archs)
@@ -119,9 +124,7 @@ class ShortScorer(Scorer):
 
     def _score(self, archs: list[Architecture]) -> Scores:
         keys = [self.key(arch) for arch in archs]
-        if self.store is not None:
-            self.store.refresh()
-            self._outcomes |= {key: found for key in keys if (found := self.store.get(key)) is not None}
+        self._outcomes |= self._stored(keys)
         for key, outcome in self._trained([key for key in keys if key not in self._outcomes]).items():
             self._outcomes[key] = outcome
             if self.store is not None and self.fabric.global_rank == 0:
@@ -129,6 +132,14 @@ class ShortScorer(Scorer):
         guess = -math.log(self.images.classes)
         values = (self._outcomes[key].value for key in keys)
         return np.array([guess if value is None else max(value, -LARGEST_LOSS) for value in values])
+
+    def _stored(self, keys: list[Architecture]) -> dict[Architecture, Outcome]:
+        """What the store has; the first process looks for all."""
+        found: dict[Architecture, Outcome] = {}
+        if self.store is not None:
+            self.store.refresh()
+            found = {key: outcome for key in keys if (outcome := self.store.get(key)) is not None}
+        return found if self.fabric.world_size == 1 else self.fabric.broadcast(found)
 
     def _trained(self, keys: list[Architecture]) -> dict[Architecture, Outcome]:
         """Processes share the architectures."""

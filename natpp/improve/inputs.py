@@ -79,6 +79,12 @@ class Inputs:
                 break
         return row
 
+    def random_row(self, index: int, generator: np.random.Generator) -> Row:
+        """A valid transformation drawn uniformly, repaired where the budget wants it."""
+        mask = self.masks[index]
+        row = (generator.random(mask.shape) * mask).argmax(axis=1)
+        return self.repaired(index, row, generator.random(len(row)))
+
     def scores(self, indices: Sequence[int], rows: Sequence[Row], score: Score) -> Scores:
         """Scores of rows, one for each index; what the same score was asked before is remembered."""
         if score != self._scored_by:

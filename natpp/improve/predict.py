@@ -24,6 +24,7 @@ from natpp.errors import SettingError
 from natpp.improve.inputs import Inputs, Row
 from natpp.improve.scorer import Score, Scorer, Scores
 
+TRIES = 20  # draws for every random transformation that is wanted
 LONGEST_WALK = 3  # operations of a walk that are told apart; longer ones by both their ends
 
 
@@ -105,6 +106,7 @@ class Prediction:
 
     def __init__(self, archs: Sequence[Architecture], scores: Scores, config: PredictConfig, seed: int):
         self.config = config
+        self.archs, self.scores = list(archs), scores
         features = [_cached_features(arch) for arch in archs]
         self._columns = {name: i for i, name in enumerate(sorted({name for one in features for name in one}))}
         table = self._table(features)
@@ -216,10 +218,16 @@ def predicted(inputs: Inputs, scorer: Scorer, config: PredictConfig, generator: 
         return True
 
     def take_random(count: int) -> None:
+        """Inputs, and where there are too few of them (one given architecture, say) random transformations."""
         for index in generator.permutation(len(inputs)).tolist():
             if count <= 0:
-                break
+                return
             count -= take(inputs.archs[index])
+        for _ in range(TRIES * count):
+            if count <= 0:
+                return
+            index = int(generator.integers(len(inputs)))
+            count -= take(inputs.transformed(index, inputs.random_row(index, generator)))
 
     take_random(max(round(budget * config.random_share), 2))
     scores = scorer(archs)
@@ -229,9 +237,14 @@ def predicted(inputs: Inputs, scorer: Scorer, config: PredictConfig, generator: 
         before = len(archs)
         wanted = min(a_round, budget - before)
         indices = generator.permutation(len(inputs)).tolist()[: max(4 * a_round, 100)]
-        while indices and len(archs) - before < wanted:  # climb for as many inputs as it takes
-            some, indices = indices[:wanted], indices[wanted:]
-            for index, row in zip(some, ascended(inputs, some, prediction.expected), strict=True):
+        starts: list[tuple[int, Row]] = [(index, inputs.encoded[index].ops) for index in indices]
+        while len(starts) < wanted:  # too few inputs: climb from random transformations of them too
+            index = int(generator.integers(len(inputs)))
+            starts.append((index, inputs.random_row(index, generator)))
+        while starts and len(archs) - before < wanted:  # climb from as many as it takes
+            some, starts = starts[:wanted], starts[wanted:]
+            climbed = ascended(inputs, [index for index, _ in some], prediction.expected, [row for _, row in some])
+            for (index, _), row in zip(some, climbed, strict=True):
                 if len(archs) - before < wanted:
                     take(inputs.transformed(index, row))
         take_random(wanted - (len(archs) - before))
@@ -241,9 +254,14 @@ def predicted(inputs: Inputs, scorer: Scorer, config: PredictConfig, generator: 
     return Prediction(archs, scores, config, int(generator.integers(2**31)))
 
 
-def ascended(inputs: Inputs, indices: Sequence[int], score: Score, sweeps: int = 3) -> list[Row]:
-    """For each input the row that climbing edge by edge ends at: allowed transitions only, within the budget."""
-    rows = [inputs.encoded[index].ops.copy() for index in indices]
+def ascended(
+    inputs: Inputs, indices: Sequence[int], score: Score, starts: Sequence[Row] | None = None, sweeps: int = 3
+) -> list[Row]:
+    """For each input the row that climbing edge by edge ends at: allowed transitions only, within the budget.
+
+    It starts from the input itself, or from a row for each.
+    """
+    rows = [inputs.encoded[index].ops.copy() for index in indices] if starts is None else [row.copy() for row in starts]
     reached = inputs.scores(indices, rows, score)
     for _ in range(sweeps):
         before = [row.copy() for row in rows]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ STEPS_A_ROW = 50  # of learning, between two rows of the curves
 FIRST_SCORES = 32  # that tell how fast scores are
 SECONDS_TO_LEARN = 40  # kept, at least, for prediction and policy
 SECONDS_A_CHECKPOINT = 10  # at least, between two checkpoints of scores or of policy steps
-
+T = TypeVar("T")
 Watch = Callable[[str, int, int, dict[str, float]], None]  # phase, steps done, of how many, figures
 
 
@@ -124,7 +124,7 @@ class Search:
 
     def __call__(self) -> Policy:
         """Search, from the last checkpoint on."""
-        state = self.run.load()
+        state = self._agreed(self.run.load())
         if state is not None:
             self._restore(state)
         if not self.finished:
@@ -160,7 +160,7 @@ class Search:
         """Score, predict where scores are dear, learn; then score some of the final choices."""
         scorer = self._limited()
         if self.minutes is not None and self.evaluations is None:
-            self.evaluations = self._planned(scorer)
+            self.evaluations = self._agreed(self._planned(scorer))
             self._save()
             scorer = self._limited()
         scorer.recall(self.known)
@@ -196,7 +196,7 @@ class Search:
     def _score_choices(self, scorer: Scorer) -> None:
         """What the policy chooses, by real scores as far as the limit goes.
 
-        For one given input several choices are scored, and the best is kept; else one for each of some inputs.
+        For one given input several choices are scored, and the best of all scores is kept; else one for each of some.
         """
         assert scorer.left is not None
         alone = len(self.inputs) == 1
@@ -206,12 +206,15 @@ class Search:
         with torch.no_grad():
             transitions = self.learner.policy.eval()(self.inputs.batch(indices))
             choices = transitions.greedy()[None]
-            if alone:
+            if alone and scorer.left > 2:
                 samples = transitions.sample(scorer.left - 2, torch_generator(self.seed, Use.FINAL))
                 choices = torch.cat([choices, samples])
         rows = self.inputs.rows(indices, choices.numpy(), transitions.probabilities(choices))
         before = scorer([self.inputs.archs[index] for index in indices])
         chosen = [self.inputs.transformed(index, row) for index, _, row in rows]
+        if alone:  # all that was scored on the way is something the input may become
+            assert self.prediction is not None
+            chosen += self.prediction.archs
         after = scorer(chosen)
         if alone:
             self.chosen = chosen[int(after.argmax())]
@@ -231,13 +234,10 @@ class Search:
         order = generator(self.seed, Use.SCORE).permutation(len(self.inputs)).tolist()  # as the prediction takes them
         first = [self.inputs.archs[index] for index in order[:FIRST_SCORES]]
         scorer.limit = None
-        start = time.perf_counter()
         scorer(first)
-        now = time.perf_counter()
         self.known = scorer.known
-        each = (now - start) / len(self.known)
-        left = 60 * self.minutes - (now - self.started)
-        return len(self.known) + max(int((left - max(15 * self.minutes, SECONDS_TO_LEARN)) / each), 0)
+        left = 60 * self.minutes - (time.perf_counter() - self.started) - max(15 * self.minutes, SECONDS_TO_LEARN)
+        return len(self.known) + max(int(left / max(scorer.seconds_each, 1e-3)), 0)
 
     def _limited(self) -> Scorer:
         """The scorer, with the limit and the price of this search."""
@@ -280,6 +280,10 @@ class Search:
         self.evaluations = state["evaluations"]
         self.chosen = None if state["chosen"] is None else from_json(state["chosen"])
         self.finished = state["finished"]
+
+    def _agreed(self, value: T) -> T:
+        """What the first process says, for all."""
+        return self.fabric.broadcast(value) if self.fabric.world_size > 1 else value
 
     def _log(self, row: dict[str, Any]) -> None:
         if self.fabric.global_rank == 0:

@@ -6,6 +6,7 @@ the same count as one and are scored once.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ class Scorer(ABC):
     def __init__(self, limit: int | None = None):
         self.limit = limit
         self.scored: Callable[[], None] | None = None  # told whenever something was scored
+        self._seconds = 0.0  # spent on scores
+        self._made = 0  # scores that were not recalled
         self._known: dict[Architecture, float] = {}
         self._earlier: dict[Architecture, float] = {}
 
@@ -49,6 +52,11 @@ class Scorer(ABC):
     def left(self) -> int | None:
         """How many more may be scored; None without a limit."""
         return None if self.limit is None else self.limit - self.queries
+
+    @property
+    def seconds_each(self) -> float:
+        """What a score takes, by those made so far."""
+        return self._seconds / max(self._made, 1)
 
     @property
     def known(self) -> dict[Architecture, float]:
@@ -80,7 +88,10 @@ class Scorer(ABC):
         unknown = self.arranged([key for key in new if key not in self._known])
         for start in range(0, len(unknown), self.together):
             some = unknown[start : start + self.together]
+            begin = time.perf_counter()
             scores = self._score([new[key] for key in some])
+            self._seconds += time.perf_counter() - begin
+            self._made += len(some)
             if not np.isfinite(scores).all():
                 raise NatppError("a scorer gave a score that is not a number")
             self._known.update(zip(some, scores.tolist(), strict=True))
@@ -117,6 +128,10 @@ class Priced(Scorer):
 
     def arranged(self, archs: list[Architecture]) -> list[Architecture]:
         return self.scorer.arranged(archs)
+
+    @property
+    def seconds_each(self) -> float:
+        return self.scorer.seconds_each
 
     def _score(self, archs: list[Architecture]) -> Scores:
         scores = self.scorer(archs)
