@@ -4,7 +4,8 @@ A rule says which operation may replace which at a place. `masks` applies it at 
 network; under a strict budget a transition must also raise neither parameters nor multiply-adds where
 it stands. That is only a first filter: null → skip can bring dead parts or an input conv to life, and
 a new loose end widens the output. So `within_budget` compares whole networks, and takes changes back
-until the living cost is at most the input's.
+until the living cost is at most the input's. It also keeps the network alive: a transformation that cuts
+the head off from the image is taken back likewise.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from natpp.arch.cost import Counts, counts
 from natpp.arch.graph import NUM_INPUTS, Architecture, Edge
-from natpp.arch.layout import CellBlock, Setting, Skeleton
+from natpp.arch.layout import CellBlock, Setting, Skeleton, plan
 from natpp.arch.ops import Op, Place
 from natpp.errors import GraphError
 from natpp.registry import NETWORKS, OPS, RULES
@@ -184,20 +185,37 @@ def within_budget(
     """`after` with as many changes taken back as it needs to cost no more than `before`, alive, in the network.
 
     The least probable change goes first: `probability` holds one number per edge for each cell; without
-    it, the last edge goes first. Living parameters and living multiply-adds are both at most `before`'s.
+    it, the last edge goes first. Then those that do no harm come back, the most probable first. Living
+    parameters and living multiply-adds are both at most `before`'s, and an architecture that carries something of
+    the image to the head still does.
     """
-    limit = counts(before, where)
+    limit, connected = counts(before, where), plan(before, where).hears[-1]
+
+    def spent_if_fits(arch: Architecture) -> Counts | None:
+        spent = counts(arch, where)
+        if spent.live_params > limit.live_params or spent.live_madds > limit.live_madds:
+            return None
+        return spent if plan(arch, where).hears[-1] >= connected else None
+
     order = changes(before, after)[::-1]
     if probability is not None:
         order.sort(key=lambda change: probability[change.cell][change.index])
     ops = {kind: list(graph.ops) for kind, graph in after.cells()}
     undone: list[Change] = []
-    arch = after
-    while True:
-        spent = counts(arch, where)
-        if spent.live_params <= limit.live_params and spent.live_madds <= limit.live_madds:
-            return Repaired(arch, spent, tuple(undone))
+    arch, spent = after, spent_if_fits(after)
+    while spent is None:
         change = order[len(undone)]
         undone.append(change)
         ops[change.cell][change.index] = change.before.op
         arch = after.with_ops(ops)
+        spent = spent_if_fits(arch)
+    for change in undone[-2::-1]:  # the last one was needed
+        ops[change.cell][change.index] = change.after.op
+        richer = after.with_ops(ops)
+        found = spent_if_fits(richer)
+        if found is None:
+            ops[change.cell][change.index] = change.before.op
+        else:
+            arch, spent = richer, found
+            undone.remove(change)
+    return Repaired(arch, spent, tuple(undone))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from natpp.arch.cost import counts
 from natpp.arch.graph import Architecture
+from natpp.arch.layout import plan
 from natpp.arch.transitions import Mask, masks
 from natpp.improve.scorer import Score, Scores, Task
 from natpp.nets.policy import Encoded, GraphBatch, collate, edge_masks, encode
@@ -33,7 +34,7 @@ class Inputs:
         ]
         graphs: dict[object, int] = {}
         self._graphs = [graphs.setdefault(_graph_key(arch), len(graphs)) for arch in self.archs]
-        self._living: dict[tuple[int, bytes], tuple[int, int]] = {}
+        self._living: dict[tuple[int, bytes], tuple[int, int, bool]] = {}
         self._scores: dict[tuple[int, bytes], float] = {}
         self._scored_by: Score | None = None
 
@@ -66,17 +67,22 @@ class Inputs:
     def repaired(self, index: int, row: Row, probability: NDArray[np.float64]) -> Row:
         """Under a strict budget: the row with its least probable changes taken back until it fits.
 
-        A row that fits is returned itself.
+        Then those that do no harm come back, the most probable first. A row that fits is returned itself.
         """
         if self.fits(index, row):
             return row
-        before = self.encoded[index].ops
+        before, drawn = self.encoded[index].ops, row
         changed = np.flatnonzero(row != before)[::-1]  # of equally probable ones the last edge goes first
+        order = changed[np.argsort(probability[changed], kind="stable")].tolist()
         row = row.copy()
-        for edge in changed[np.argsort(probability[changed], kind="stable")]:
-            row[edge] = before[edge]
-            if self.fits(index, row):
-                break
+        undone: list[int] = []
+        while not self.fits(index, row):
+            undone.append(order[len(undone)])
+            row[undone[-1]] = before[undone[-1]]
+        for edge in reversed(undone[:-1]):  # the last one was needed
+            row[edge] = drawn[edge]
+            if not self.fits(index, row):
+                row[edge] = before[edge]
         return row
 
     def random_row(self, index: int, generator: np.random.Generator) -> Row:
@@ -98,17 +104,22 @@ class Inputs:
         return np.array([self._scores[key] for key in keys])
 
     def fits(self, index: int, row: Row) -> bool:
-        """Whether a row keeps the budget: always where it is not strict."""
+        """Whether a row keeps the budget: always where it is not strict.
+
+        Under a strict one no living cost rises, and what reached the head of the network still reaches it.
+        """
         if not self.task.strict:
             return True
-        limit, alive = self._alive(index, self.encoded[index].ops), self._alive(index, row)
-        return alive[0] <= limit[0] and alive[1] <= limit[1]
+        before, after = self._alive(index, self.encoded[index].ops), self._alive(index, row)
+        return after[0] <= before[0] and after[1] <= before[1] and after[2] >= before[2]
 
-    def _alive(self, index: int, row: Row) -> tuple[int, int]:
+    def _alive(self, index: int, row: Row) -> tuple[int, int, bool]:
+        """Living parameters and multiply-adds, and whether anything of the image reaches the head."""
         key = self._graphs[index], row.tobytes()
         if key not in self._living:
-            found = counts(self.transformed(index, row), self.task.where)
-            self._living[key] = found.live_params, found.live_madds
+            arch = self.transformed(index, row)
+            found = counts(arch, self.task.where)
+            self._living[key] = found.live_params, found.live_madds, plan(arch, self.task.where).hears[-1]
         return self._living[key]
 
 

@@ -11,7 +11,8 @@ import torch
 
 import natpp
 from natpp.api import samples
-from natpp.arch.layout import setting
+from natpp.arch.graph import Edge, Graph
+from natpp.arch.layout import plan, setting
 from natpp.arch.ops import PAPER_OPS
 from natpp.arch.transitions import within_budget
 from natpp.cli import main
@@ -186,3 +187,41 @@ def test_a_policy_for_another_space_says_so(tmp_path: Path) -> None:
         natpp.optimize("darts", foreign)
     known = Policy(PolicyConfig(width=8), PAPER_OPS)
     assert set(natpp.optimize("darts", known).after.normal.ops) <= set(PAPER_OPS)
+
+
+def test_no_answer_cuts_the_head_off_from_the_image() -> None:
+    """A block that is one chain dies with any of its edges."""
+    chain = natpp.load("vgg_block")
+    task = Task("nat++", setting("cifar"), strict=True)
+    inputs = Inputs([chain], task, tuple(OPS))
+    null = list(OPS).index("null")
+    row = np.where(inputs.masks[0][:, null], null, inputs.encoded[0].ops)
+    assert not plan(inputs.transformed(0, row), task.where).hears[-1]
+    probability = np.linspace(0.1, 0.9, len(row))
+    repaired = inputs.transformed(0, inputs.repaired(0, row, probability))
+    assert plan(repaired, task.where).hears[-1]
+    loose = Inputs([chain], Task("nat++", setting("cifar"), strict=False), tuple(OPS))
+    assert loose.fits(0, row)  # the rule alone allows it
+
+
+def test_changes_that_do_no_harm_survive_a_repair() -> None:
+    edges = (Edge("conv_3x3", 0, 2), Edge("conv_3x3", 1, 2), Edge("skip_connect", 2, 3), Edge("null", 0, 3))
+    graph = Graph(edges, (3,))
+    arch = natpp.Architecture(graph, graph)
+    inputs = Inputs([arch], Task("nat++", setting("cifar"), strict=True), tuple(OPS))
+    names = list(OPS)
+    after = ["conv_1x1", "conv_3x3", "null", "null"]
+    row = np.array([names.index(op) for op in after * 2])
+    # The harmless change of the first edge is the least probable, so it goes first, and comes back.
+    probability = np.array([0.1, 0.9, 0.5, 0.9] * 2)
+    found = inputs.transformed(0, inputs.repaired(0, row, probability))
+    assert found.normal.ops == ("conv_1x1", "conv_3x3", "skip_connect", "null")
+
+
+@pytest.mark.parametrize("name", list(ZOO))
+def test_the_policy_that_ships_keeps_every_published_cell_alive_and_no_dearer(name: str) -> None:
+    found = natpp.optimize(name)
+    where = setting("cifar" if found.before.reduce is not None else "nasbench201")
+    assert plan(found.after, where).hears[-1] == plan(found.before, where).hears[-1]
+    assert found.cost_after.live_params <= found.cost_before.live_params
+    assert found.cost_after.live_madds <= found.cost_before.live_madds
