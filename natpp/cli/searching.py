@@ -81,6 +81,8 @@ def optimize(flags: Optimize) -> None:
         print_json(_result_json(found, flags))
     else:
         print(found)
+        if flags.policy is None:
+            print(f"(by the policy {DEFAULT}, named for what it learned from; natpp search learns one on your images)")
 
 
 def _result_json(found: Result, flags: Optimize) -> dict[str, Any]:
