@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 BUDGETS = ("strict", "rule")
 TRAINED = ("short", "supernet")  # scorers that are trained on images
 SAID = ("data", "space", "nodes", "extras", "rule", "budget", "preset", "scorer", "evaluations", "price", "seed")
+WHOLE = (
+    *("size", "evaluations", "epochs", "architectures", "batch", "steps", "train_steps", "together"),
+    *("channels", "cells", "seed"),
+)
 PRECISIONS = {"auto": "", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
@@ -82,6 +86,10 @@ class Ask:
         for name, value, known in (("budget", self.budget, BUDGETS), ("precision", self.precision, PRECISIONS)):
             if value not in known:
                 raise SettingError(f"unknown {name} {value!r}. {did_you_mean(value, known)}")
+        for name in WHOLE:
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise SettingError(f"{name} is {value!r}, expected a whole number")
         if not 0 <= self.seed < 2**63:
             raise SettingError(f"seed is {self.seed}, expected a whole number from 0 to 2^63 - 1")
         if self.evaluations is not None and self.evaluations < 2:
@@ -184,7 +192,8 @@ def run_search(
         **ask.to_dict(),
         "scorer": ask.scores,
         "trained": None if trained is None else asdict(trained),
-        "short": None if short is None else asdict(short),
+        "short": None if short is None else {k: v for k, v in asdict(short).items() if k != "together"},
+        "images": None if batches is None else batches.fingerprint,
         "settings": asdict(config),
         "versions": {"natpp": __version__, "torch": torch.__version__},
     }

@@ -57,10 +57,13 @@ class Batches:
         if images.train.shape[2] != images.train.shape[3]:
             raise SettingError(f"the images of {images.name} are {images.train.shape[3]} x {self.size}, not square")
         count = min(len(images.train) // 4, LARGEST_VALIDATION) if validation is None else validation
+        if validation is None and count == 0:
+            raise SettingError(f"{images.name} has {len(images.train)} training images: too few to set some aside")
         everything = np.arange(len(images.train))
         learn, choose = images.split(count, seed) if count else (everything, everything[:0])
         self.augment = augment or usual_augment(images)
         self._test = images.test, images.test_labels  # on the host, until the end
+        self._parts = images, learn, choose
         pixels = torch.from_numpy(images.train[learn])
         self._pixels = pixels.to(device) if _fits(pixels, torch.device(device)) else pixels
         self._labels = torch.from_numpy(images.train_labels[learn]).to(device)
@@ -100,9 +103,10 @@ class Batches:
     @functools.cached_property
     def fingerprint(self) -> str:
         """Tells these images, split as they are, from any others."""
+        images, *parts = self._parts
         found = hashlib.sha256()
-        for part in (self._pixels, self._labels, self.validation, self.validation_labels):
-            found.update(part.cpu().numpy().tobytes())
+        for part in parts:
+            found.update(images.train[part].tobytes() + images.train_labels[part].tobytes())
         return found.hexdigest()[:16]
 
     def normalized(self, pixels: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 CURVE = 20  # points of a curve
 LARGEST_LOSS = 1e6
+NO_ROOM = "does not fit into the memory of"
 Build = Callable[[], nn.Module]  # makes a network with fresh weights: images (batch, 3, height, width) to logits
 
 
@@ -114,8 +115,9 @@ class ShortScorer(Scorer):
 
     @property
     def seconds_each(self) -> float:
-        """What a training takes, also of those that the store had."""
-        return sum(one.seconds for one in self._outcomes.values()) / max(len(self._outcomes), 1)
+        """What a training takes, with processes sharing them, also of those that the store had."""
+        each = sum(one.seconds for one in self._outcomes.values()) / max(len(self._outcomes), 1)
+        return each / self.fabric.world_size
 
     def outcomes(self, archs: Sequence[Architecture]) -> list[Outcome]:
         """What the trainings of architectures came to."""
@@ -127,7 +129,8 @@ class ShortScorer(Scorer):
         self._outcomes |= self._stored(keys)
         for key, outcome in self._trained([key for key in keys if key not in self._outcomes]).items():
             self._outcomes[key] = outcome
-            if self.store is not None and self.fabric.global_rank == 0:
+            no_room = outcome.reason is not None and outcome.reason.startswith(NO_ROOM)  # here and now
+            if self.store is not None and self.fabric.global_rank == 0 and not no_room:
                 self.store.add(key, outcome)
         guess = -math.log(self.images.classes)
         values = (self._outcomes[key].value for key in keys)
@@ -186,11 +189,11 @@ def train_together(
     try:
         outcomes = _trained(builds, seeds, images, config, device, seed)
     except torch.OutOfMemoryError:
+        outcomes = None
+    if outcomes is None:  # outside of `except`, where the error would keep the memory of what failed
         _give_back(device)
         if len(builds) == 1:
-            return [
-                Outcome(None, seconds=time.perf_counter() - start, reason=f"does not fit into the memory of {device}")
-            ]
+            return [Outcome(None, seconds=time.perf_counter() - start, reason=f"{NO_ROOM} {device}")]
         if say is not None:
             say(f"{len(builds)} networks side by side do not fit into the memory of {device}: half of them at a time")
         half = -(-len(builds) // 2)

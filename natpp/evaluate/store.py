@@ -16,7 +16,7 @@ from typing import Any
 
 from natpp.arch.formats import from_json, to_json
 from natpp.arch.graph import Architecture
-from natpp.errors import FormatError, NatppError
+from natpp.errors import NatppError
 from natpp.evaluate.outcome import Outcome
 
 
@@ -49,9 +49,12 @@ class Store:
         """Read what was added since, by this or another run; how many lines are not ours."""
         if not self.path.exists():
             return 0
-        with self.path.open("rb") as file:
-            file.seek(self._read)
-            content = file.read()
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                content = file.read()
+        except OSError as error:
+            raise NatppError(f"cannot read {str(self.path)!r}: {error.strerror}") from None
         lines = content.split(b"\n")
         others = 0
         for line in lines[:-1]:
@@ -87,7 +90,10 @@ class Store:
             mark, arch = row.pop("mark"), row.pop("arch")
             if mark != self.mark:
                 return 1
-            self._known[from_json(json.dumps(arch))] = Outcome(**row | {"curve": tuple(row["curve"])})
-        except (ValueError, KeyError, TypeError, AttributeError, FormatError):
+            outcome = Outcome(**row | {"curve": tuple(row["curve"])})
+            if not all(isinstance(one, float | int | None) for one in (outcome.value, outcome.loss, outcome.accuracy)):
+                raise ValueError("a score is a number")
+            self._known[from_json(json.dumps(arch))] = outcome
+        except (ValueError, KeyError, TypeError, AttributeError, NatppError):
             self.say(f"a damaged line in {str(self.path)!r} is dropped")
         return 0

@@ -23,7 +23,7 @@ import torch
 from natpp.errors import FormatError, NatppError, SettingError, shortened
 from natpp.files import write_whole
 
-MAY_CHANGE = ("root", "device", "versions")  # settings that a resumed run may have otherwise
+MAY_CHANGE = ("root", "device", "together", "versions")  # settings that a resumed run may have otherwise
 
 
 class Run:
@@ -58,7 +58,7 @@ class Run:
         """The state at the last checkpoint that can be read; None where there is none yet."""
         if self.folder is None:
             return None
-        damaged = None
+        damaged: Path | None = None
         for name in ("checkpoint.pt", "previous.pt"):
             file = self.folder / name
             if not file.exists():
@@ -69,10 +69,13 @@ class Run:
             except (RuntimeError, OSError, EOFError, KeyError, TypeError, pickle.UnpicklingError, zipfile.BadZipFile):
                 damaged = file
                 continue
+            if damaged is not None:  # else it would be kept in place of the good one
+                os.replace(file, damaged)
             self._cut_metrics()
             return state
         if damaged is not None:
             raise FormatError(f"the checkpoint {str(damaged)!r} is damaged, and so is the one before it, if any")
+        self._cut_metrics()
         return None
 
     def save(self, state: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,6 +24,7 @@ from natpp.errors import SettingError
 from natpp.improve.inputs import Inputs, Row
 from natpp.improve.scorer import Score, Scorer, Scores
 
+FIRST_SCORES = 16  # that tell how fast scores are
 TRIES = 20  # draws for every random transformation that is wanted
 LONGEST_WALK = 3  # operations of a walk that are told apart; longer ones by both their ends
 
@@ -199,13 +200,19 @@ def _fitted(rows: Tensor, targets: Tensor, config: PredictConfig, seed: int) -> 
     return network.eval()
 
 
-def predicted(inputs: Inputs, scorer: Scorer, config: PredictConfig, generator: np.random.Generator) -> Prediction:
-    """A prediction fitted on as many scores as the scorer's limit allows."""
-    if scorer.left is None:
+def predicted(
+    inputs: Inputs,
+    scorer: Scorer,
+    config: PredictConfig,
+    generator: np.random.Generator,
+    plan: Callable[[], int] | None = None,
+) -> Prediction:
+    """A prediction fitted on as many scores as the scorer's limit allows, or as `plan` says after the first ones."""
+    if scorer.left is None and plan is None:
         raise SettingError("a prediction needs a scorer with a limit")
-    if scorer.left < 2:
+    if scorer.left is not None and scorer.left < 2:
         raise SettingError(f"a prediction needs at least 2 scores, and {scorer.left} are left")
-    budget = scorer.left
+    budget: int = FIRST_SCORES if plan is not None or scorer.left is None else scorer.left
     archs: list[Architecture] = []
     known: set[Architecture] = set()
 
@@ -229,7 +236,11 @@ def predicted(inputs: Inputs, scorer: Scorer, config: PredictConfig, generator: 
             index = int(generator.integers(len(inputs)))
             count -= take(inputs.transformed(index, inputs.random_row(index, generator)))
 
-    take_random(max(round(budget * config.random_share), 2))
+    if plan is not None:
+        take_random(FIRST_SCORES)
+        scorer(archs)
+        budget = max(plan(), len(archs))
+    take_random(max(round(budget * config.random_share), 2) - len(archs))
     scores = scorer(archs)
     a_round = max(math.ceil((budget - len(archs)) / config.rounds), 1)
     while len(archs) < budget:

@@ -7,6 +7,7 @@ from one batch of validation images. With a scorer at hand there are no weights 
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 EVALUATIONS = 200  # architectures scored where scores are dear and nobody says how many
 STEPS_A_ROW = 50  # of learning, between two rows of the curves
-FIRST_SCORES = 32  # that tell how fast scores are
+MOST_EVALUATIONS = 100_000  # however much time there is
+SECONDS_TO_CHOOSE = 0.1  # what to score next, for every score
 SECONDS_TO_LEARN = 40  # kept, at least, for prediction and policy
 SECONDS_A_CHECKPOINT = 10  # at least, between two checkpoints of scores or of policy steps
 T = TypeVar("T")
@@ -159,22 +161,19 @@ class Search:
     def _policy_by_scores(self) -> None:
         """Score, predict where scores are dear, learn; then score some of the final choices."""
         scorer = self._limited()
-        if self.minutes is not None and self.evaluations is None:
-            self.evaluations = self._agreed(self._planned(scorer))
-            self._save()
-            scorer = self._limited()
         scorer.recall(self.known)
         scorer.scored = lambda: self._scored(scorer)
         score: Score = scorer
         if scorer.limit is not None:
+            plan = None if self.minutes is None else functools.partial(self._planned, scorer)
             final = min(self.config.final, scorer.limit // 10)
-            scorer.limit -= final
-            self.prediction = predicted(self.inputs, scorer, self.config.predict, generator(self.seed, Use.SCORE))
-            scorer.limit += final
+            scorer.limit -= final if plan is None else 0  # a plan keeps them back itself
+            self.prediction = predicted(self.inputs, scorer, self.config.predict, generator(self.seed, Use.SCORE), plan)
+            scorer.limit += final if plan is None else 0
             score = self.prediction.careful
         while self.learner.steps < self.config.learn.steps:
             self._policy_step(score, STEPS_A_ROW)
-        if scorer.limit is not None:
+        if scorer.limit is not None or len(self.inputs) == 1:
             self._score_choices(scorer)
 
     def _policy_step(self, score: Score, steps_a_row: int) -> None:
@@ -198,23 +197,25 @@ class Search:
 
         For one given input several choices are scored, and the best of all scores is kept; else one for each of some.
         """
-        assert scorer.left is not None
         alone = len(self.inputs) == 1
-        indices = generator(self.seed, Use.FINAL).permutation(len(self.inputs)).tolist()[: scorer.left // 2]
-        if not indices:
-            return
-        with torch.no_grad():
-            transitions = self.learner.policy.eval()(self.inputs.batch(indices))
-            choices = transitions.greedy()[None]
-            if alone and scorer.left > 2:
-                samples = transitions.sample(scorer.left - 2, torch_generator(self.seed, Use.FINAL))
-                choices = torch.cat([choices, samples])
-        rows = self.inputs.rows(indices, choices.numpy(), transitions.probabilities(choices))
-        before = scorer([self.inputs.archs[index] for index in indices])
-        chosen = [self.inputs.transformed(index, row) for index, _, row in rows]
-        if alone:  # all that was scored on the way is something the input may become
-            assert self.prediction is not None
+        left = self.config.final if scorer.left is None else min(scorer.left, self.config.final)
+        indices = generator(self.seed, Use.FINAL).permutation(len(self.inputs)).tolist()[: left // 2]
+        chosen: list[Architecture] = []
+        if indices:
+            with torch.no_grad():
+                transitions = self.learner.policy.eval()(self.inputs.batch(indices))
+                choices = transitions.greedy()[None]
+                if alone and left > 2:
+                    samples = transitions.sample(left - 2, torch_generator(self.seed, Use.FINAL))
+                    choices = torch.cat([choices, samples])
+            rows = self.inputs.rows(indices, choices.numpy(), transitions.probabilities(choices))
+            chosen = [self.inputs.transformed(index, row) for index, _, row in rows]
+        if alone and self.prediction is not None:  # all that was scored is something the input may become
+            indices = [0]
             chosen += self.prediction.archs
+        if not chosen:
+            return
+        before = scorer([self.inputs.archs[index] for index in indices])
         after = scorer(chosen)
         if alone:
             self.chosen = chosen[int(after.argmax())]
@@ -231,28 +232,29 @@ class Search:
     def _planned(self, scorer: Scorer) -> int:
         """How many scores there is time for, by the speed of the first ones; the last quarter is for learning."""
         assert self.minutes is not None
-        order = generator(self.seed, Use.SCORE).permutation(len(self.inputs)).tolist()  # as the prediction takes them
-        first = [self.inputs.archs[index] for index in order[:FIRST_SCORES]]
-        scorer.limit = None
-        scorer(first)
-        self.known = scorer.known
-        left = 60 * self.minutes - (time.perf_counter() - self.started) - max(15 * self.minutes, SECONDS_TO_LEARN)
-        return len(self.known) + max(int(left / max(scorer.seconds_each, 1e-3)), 0)
+        if self.evaluations is None:
+            spent = time.perf_counter() - self.started
+            left = 60 * self.minutes - spent - max(15 * self.minutes, SECONDS_TO_LEARN)
+            each = scorer.seconds_each + SECONDS_TO_CHOOSE
+            self.evaluations = self._agreed(scorer.queries + max(int(left / each), 0))
+            self._save()
+        scorer.limit = self.evaluations
+        return self.evaluations - min(self.config.final, self.evaluations // 10)
 
     def _limited(self) -> Scorer:
         """The scorer, with the limit and the price of this search."""
         scorer = self.scorer if self.shared is None else self.shared.scorer()
         assert scorer is not None
-        limit = self.evaluations if self.evaluations is not None or scorer.free else EVALUATIONS
-        if not self.price and scorer.limit == limit:
-            return scorer
+        limit = self.evaluations if self.evaluations is not None else scorer.left
+        if limit is None and not scorer.free:
+            limit = MOST_EVALUATIONS if self.minutes is not None else EVALUATIONS
         return Priced(scorer, self.task.where, self.price, limit)
 
     def _scored(self, scorer: Scorer) -> None:
         if scorer.limit is None:
             return
-        self.known = scorer.known
-        scores = list(self.known.values())
+        self.known |= scorer.known
+        scores = list(scorer.known.values())
         figures = {"mean": sum(scores) / len(scores), "best": max(scores)}
         self._tell("scores", scorer.queries, scorer.limit, figures)
         self._log({"phase": "scores", "step": scorer.queries, **figures})

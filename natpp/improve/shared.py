@@ -56,7 +56,11 @@ def usual_setting(
     """
     usual = SMALL[network] if images.size < SMALL_IMAGE else USUAL[network, trained]
     return setting(
-        network, channels=channels or usual[0], cells=cells or usual[1], classes=images.classes, size=images.size
+        network,
+        channels=usual[0] if channels is None else channels,
+        cells=usual[1] if cells is None else cells,
+        classes=images.classes,
+        size=images.size,
     )
 
 

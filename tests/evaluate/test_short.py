@@ -1,6 +1,7 @@
 """Short trainings: real ones, alone or side by side the same, kept in a file, and none spoiling another."""
 
 import json
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -137,7 +138,7 @@ def test_what_fails_counts_as_a_guess(stripes: Batches, monkeypatch: pytest.Monk
     assert made.outcomes(archs(1))[0].reason == "no luck"
 
 
-def test_too_many_for_the_memory_are_halved(stripes: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_for_the_memory_are_halved(stripes: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained, sizes = short._trained, []
 
     def small(builds: Sequence[Any], *rest: Any) -> Any:
@@ -153,6 +154,20 @@ def test_too_many_for_the_memory_are_halved(stripes: Batches, monkeypatch: pytes
     assert [one.value for one in found] == [one.value for one in expected]
     assert sizes == [3, 2, 1, 1, 1]
     assert "half of them at a time" in said[0]
+
+    alive: list[weakref.ref[short.Branch]] = []
+
+    def full(self: short.Branch, feed: short.Feed) -> None:
+        alive.append(weakref.ref(self))
+        assert sum(one() is not None for one in alive) <= 3  # nothing is left of a group that failed
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(short, "_trained", trained)
+        patch.setattr(short.Branch, "step", full)
+        file = tmp_path / "scores.jsonl"
+        assert all(one.value is None for one in scorer(stripes, store=file).outcomes(archs(3)))
+        assert not file.exists()  # on another machine it may fit
 
     def none_fits(*_: Any) -> Any:
         raise torch.OutOfMemoryError
@@ -179,9 +194,12 @@ def test_a_store_keeps_what_is_trained(stripes: Batches, tmp_path: Path, monkeyp
     said: list[str] = []
     scorer(stripes, store=file, seed=9, say=said.append)
     assert "for other data or settings: they are not used" in said[0]
-    with file.open("a") as other:  # another search adds what this one has not
-        other.write(file.read_text().splitlines()[0] + "\n")
-    assert len(scorer(stripes, store=file).store) == first.queries
+    one, other = scorer(stripes, store=file), scorer(stripes, store=file)  # two searches share it
+    more = archs(8)[4:]
+    expected = other(more)
+    with monkeypatch.context() as patch:
+        patch.setattr(short, "train_together", nothing)
+        assert np.array_equal(one(more), expected)
 
 
 def test_a_line_cut_short_is_dropped_and_said(stripes: Batches, tmp_path: Path) -> None:
@@ -203,6 +221,19 @@ def test_a_line_cut_short_is_dropped_and_said(stripes: Batches, tmp_path: Path) 
     fresh = scorer(stripes, store=file, say=said.append)
     assert len(fresh.store) == 2
     assert any("damaged line" in line for line in said)
+
+
+def test_lines_that_are_no_scores_are_dropped(stripes: Batches, tmp_path: Path) -> None:
+    file = tmp_path / "scores.jsonl"
+    scorer(stripes, store=file)(archs(1))
+    row = json.loads(file.read_text())
+    wrong = [row | {"value": "x"}, row | {"arch": {"version": 1}}, row | {"more": 1}, [], 3]
+    broken = json.loads(json.dumps(row))
+    broken["arch"]["normal"][0][1] = 99
+    file.write_text("".join(json.dumps(one) + "\n" for one in [*wrong, broken]) + "{half\n")
+    said: list[str] = []
+    assert len(scorer(stripes, store=file, say=said.append).store) == 0
+    assert len(said) == 7
 
 
 def test_a_store_in_a_wrong_place_is_refused(stripes: Batches, tmp_path: Path) -> None:

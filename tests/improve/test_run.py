@@ -184,11 +184,34 @@ def test_one_given_architecture(tmp_path: Path) -> None:
     search(arch="vgg_block", out=tmp_path, evaluations=40)
     chosen = natpp.load(tmp_path / "architecture.json")
     before, after = natpp.cost("vgg_block"), natpp.cost(chosen)
-    assert (after.live_params, after.live_madds) <= (before.live_params, before.live_madds)
+    assert after.live_params <= before.live_params
+    assert after.live_madds <= before.live_madds
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert (last["phase"], last["inputs"]) == ("choices", 1)
     assert 30 < last["evaluations"] <= 40  # transformations of the one input, enough to learn from
     assert last["after"] >= last["before"]
+
+
+@pytest.mark.parametrize("settings", [{"evaluations": 2}, {"evaluations": 15}, {"evaluations": None, "minutes": 0.02}])
+def test_one_given_architecture_with_few_scores(settings: dict[str, Any], tmp_path: Path) -> None:
+    search(arch="vgg_block", out=tmp_path, **settings)
+    assert (tmp_path / "architecture.json").exists()
+
+
+def test_one_given_architecture_by_free_scores(tmp_path: Path) -> None:
+    natpp.search(scorer=CountOps("skip_connect"), arch="vgg_block", steps=40, budget="rule", out=tmp_path, minutes=1)
+    chosen = natpp.load(tmp_path / "architecture.json")
+    assert CountOps("skip_connect")([chosen])[0] > CountOps("skip_connect")([natpp.load("vgg_block")])[0]
+
+
+def test_a_scorers_own_limit_holds() -> None:
+    class Dear(CountOps):
+        free = False
+
+    scorer = Dear("skip_connect")
+    scorer.limit = 20
+    natpp.search(scorer=scorer, nodes=(2,), steps=3)
+    assert 10 < scorer.queries <= 20
 
 
 def test_the_limit_holds_and_some_of_it_goes_to_final_choices(tmp_path: Path) -> None:
@@ -223,7 +246,7 @@ def test_a_price_on_cost_makes_cheaper_choices() -> None:
         policy = natpp.search(scorer=CountOps("conv"), nodes=(3,), price={"madds": price}, steps=150)
         return float(np.mean([natpp.optimize(arch, policy).cost_after.live_madds for arch in inputs]))
 
-    assert mean_madds(1000) < 0.5 * mean_madds(0)
+    assert mean_madds(1000) < 0.8 * mean_madds(0)
 
 
 def test_nasbench201_from_images_and_a_run_as_scorer(tmp_path: Path) -> None:
@@ -320,6 +343,8 @@ def test_resume_starts_a_run_that_is_not_there(tmp_path: Path) -> None:
         ({"nodes": (0,)}, "whole numbers from 1 up"),
         ({"seed": -1}, "seed is -1"),
         ({"evaluations": 1}, "evaluations is 1"),
+        ({"evaluations": 3.5}, "evaluations is 3.5"),
+        ({"channels": 0}, "channels is 0"),
         ({"epochs": 0}, "from 1 up"),
         ({"batch": 1}, "at least 2 images"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
@@ -440,7 +465,9 @@ def test_a_search_ends_in_the_time_there_is(tmp_path: Path) -> None:
     assert time.monotonic() - start < 30
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert sum(row["phase"] == "scores" for row in rows) > 0
-    assert len((tmp_path / "scores.jsonl").read_text().splitlines()) >= 10  # the first ones at least
+    trained = len((tmp_path / "scores.jsonl").read_text().splitlines())
+    planned = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["evaluations"]
+    assert 10 <= trained <= max(planned, 16)  # the first ones at least
 
 
 def two_processes(port: int, *arguments: str) -> None:
