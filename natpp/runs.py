@@ -6,6 +6,7 @@ A run's folder keeps this value, so that another command can have its scorer (`-
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +28,7 @@ from natpp.evaluate.table import TableScorer, read_table
 from natpp.files import write_whole
 from natpp.improve.checkpoint import Run, catching_signals, read_config
 from natpp.improve.run import Search, SearchConfig, Watch, preset
-from natpp.improve.scorer import Scorer, Task
+from natpp.improve.scorer import Scorer, Task, check_price
 from natpp.improve.shared import SharedWeights, SupernetScorer, usual_setting
 from natpp.nets.policy import Policy
 from natpp.nets.supernet import Supernet
@@ -86,6 +87,7 @@ class Ask:
         for name, value, known in (("budget", self.budget, BUDGETS), ("precision", self.precision, PRECISIONS)):
             if value not in known:
                 raise SettingError(f"unknown {name} {value!r}. {did_you_mean(value, known)}")
+        check_price(self.price or {})
         for name in WHOLE:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
@@ -295,6 +297,9 @@ def make_fabric(device: str = "auto", precision: str = "auto") -> Fabric:
         raise SettingError("there is no CUDA device here. Use --device cpu, or auto")
     if device.removeprefix("cuda").removeprefix(":") not in ("auto", "cpu", "") and not device[5:].isdigit():
         raise SettingError(f"unknown device {device!r}, expected cuda or cuda:N")
+    if precision == "16" and not cuda:
+        raise SettingError("precision 16 is for a GPU: use 32, or bf16")
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it tells what was asked for
     wanted = PRECISIONS[precision] or ("bf16-mixed" if cuda else "32-true")
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     several = processes > 1

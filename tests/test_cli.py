@@ -173,7 +173,7 @@ def test_sample(run: Runner) -> None:
         (("show", "darts", "--against", "None"), "unknown architecture 'None'"),
         (("show", "darts", "-o", "None"), "a picture is .svg or .png, not 'None'"),
         (("show", "darts", "-o", "a" * 300 + ".svg"), "cannot write"),
-        (("show", "darts", "--arch", "enas"), "unknown flag --arch. Known: --network"),
+        (("show", "darts", "--arch", "enas"), "unknown flag --arch. (natpp show --help"),
         (("show", "darts", "--view", "network", "--against", "enas", "-o", "x.svg"), "shows one architecture"),
         (("cost", "darts", "--cells", "9" * 50), "cells goes up to 1,000"),
         (("sample", "--count", "9" * 20), "draw fewer at a time"),

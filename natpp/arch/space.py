@@ -114,7 +114,8 @@ class CellSpace(Space):
 
     def __post_init__(self) -> None:
         if not self.nodes or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in self.nodes):
-            raise SettingError(f"nodes is {self.nodes!r}, expected whole numbers from 1 up")
+            given = ", ".join(map(str, self.nodes))
+            raise SettingError(f"nodes is {given or 'empty'}, expected whole numbers from 1 up")
         object.__setattr__(self, "nodes", tuple(sorted(set(self.nodes))))
         object.__setattr__(self, "names", _ordered(self.names))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import io
 import re
 from dataclasses import dataclass, fields
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import tyro
 
 from natpp.arch.layout import Setting, setting
-from natpp.errors import SettingError, did_you_mean, shortened
+from natpp.errors import SettingError, shortened
 
 POSITIONAL = ("arch", "archs", "op", "which", "name")  # fields that are no flags
 Arch = Annotated[
@@ -113,8 +114,9 @@ def parse(flags_type: type[Any], verb: str, arguments: list[str]) -> Any:
         message = _one_line(said.getvalue())
         if wrong := re.match(r"Unrecognized options: (--[\w-]+)", message):
             names = [field.name for field in fields(flags_type) if field.name not in POSITIONAL]
-            flags = [f"--{name.replace('_', '-')}" for name in names]
-            message = f"unknown flag {wrong[1]}. {did_you_mean(wrong[1], flags)}"
+            flags = [name.replace("_", "-") for name in names]
+            near = difflib.get_close_matches(wrong[1][2:], flags, n=1, cutoff=0.6)
+            message = f"unknown flag {wrong[1]}." + (f" Did you mean '--{near[0]}'?" if near else "")
         raise SettingError(f"{message} (natpp {verb} --help tells the flags)") from None
 
 

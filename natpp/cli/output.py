@@ -77,8 +77,8 @@ def _lines() -> Watch:
         tenth = 10 * done // total
         if tenth > told.get(phase, -1):
             told[phase] = tenth
-            left = (now - since) / (done - first) * (total - done) if done > first else 0.0
-            print(f"{phase} {done}/{total}, {left:.0f} s left, {_figures(figures)}", file=sys.stderr, flush=True)
+            left = f"{(now - since) / (done - first) * (total - done):.0f} s left, " if done > first else ""
+            print(f"{phase} {done}/{total}, {left}{_figures(figures)}", file=sys.stderr, flush=True)
 
     return watch
 

@@ -150,7 +150,7 @@ class Search:
     store: Annotated[Word, tyro.conf.arg(metavar="FILE")] = None
     """file that short trainings' scores are kept in and taken from; by default RUN/scores.jsonl"""
     price: Annotated[Word, tyro.conf.arg(metavar="madds=X,params=Y")] = None
-    """points of accuracy that a halving of living multiply-adds or parameters is worth"""
+    """points of the score that a halving of living multiply-adds or parameters is worth"""
     train_steps: WholeOrDefault = None
     """gradient steps of a short training"""
     together: WholeOrDefault = None

@@ -33,8 +33,10 @@ def store_images(name: str, root: str | Path, source: str | Path | None = None) 
     """Put a data set into a folder as one file, from a file or folder at hand or from where it lives."""
     if name not in SETS:
         raise NatppError(f"unknown data {name!r}. {did_you_mean(name, SETS)}")
-    if not Path(root).is_dir():
-        raise NatppError(f"the folder {str(root)!r} does not exist. Make it first, or choose another place")
+    try:
+        Path(root).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NatppError(f"cannot make the folder {str(root)!r}: {error.strerror}") from None
     found = fetch_images(SETS[name]) if source is None else read_images(source, SETS[name])
     found.save(stored(name, root))
     return stored(name, root)
@@ -63,6 +65,8 @@ def stored(name: str, root: str | Path) -> Path:
 def _named(name: str, root: str | Path | None) -> Images:
     if name in BUILT_IN:
         return BUILT_IN[name]()
+    if name not in SETS and os.path.isfile(name):
+        raise NatppError(f"{name!r} is a file, expected the name of a data set or a folder of images")
     if name not in SETS:
         near = did_you_mean(name, [*BUILT_IN, *SETS])
         raise NatppError(f"unknown data {name!r}. {near} A folder of images is possible too: give its path")

@@ -56,6 +56,8 @@ class ShortConfig:
     """of SGD with Nesterov momentum 0.9, falling to zero along a cosine"""
     weight_decay: float = 5e-4
     """of SGD"""
+    clip: float | None = None
+    """largest norm of a gradient; None: any"""
     augment: bool = False
     """move and mirror the images: in so short a training it only hides what larger networks can do"""
     together: int = 32
@@ -75,7 +77,7 @@ class ShortConfig:
 def usual_schedule(images: Batches) -> ShortConfig:
     """The schedule for images of CIFAR's size, and a much shorter one for small images."""
     if images.size < SMALL_IMAGE:
-        return ShortConfig(batch=64, steps=40, learning_rate=0.1, augment=True, together=8)
+        return ShortConfig(batch=64, steps=40, learning_rate=0.1, clip=5.0, augment=True, together=8)
     return ShortConfig()
 
 
@@ -310,6 +312,8 @@ class Branch:
         with torch.no_grad():
             if self.low:
                 self.gradients[: self.low].copy_(self.low_gradients)
+            if self.config.clip is not None:
+                self.gradients.mul_((self.config.clip / (self.gradients.norm() + 1e-6)).clamp(max=1))
             self.gradients.add_(self.weights, alpha=self.config.weight_decay)
             self.momentum.mul_(0.9).add_(self.gradients)
             self.weights.sub_(feed.rate * self.gradients.add_(self.momentum, alpha=0.9))

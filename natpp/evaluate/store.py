@@ -1,7 +1,7 @@
 """A file of scores: one JSON line each, appended whole, so that nothing is trained twice and searches can share it.
 
 A line is known by what the architecture computes, the settings and the data. Lines of other settings or other data
-stay where they are and are not used; a line cut short by a crash is dropped, and the file says so through `say`.
+stay where they are and are not used, nor is a line that a crash cut short; `say` hears of both.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Store:
         if not self.path.parent.is_dir():
             raise NatppError(f"the folder {str(self.path.parent)!r} does not exist. Make it first")
         others = self.refresh()
+        if self._read and not others and not self._known:
+            raise NatppError(f"{str(self.path)!r} is no file of scores: nothing in it is one. Choose another file")
         if others and not self._known:
             self.say(f"{others} scores in {str(self.path)!r} are for other data or settings: they are not used")
 
@@ -56,11 +58,11 @@ class Store:
         except OSError as error:
             raise NatppError(f"cannot read {str(self.path)!r}: {error.strerror}") from None
         lines = content.split(b"\n")
-        others = 0
-        for line in lines[:-1]:
-            others += self._take(line)
+        found = [self._take(line) for line in lines[:-1] if line.strip()]
         self._read += len(content) - len(lines[-1])
-        return others
+        if damaged := found.count(None):
+            self.say(f"damaged lines in {str(self.path)!r} that are not used: {damaged}")
+        return found.count(False)
 
     def add(self, key: Architecture, outcome: Outcome) -> None:
         """Append an outcome: one write of one whole line."""
@@ -71,7 +73,7 @@ class Store:
             try:
                 size = os.fstat(handle).st_size
                 if size and os.pread(handle, 1, size - 1) != b"\n":  # a crash cut the last line short
-                    self.say(f"the last line of {str(self.path)!r} was cut short and is dropped")
+                    self.say(f"the last line of {str(self.path)!r} was cut short and is not used")
                     line = b"\n" + line
                 os.write(handle, line)
                 os.fsync(handle)
@@ -81,19 +83,17 @@ class Store:
             raise NatppError(f"cannot write {str(self.path)!r}: {error.strerror}") from None
         self._known[key] = outcome
 
-    def _take(self, line: bytes) -> int:
-        """Take a line in; 1 where it is somebody else's."""
-        if not line.strip():
-            return 0
+    def _take(self, line: bytes) -> bool | None:
+        """Take a line in; False where it is somebody else's, None where it is no score."""
         try:
             row = json.loads(line)
             mark, arch = row.pop("mark"), row.pop("arch")
             if mark != self.mark:
-                return 1
+                return False
             outcome = Outcome(**row | {"curve": tuple(row["curve"])})
             if not all(isinstance(one, float | int | None) for one in (outcome.value, outcome.loss, outcome.accuracy)):
                 raise ValueError("a score is a number")
             self._known[from_json(json.dumps(arch))] = outcome
         except (ValueError, KeyError, TypeError, AttributeError, NatppError):
-            self.say(f"a damaged line in {str(self.path)!r} is dropped")
-        return 0
+            return None
+        return True

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from natpp.errors import FormatError, NatppError, SettingError, shortened
+from natpp.errors import FormatError, NatppError, SettingError
 from natpp.files import write_whole
 
 MAY_CHANGE = ("root", "device", "together", "versions")  # settings that a resumed run may have otherwise
@@ -41,16 +41,16 @@ class Run:
             if resume or tensorboard:
                 raise SettingError("a run without a folder keeps nothing: give it one with out")
             return
-        known = self.folder / "config.json"
-        if known.exists():
-            if not resume:
-                raise SettingError(
-                    f"{str(self.folder)!r} already holds a run. Go on with it by --resume, or choose another folder"
-                )
+        started = any((self.folder / name).exists() for name in ("checkpoint.pt", "previous.pt", "policy.safetensors"))
+        if started and not resume:
+            raise SettingError(
+                f"{str(self.folder)!r} already holds a run. Go on with it by --resume, or choose another folder"
+            )
+        if started:
             _same(read_config(self.folder), self.config)
-        else:
+        else:  # nothing is there yet, or nothing but the start of a run
             _make(self.folder)
-            write_whole(known, json.dumps(self.config, indent=2) + "\n")
+            write_whole(self.folder / "config.json", json.dumps(self.config, indent=2) + "\n")
         if tensorboard:
             self._writer = _summary_writer(self.folder)
 
@@ -74,7 +74,10 @@ class Run:
             self._cut_metrics()
             return state
         if damaged is not None:
-            raise FormatError(f"the checkpoint {str(damaged)!r} is damaged, and so is the one before it, if any")
+            raise FormatError(
+                f"the checkpoint of {str(self.folder)!r} is damaged, and so is the one before it, if any: "
+                "start again in another folder"
+            )
         self._cut_metrics()
         return None
 
@@ -167,21 +170,36 @@ def catching_signals() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def _same(before: dict[str, Any], now: dict[str, Any]) -> None:
-    for name in sorted({*before, *now} - set(MAY_CHANGE)):
-        if before.get(name) != now.get(name):
-            was, is_now = (shortened(json.dumps(one.get(name))) for one in (before, now))
-            raise SettingError(
-                f"the run was started with {name} {was}, not {is_now}: resume it with the settings it had, "
-                "or choose another folder"
-            )
+def _same(before: Any, now: Any, name: str = "") -> None:
+    """Say the first setting that differs."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted({*before, *now} - set(MAY_CHANGE)):
+            _same(before.get(key), now.get(key), key)
+    elif before != now:
+        was, is_now = (json.dumps(one)[:60] for one in (before, now))
+        raise SettingError(
+            f"the run was started with {name} {was}, not {is_now}: resume it with the settings it had, "
+            "or choose another folder"
+        )
 
 
 def _make(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise NatppError(f"{str(folder)!r} is a file, expected a folder for the run")
+    if folder.is_dir() and any(file.name[0] != "." for file in folder.iterdir()) and not _begun(folder):
+        raise NatppError(f"the folder {str(folder)!r} holds other things. Choose a new or empty one for the run")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NatppError(f"cannot make the folder {str(folder)!r}: {error.strerror}") from None
+
+
+def _begun(folder: Path) -> bool:
+    """Whether a folder holds the start of a run: settings that natpp wrote."""
+    try:
+        return "natpp" in read_config(folder)["versions"]
+    except (FormatError, KeyError, TypeError):
+        return False
 
 
 def _summary_writer(folder: Path) -> Any:

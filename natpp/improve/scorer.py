@@ -104,6 +104,15 @@ class Scorer(ABC):
         """Scores of architectures that were not scored before."""
 
 
+def check_price(price: Mapping[str, float]) -> None:
+    """Refuse a price on what has none, or one that is no price."""
+    for name, value in price.items():
+        if name not in PRICED:
+            raise SettingError(f"unknown cost {name!r} in the price. {did_you_mean(name, PRICED)}")
+        if not 0 <= value < float("inf"):
+            raise SettingError(f"the price of {name} is {value}, expected points of the score from 0 up")
+
+
 class Priced(Scorer):
     """Another scorer's scores less a price on cost, and a limit of its own.
 
@@ -113,11 +122,7 @@ class Priced(Scorer):
 
     def __init__(self, scorer: Scorer, where: Setting, price: Mapping[str, float], limit: int | None = None):
         super().__init__(limit)
-        for name, value in price.items():
-            if name not in PRICED:
-                raise SettingError(f"unknown cost {name!r} in the price. {did_you_mean(name, PRICED)}")
-            if not 0 <= value < float("inf"):
-                raise SettingError(f"the price of {name} is {value}, expected points of the score from 0 up")
+        check_price(price)
         self.scorer = scorer
         self.where = where
         self.price = dict(price)

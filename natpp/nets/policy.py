@@ -58,7 +58,10 @@ def encode(arch: Architecture, ops: Sequence[str] | None = None) -> Encoded:
                 edge = graph.edges[number]
                 if not edge.fixed:
                     if edge.op not in index:
-                        raise FormatError(f"the policy does not know the operation {edge.op}")
+                        raise FormatError(
+                            f"the policy does not know the operation {edge.op}: it was learned for another space "
+                            "(natpp search --extras learns one for all operations, --arch for this architecture)"
+                        )
                     codes.append(index[edge.op])
                     ends.append((names[edge.source], name))
                     places.append((kind, number))

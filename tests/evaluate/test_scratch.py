@@ -316,9 +316,9 @@ def test_a_run_is_not_overwritten_nor_resumed_with_other_settings(tmp_path: Path
     train(out=tmp_path, epochs=1)
     with pytest.raises(SettingError, match="already holds a run"):
         train(out=tmp_path, epochs=1)
-    with pytest.raises(SettingError, match="started with seed '0', not '1'"):
+    with pytest.raises(SettingError, match="started with seed 0, not 1"):
         train(out=tmp_path, epochs=1, seed=1, resume=True)
-    with pytest.raises(SettingError, match="started with recipe"):
+    with pytest.raises(SettingError, match="started with epochs 1, not 2"):
         train(out=tmp_path, epochs=2, resume=True)
 
 

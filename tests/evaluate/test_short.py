@@ -23,7 +23,6 @@ from natpp.errors import NatppError, SettingError
 from natpp.evaluate import short
 from natpp.evaluate.outcome import Outcome
 from natpp.evaluate.short import ShortConfig, ShortScorer, train_together
-from natpp.evaluate.store import Store
 from natpp.nets.policy import Policy
 from natpp.runs import make_fabric
 from natpp.testing import check_scorer
@@ -214,13 +213,11 @@ def test_a_line_cut_short_is_dropped_and_said(stripes: Batches, tmp_path: Path) 
     assert np.array_equal(again(given), values)
     assert any("cut short" in line for line in said)
     said.clear()
-    healed = Store(file, {}, "", said.append)
-    assert len(healed) == 0
     lines = file.read_text().splitlines()
     assert json.loads(lines[0])["value"] == json.loads(whole.splitlines()[0])["value"]
     fresh = scorer(stripes, store=file, say=said.append)
     assert len(fresh.store) == 2
-    assert any("damaged line" in line for line in said)
+    assert any("damaged lines" in line and line.endswith(": 1") for line in said)
 
 
 def test_lines_that_are_no_scores_are_dropped(stripes: Batches, tmp_path: Path) -> None:
@@ -231,9 +228,14 @@ def test_lines_that_are_no_scores_are_dropped(stripes: Batches, tmp_path: Path) 
     broken = json.loads(json.dumps(row))
     broken["arch"]["normal"][0][1] = 99
     file.write_text("".join(json.dumps(one) + "\n" for one in [*wrong, broken]) + "{half\n")
+    before = file.read_bytes()
+    with pytest.raises(NatppError, match="is no file of scores"):
+        scorer(stripes, store=file)
+    assert file.read_bytes() == before
+    file.write_text(json.dumps(row) + "\n" + before.decode())
     said: list[str] = []
-    assert len(scorer(stripes, store=file, say=said.append).store) == 0
-    assert len(said) == 7
+    assert len(scorer(stripes, store=file, say=said.append).store) == 1
+    assert said == [f"damaged lines in {str(file)!r} that are not used: 7"]
 
 
 def test_a_store_in_a_wrong_place_is_refused(stripes: Batches, tmp_path: Path) -> None:

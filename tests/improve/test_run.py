@@ -306,9 +306,9 @@ def test_a_run_is_not_overwritten_nor_resumed_with_other_settings(tmp_path: Path
     kept = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     with pytest.raises(SettingError, match="already holds a run"):
         search(out=tmp_path)
-    with pytest.raises(SettingError, match="started with seed '0', not '1'"):
+    with pytest.raises(SettingError, match="started with seed 0, not 1"):
         search(out=tmp_path, seed=1, resume=True)
-    with pytest.raises(SettingError, match="started with epochs '3', not '4'"):
+    with pytest.raises(SettingError, match="started with epochs 3, not 4"):
         search(out=tmp_path, epochs=4, resume=True)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == kept
 
@@ -322,11 +322,29 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
     assert bits(search(out=tmp_path, resume=True)) == straight
     for name in ("checkpoint.pt", "previous.pt"):
         (tmp_path / name).write_bytes(b"nonsense")
-    with pytest.raises(FormatError, match="is damaged, and so is the one before it"):
+    with pytest.raises(FormatError, match="is damaged, and so is the one before it, if any: start again"):
         search(out=tmp_path, resume=True)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(FormatError, match="it is no JSON"):
         search(out=tmp_path, resume=True)
+
+
+def test_a_folder_that_holds_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"versions": 3}')
+    with pytest.raises(NatppError, match="holds other things"):
+        search(out=tmp_path)
+    with pytest.raises(NatppError, match="is a file, expected a folder"):
+        search(out=tmp_path / "config.json")
+    assert (tmp_path / "config.json").read_text() == '{"versions": 3}'
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_run_that_never_began_can_be_started_anew(tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        search(out=tmp_path, watch=crash_at(1))
+    (tmp_path / "checkpoint.pt").unlink(missing_ok=True)
+    search(out=tmp_path, seed=1)
+    assert json.loads((tmp_path / "config.json").read_text())["seed"] == 1
 
 
 def test_resume_starts_a_run_that_is_not_there(tmp_path: Path) -> None:
@@ -350,6 +368,7 @@ def test_resume_starts_a_run_that_is_not_there(tmp_path: Path) -> None:
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"device": "cuda:x"}, "CUDA|expected cuda"),
         ({"precision": "8"}, "unknown precision '8'"),
+        ({"precision": "16", "device": "cpu"}, "precision 16 is for a GPU"),
         ({"price": {"latency": 1.0}}, "unknown cost 'latency'"),
         ({"price": {"madds": -1.0}}, "from 0 up"),
         ({"scorer": "supernetz"}, "Did you mean 'supernet'"),
@@ -377,6 +396,8 @@ def test_wrong_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ([], "give data, or a scorer at hand"),
         (["--data", "digits", "--nodes", "x"], "nodes is 'x'"),
         (["--data", "digits", "--price", "madds"], "madds=2,params=0.5"),
+        (["--data", "digits", "--price", "foo=1"], "unknown cost 'foo'"),
+        (["--data", str(tmp_path / "cifar10.safetensors")], "is a file, expected"),
     ):
         assert main(["search", "--out", str(tmp_path / "run"), *flags]) == 2
         said = capsys.readouterr().err
@@ -413,11 +434,11 @@ def test_curves_for_tensorboard(tmp_path: Path) -> None:
 
 
 def test_a_run_keeps_the_curves_in_step_with_the_checkpoint(tmp_path: Path) -> None:
-    run = Run(tmp_path, {"seed": 0})
+    run = Run(tmp_path, {"seed": 0, "versions": {"natpp": "0"}})
     run.log({"phase": "a", "step": 1})
     run.save({})
     run.log({"phase": "a", "step": 2})
-    again = Run(tmp_path, {"seed": 0}, resume=True)
+    again = Run(tmp_path, {"seed": 0, "versions": {"natpp": "0"}}, resume=True)
     assert again.load() == {"rows": 1}
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
 
