@@ -407,7 +407,7 @@ def test_it_is_a_scorer() -> None:
 @pytest.mark.slow
 def test_two_processes_train_one_network(tmp_path: Path) -> None:
     short = ["--epochs=2", "--channels=4", "--cells=1", "--batch=64", "--precision=32", "--validation=100"]
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29512"]
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*start, "-m", "natpp", "train", "resnet_block", "--data", "digits", *short, "--out", str(tmp_path)]
     for more in ([], ["--resume"]):
         done = subprocess.run(

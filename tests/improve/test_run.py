@@ -491,8 +491,8 @@ def test_a_search_ends_in_the_time_there_is(tmp_path: Path) -> None:
     assert 10 <= trained <= max(planned, 16)  # the first ones at least
 
 
-def two_processes(port: int, *arguments: str) -> None:
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
+def two_processes(*arguments: str) -> None:
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run([*start, *arguments], env=ALONE, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
@@ -501,7 +501,7 @@ def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
     """One architecture each gives the gradients of two in one process."""
     short = ["--scorer=supernet", "--epochs=1", "--architectures=2", "--batch=128", "--steps=3", "--precision=32"]
     subprocess.run(command(tmp_path / "one", *short), check=True, env=ALONE, capture_output=True)
-    two_processes(29511, *command(tmp_path / "two", *short)[1:])
+    two_processes(*command(tmp_path / "two", *short)[1:])
     one, two = (
         torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["weights"]["supernet"]
         for name in ("one", "two")
@@ -519,7 +519,7 @@ def test_two_processes_share_short_trainings_and_choose_as_one(tmp_path: Path) -
     process.stderr.readline()  # some are scored
     process.kill()
     process.communicate()
-    two_processes(29513, *command(tmp_path / "two", "--resume")[1:])
+    two_processes(*command(tmp_path / "two", "--resume")[1:])
     one, two = ((tmp_path / name / "policy.safetensors").read_bytes() for name in ("one", "two"))
     assert one == two
 
