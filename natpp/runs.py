@@ -29,7 +29,7 @@ from natpp.files import write_whole
 from natpp.improve.checkpoint import Run, catching_signals, read_config
 from natpp.improve.run import Search, SearchConfig, Watch, preset
 from natpp.improve.scorer import Scorer, Task, check_price
-from natpp.improve.shared import SharedWeights, SupernetScorer, usual_setting
+from natpp.improve.shared import SMALL_IMAGE, SharedWeights, SupernetScorer, usual_setting
 from natpp.nets.policy import Policy
 from natpp.nets.supernet import Supernet
 from natpp.registry import RULES
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 BUDGETS = ("strict", "rule")
+SMALL_EVALUATIONS = 100  # that a search on small images, on a CPU most likely, takes by default
 TRAINED = ("short", "supernet")  # scorers that are trained on images
 SAID = ("data", "space", "nodes", "extras", "rule", "budget", "preset", "scorer", "evaluations", "price", "seed")
 WHOLE = (
@@ -190,6 +191,8 @@ def run_search(
         trained = usual_setting(ask.network, batches, ask.trained, ask.channels, ask.cells)
     config = ask.config(free=scorer is not None and scorer.free and ask.evaluations is None)
     short = ask.short(batches) if batches is not None and ask.scores == "short" else None
+    if short is not None and batches is not None and batches.size < SMALL_IMAGE:
+        config = replace(config, evaluations=SMALL_EVALUATIONS)
     kept = {
         **ask.to_dict(),
         "scorer": ask.scores,

@@ -144,7 +144,8 @@ class Search:
     reward: str = "val_200"
     """column of the table that is the score"""
     evaluations: WholeOrDefault = None
-    """most architectures to score, the rest being predicted; auto: 200 where they are trained, no limit with a table"""
+    """most architectures to score, the rest being predicted; auto: 200 where they are trained (100 on small images), no
+    limit with a table"""
     minutes: NumberOrDefault = None
     """time there is: as many are scored as fit"""
     store: Annotated[Word, tyro.conf.arg(metavar="FILE")] = None

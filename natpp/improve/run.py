@@ -32,7 +32,6 @@ from natpp.nets.policy import Policy
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-EVALUATIONS = 200  # architectures scored where scores are dear and nobody says how many
 STEPS_A_ROW = 50  # of learning, between two rows of the curves
 MOST_EVALUATIONS = 100_000  # however much time there is
 SECONDS_TO_CHOOSE = 0.1  # what to score next, for every score
@@ -50,6 +49,8 @@ class SearchConfig:
     """weights and policy in turn, epoch by epoch, rewards from one batch of images; else one after the other"""
     pool: int = 2000
     """input architectures that are drawn to learn from"""
+    evaluations: int = 200
+    """architectures to score, where scores are dear and nobody says how many"""
     final: int = 20
     """most of the evaluations that go to final choices"""
     weights: WeightsConfig = field(default_factory=WeightsConfig)
@@ -57,8 +58,8 @@ class SearchConfig:
     predict: PredictConfig = field(default_factory=PredictConfig)
 
     def __post_init__(self) -> None:
-        if self.pool < 1 or self.final < 0:
-            raise SettingError("pool is a whole number from 1 up, final from 0 up")
+        if self.pool < 1 or self.evaluations < 2 or self.final < 0:
+            raise SettingError("pool is a whole number from 1 up, evaluations from 2 up, final from 0 up")
 
 
 def _best(*, free: bool) -> SearchConfig:
@@ -247,7 +248,7 @@ class Search:
         assert scorer is not None
         limit = self.evaluations if self.evaluations is not None else scorer.left
         if limit is None and not scorer.free:
-            limit = MOST_EVALUATIONS if self.minutes is not None else EVALUATIONS
+            limit = MOST_EVALUATIONS if self.minutes is not None else self.config.evaluations
         return Priced(scorer, self.task.where, self.price, limit)
 
     def _scored(self, scorer: Scorer) -> None:
