@@ -150,9 +150,8 @@ def optimize(
     `policy` is one that was learned, the name of one that ships, a policy's file or a run's folder; by default
     the one that ships. `scorer` is what the mode best-of chooses by: `short` trainings on `data` (kept in the file
     `store`), a run's folder (its supernet), a table's file (its column `reward`) or any function from architectures
-    to scores. Under the strict budget neither living
-    parameters nor living multiply-adds rise in the network (by default CIFAR's, and NAS-Bench-201's for an
-    architecture of one cell); `budget="rule"` leaves it to the rule.
+    to scores. Under the strict budget neither living parameters nor living multiply-adds rise in the network (by
+    default CIFAR's, and NAS-Bench-201's for an architecture of one cell); `budget="rule"` leaves it to the rule.
     """
     from natpp.data.images import Images
     from natpp.improve.scorer import Task

@@ -279,11 +279,8 @@ class Branch:
             norm.num_batches_tracked = None
         half = device.type == "cuda"
         self.config = config
-        norms = {
-            id(p) for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) for p in m.parameters()
-        }
+        norms = {id(parameter) for norm in _norms(module) for parameter in norm.parameters()}
         parameters = sorted(module.parameters(), key=lambda p: id(p) in norms)  # stable: those of norms last
-        self.size = sum(p.numel() for p in parameters)
         self.low = sum(p.numel() for p in parameters if id(p) not in norms) if half else 0  # computed in bf16
         self.weights = torch.cat([p.detach().flatten() for p in parameters]).to(device)
         self.gradients = torch.zeros_like(self.weights)
