@@ -85,9 +85,8 @@ class Ask:
 
     def __post_init__(self) -> None:
         RULES[self.rule]  # answers an unknown name
-        for name, value, known in (("budget", self.budget, BUDGETS), ("precision", self.precision, PRECISIONS)):
-            if value not in known:
-                raise SettingError(f"unknown {name} {value!r}. {did_you_mean(value, known)}")
+        if self.budget not in BUDGETS:
+            raise SettingError(f"unknown budget {self.budget!r}. {did_you_mean(self.budget, BUDGETS)}")
         check_price(self.price or {})
         for name in WHOLE:
             value = getattr(self, name)
@@ -300,6 +299,8 @@ def make_fabric(device: str = "auto", precision: str = "auto") -> Fabric:
         raise SettingError("there is no CUDA device here. Use --device cpu, or auto")
     if device.removeprefix("cuda").removeprefix(":") not in ("auto", "cpu", "") and not device[5:].isdigit():
         raise SettingError(f"unknown device {device!r}, expected cuda or cuda:N")
+    if precision not in PRECISIONS:
+        raise SettingError(f"unknown precision {precision!r}. {did_you_mean(precision, PRECISIONS)}")
     if precision == "16" and not cuda:
         raise SettingError("precision 16 is for a GPU: use 32, or bf16")
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it tells what was asked for

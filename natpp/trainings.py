@@ -17,12 +17,12 @@ from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
 from natpp.data.images import Images
 from natpp.data.sets import load_images
-from natpp.errors import SettingError, did_you_mean
+from natpp.errors import SettingError
 from natpp.evaluate.scratch import Recipe, Training, make_batches, named_recipe, train
 from natpp.files import write_whole
 from natpp.improve.checkpoint import Run, catching_signals
 from natpp.nets.network import Network
-from natpp.runs import PRECISIONS, leave, make_fabric
+from natpp.runs import leave, make_fabric
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -67,8 +67,6 @@ def run_training(
     found = replace(found, **{name: value for name, value in (changes or {}).items() if value is not None})
     if not 0 <= seed < 2**63:
         raise SettingError(f"seed is {seed}, expected a whole number from 0 to 2^63 - 1")
-    if precision not in PRECISIONS:
-        raise SettingError(f"unknown precision {precision!r}. {did_you_mean(precision, PRECISIONS)}")
     fabric = make_fabric(device, precision)
     images = data if isinstance(data, Images) else load_images(data, root, size)
     with catching_signals() as stop:
