@@ -114,7 +114,7 @@ def judge(run: Path, table: Table) -> dict[str, Any]:
     known = [(from_dict(arch), value) for arch, value in said.pop("scores")]
     policy = Policy.load(run.with_suffix(".safetensors"))
     settings = PredictConfig(**said["settings"]["search"]["predict"])
-    prediction = Prediction([arch for arch, _ in known], np.array([value for _, value in known]), settings, seed)
+    prediction = Prediction([arch for arch, _ in known], np.array([value for _, value in known]), settings)
     held_out, training = held_out_split(table, 2000, 0)
     test = Inputs(held_out, TASK, policy.ops)
     method = PolicyMethod("nat++", best(), policy)

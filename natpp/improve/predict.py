@@ -1,9 +1,8 @@
 """Few scores, the rest predicted: which architectures to score next, and what to expect of the others.
 
-A score can be dear. So a value model, an ensemble of small networks over walks through the living
-graph, is fitted on what was scored. The next ones to score are those that the current prediction
-would choose for random inputs, with some at random. It sees graphs of any size, and what it is unsure
-of counts less.
+A score can be dear. So a value model, a Gaussian process over walks through the living graph, is fitted
+on what was scored. The next ones to score are those that the current prediction would choose for random
+inputs, with some at random. It sees graphs of any size, and what it is unsure of counts less.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
 from natpp.arch.graph import NUM_INPUTS, Architecture
 from natpp.errors import SettingError
@@ -26,6 +25,11 @@ from natpp.improve.scorer import Score, Scorer, Scores
 
 FIRST_SCORES = 16  # that tell how fast scores are
 TRIES = 20  # draws for every random transformation that is wanted
+RARE = 0.02  # share of architectures that a feature is in, at least
+MOST_ROWS, MOST_ROWS_OF_GRID = 4000, 500  # scores that a prediction is fitted on, and its kernel is chosen by
+AT_ONCE = 256  # architectures predicted
+EXACTLY = "donot_use_mm_for_euclid_dist"
+MOST_KNOWN = 1 << 18  # answers that are kept
 LONGEST_WALK = 3  # operations of a walk that are told apart; longer ones by both their ends
 
 
@@ -38,25 +42,15 @@ class PredictConfig:
     rounds: int = 8
     """rounds in which the others are chosen by the prediction so far"""
     doubt: float = 0.5
-    """how many standard deviations of the ensemble a final prediction loses"""
-    members: int = 8
-    """networks of the ensemble"""
-    width: int = 64
-    """hidden units"""
-    steps: int = 400
-    """gradient steps of a fit"""
-    learning_rate: float = 5e-3
-    """of AdamW, falling to zero along a cosine"""
-    weight_decay: float = 1e-2
-    """of AdamW"""
+    """how many of its standard deviations a final prediction loses"""
 
     def __post_init__(self) -> None:
         if not 0 < self.random_share <= 1:
             raise SettingError(f"random_share is {self.random_share}, expected a share above 0 and up to 1")
-        if not self.doubt >= 0 or not self.learning_rate > 0 or not self.weight_decay >= 0:
-            raise SettingError("doubt and weight decay are numbers from 0 up, the learning rate is above 0")
-        if min(self.rounds, self.members, self.width, self.steps) < 1:
-            raise SettingError("rounds, members, width and steps are whole numbers from 1 up")
+        if not self.doubt >= 0:
+            raise SettingError(f"doubt is {self.doubt}, expected a number from 0 up")
+        if self.rounds < 1:
+            raise SettingError(f"rounds is {self.rounds}, expected a whole number from 1 up")
 
 
 def walk_features(arch: Architecture) -> dict[tuple[str, ...], float]:
@@ -103,37 +97,49 @@ def _extended(walk: tuple[str, ...], op: str) -> tuple[str, ...]:
 
 
 class Prediction:
-    """Scores of architectures as an ensemble expects them, on the scale of ranks from 0 to 1."""
+    """Scores of architectures as a Gaussian process over their features expects them.
 
-    def __init__(self, archs: Sequence[Architecture], scores: Scores, config: PredictConfig, seed: int):
+    Their scale is that of a normal distribution with the order of the scores (the median one is 0): how far the scores
+    of two architectures are apart depends on the scorer, which of them is higher does not, and the best are told
+    apart as finely as the worst.
+    """
+
+    def __init__(self, archs: Sequence[Architecture], scores: Scores, config: PredictConfig):
         self.config = config
         self.archs, self.scores = list(archs), scores
         features = [_cached_features(arch) for arch in archs]
-        self._columns = {name: i for i, name in enumerate(sorted({name for one in features for name in one}))}
+        often = Counter(name for one in features for name in one)
+        least = max(RARE * len(features), 2)
+        self._columns = {name: i for i, name in enumerate(sorted(name for name in often if often[name] >= least))}
         table = self._table(features)
         self._mean, spread = table.mean(axis=0), table.std(axis=0)
         self._kept = spread > 0
         self._spread = np.where(self._kept, spread, 1)
-        _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
-        ranks = ((np.cumsum(count) - (count + 1) / 2) / len(scores))[
-            place
-        ]  # equal scores share the mean of their ranks
-        self._network = _fitted(self._scaled(table), torch.from_numpy(ranks).float(), config, seed)
+        self._process = _Process(self._scaled(table), torch.from_numpy(_normal_scores(scores)))
+        self._answers: dict[Architecture, tuple[float, ...]] = {}
 
     def expected(self, archs: Sequence[Architecture]) -> Scores:
-        """Expected ranks."""
-        return self._both(archs)[0]
+        """Expected scores."""
+        return self._both(archs)[:, 0]
 
     def careful(self, archs: Sequence[Architecture]) -> Scores:
-        """Expected ranks less some of the doubt: what choices are made by."""
-        expected, doubt = self._both(archs)
-        return expected - self.config.doubt * doubt
+        """Expected scores less some of the doubt: what choices are made by."""
+        expected, doubt = self._both(archs).T
+        return np.asarray(expected - self.config.doubt * doubt)
 
-    def _both(self, archs: Sequence[Architecture]) -> tuple[Scores, Scores]:
-        """Expected ranks, and how far the members of the ensemble disagree."""
-        with torch.no_grad():
-            out = self._network(self._scaled(self._table([_cached_features(arch) for arch in archs])))
-        return out.mean(dim=0).double().numpy(), out.std(dim=0, correction=0).double().numpy()
+    def _both(self, archs: Sequence[Architecture]) -> Scores:
+        """Expected scores and their standard deviations, (architectures, 2)."""
+        new = [arch for arch in dict.fromkeys(archs) if arch not in self._answers]
+        if len(self._answers) + len(new) > MOST_KNOWN:
+            self._answers.clear()
+            new = list(dict.fromkeys(archs))
+        for start in range(0, len(new), AT_ONCE):
+            some = new[start : start + AT_ONCE]
+            rows = self._scaled(self._table([_cached_features(arch) for arch in some]))
+            padded = functional.pad(rows, (0, 0, 0, AT_ONCE - len(some)))  # one shape, so that neighbours change no bit
+            answers = torch.stack(self._process(padded), dim=1)[: len(some)].tolist()
+            self._answers |= dict(zip(some, map(tuple, answers), strict=True))
+        return np.array([self._answers[arch] for arch in archs]).reshape(-1, 2)
 
     def _table(self, features: Sequence[dict[tuple[str, ...], float]]) -> NDArray[np.float64]:
         table = np.zeros((len(features), len(self._columns)))
@@ -145,7 +151,14 @@ class Prediction:
 
     def _scaled(self, table: NDArray[np.float64]) -> Tensor:
         scaled = ((table - self._mean) / self._spread)[:, self._kept]
-        return torch.from_numpy(scaled.clip(-5, 5)).float()
+        return torch.from_numpy(scaled.clip(-5, 5))
+
+
+def _normal_scores(scores: Scores) -> Scores:
+    """Quantiles of the normal distribution in the order of the scores; equal scores share the mean of their ranks."""
+    _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(count) - count / 2)[place] / len(scores)  # between 0 and 1
+    return np.asarray(torch.special.ndtri(torch.from_numpy(ranks)).numpy())
 
 
 _known_features: dict[Architecture, dict[tuple[str, ...], float]] = {}
@@ -159,45 +172,54 @@ def _cached_features(arch: Architecture) -> dict[tuple[str, ...], float]:
     return _known_features[arch]
 
 
-class _Ensemble(nn.Module):
-    """Small networks side by side: (rows, features) to (members, rows)."""
+class _Process:
+    """A Gaussian process with a Matérn 5/2 kernel, fitted to rows and targets.
 
-    def __init__(self, features: int, config: PredictConfig):
-        super().__init__()
-        sizes = [features, config.width, config.width, 1]
-        self.weights = nn.ParameterList(
-            torch.randn(config.members, before, after) / max(before, 1) ** 0.5 for before, after in pairwise(sizes)
-        )
-        self.biases = nn.ParameterList(torch.zeros(config.members, 1, size) for size in sizes[1:])
+    Length, noise and scale are those that make the targets likeliest, the first two out of a grid.
+    """
 
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = x.expand(len(self.weights[0]), -1, -1)
-        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            hidden = torch.baddbmm(bias, hidden, weight)
-            if number < len(self.weights) - 1:
-                hidden = hidden.relu()
-        return hidden[..., 0]
+    def __init__(self, rows: Tensor, targets: Tensor):
+        if len(rows) > MOST_ROWS:  # its cost grows with their cube
+            some = torch.from_numpy(np.sort(np.random.default_rng(0).permutation(len(rows))[:MOST_ROWS]))
+            rows, targets = rows[some], targets[some]
+        self.rows, self.mean = rows, targets.mean()
+        centred = targets - self.mean
+        few = slice(None, None, -(-len(rows) // MOST_ROWS_OF_GRID))
+        self.length, noise = _likeliest(rows[few], centred[few])
+        kernel = self._kernel(rows)
+        kernel.diagonal().add_(noise)
+        self.root = torch.linalg.cholesky(kernel)
+        self.solved = torch.cholesky_solve(centred[:, None], self.root)[:, 0]
+        self.scale = (centred @ self.solved / len(rows)).item()
+
+    def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and standard deviations at rows."""
+        kernel = self._kernel(rows)  # (given rows, rows)
+        known = torch.linalg.solve_triangular(self.root, kernel, upper=False).square().sum(dim=0)
+        return self.mean + self.solved @ kernel, (self.scale * (1 - known).clamp(min=0)).sqrt()
+
+    def _kernel(self, rows: Tensor) -> Tensor:
+        return _matern(torch.cdist(self.rows, rows, compute_mode=EXACTLY) / self.length)
 
 
-def _fitted(rows: Tensor, targets: Tensor, config: PredictConfig, seed: int) -> _Ensemble:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = _Ensemble(rows.shape[1], config)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
-        mean, spread = targets.mean(), targets.std(correction=0) + 1e-8
-        seen = (torch.rand(config.members, len(rows)) < 0.9).float()  # each member leaves some rows out
-        for _ in range(config.steps):
-            batch = torch.randint(len(rows), (min(len(rows), 128),))
-            errors = (network(rows[batch]) - (targets[batch] - mean) / spread).square() * seen[:, batch]
-            optimizer.zero_grad()
-            (errors.mean() * config.members).backward()
-            optimizer.step()
-            schedule.step()
-        with torch.no_grad():  # back to the scale of the targets
-            network.weights[-1].mul_(spread)
-            network.biases[-1].mul_(spread).add_(mean)
-    return network.eval()
+def _matern(distance: Tensor) -> Tensor:
+    scaled = math.sqrt(5) * distance
+    return (1 + scaled + scaled.square() / 3) * torch.exp(-scaled)
+
+
+def _likeliest(rows: Tensor, targets: Tensor) -> tuple[float, float]:
+    """Length and noise (as a share of the scale) under which the targets are likeliest."""
+    distances = torch.cdist(rows, rows, compute_mode=EXACTLY)
+    noises = torch.logspace(-3, 1, 17, dtype=rows.dtype)
+    found: list[tuple[float, float, float]] = []
+    for length in (math.sqrt(max(rows.shape[1], 1)) * torch.logspace(-1, 3, 9, base=2)).tolist():
+        values, vectors = torch.linalg.eigh(_matern(distances / length))
+        spectrum = values.clamp(min=0) + noises[:, None]  # (noises, rows)
+        scale = ((vectors.T @ targets).square() / spectrum).mean(dim=1).clamp(min=1e-12)
+        likelihood = -(len(rows) * scale.log() + spectrum.log().sum(dim=1))
+        best = int(likelihood.argmax())
+        found.append((likelihood[best].item(), length, noises[best].item()))
+    return max(found)[1:]
 
 
 def predicted(
@@ -244,7 +266,7 @@ def predicted(
     scores = scorer(archs)
     a_round = max(math.ceil((budget - len(archs)) / config.rounds), 1)
     while len(archs) < budget:
-        prediction = Prediction(archs, scores, config, int(generator.integers(2**31)))
+        prediction = Prediction(archs, scores, config)
         before = len(archs)
         wanted = min(a_round, budget - before)
         indices = generator.permutation(len(inputs)).tolist()[: max(4 * a_round, 100)]
@@ -262,7 +284,7 @@ def predicted(
         if len(archs) == before:
             break  # everything there is has been scored
         scores = np.concatenate([scores, scorer(archs[before:])])
-    return Prediction(archs, scores, config, int(generator.integers(2**31)))
+    return Prediction(archs, scores, config)
 
 
 def ascended(

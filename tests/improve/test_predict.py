@@ -2,18 +2,19 @@
 
 import numpy as np
 import pytest
+import torch
 
 import natpp
 from natpp.api import samples
 from natpp.arch.layout import setting
 from natpp.errors import SettingError
 from natpp.improve.inputs import Inputs
-from natpp.improve.predict import PredictConfig, Prediction, ascended, predicted, walk_features
+from natpp.improve.predict import PredictConfig, Prediction, _Process, ascended, predicted, walk_features
 from natpp.improve.scorer import Scorer, Scores, Task
 from natpp.registry import ZOO
 from tests.improve.test_learn import OPS5, RULE, SMALL, STRICT, number
 
-QUICK = PredictConfig(members=4, width=32, steps=200)
+QUICK = PredictConfig()
 
 
 class Numbers(Scorer):
@@ -36,21 +37,49 @@ def test_features_see_function_not_names() -> None:
 def test_a_prediction_knows_what_it_was_shown_and_doubts_the_rest() -> None:
     archs = samples(300, nodes=4, seed=0)
     scores = np.array([float(sum(op.startswith("conv") for _, g in a.pruned().cells() for op in g.ops)) for a in archs])
-    prediction = Prediction(archs[:200], scores[:200], QUICK, seed=0)
+    prediction = Prediction(archs[:200], scores[:200], QUICK)
     order = np.argsort(np.argsort(scores[200:]))
     guess = np.argsort(np.argsort(prediction.expected(archs[200:])))
     assert np.corrcoef(order, guess)[0, 1] > 0.6
     assert (prediction.careful(archs) < prediction.expected(archs)).all()
-    again = Prediction(archs[:200], scores[:200], QUICK, seed=0)
+    again = Prediction(archs[:200], scores[:200], QUICK)
     assert (again.expected(archs) == prediction.expected(archs)).all()
 
 
-def test_equal_scores_have_equal_ranks_and_one_member_has_no_doubt() -> None:
+def test_equal_scores_have_equal_expectations() -> None:
     archs = samples(30, seed=1)
-    single = PredictConfig(members=1, width=8, steps=50)
-    prediction = Prediction(archs, np.ones(30), single, seed=0)
+    prediction = Prediction(archs, np.ones(30), QUICK)
     assert np.ptp(prediction.expected(archs)) < 1e-3
-    assert (prediction.careful(archs) == prediction.expected(archs)).all()
+
+
+def test_only_the_order_of_scores_counts() -> None:
+    archs = samples(60, seed=2)
+    scores = np.random.default_rng(0).permutation(60).astype(float)
+    one, other = Prediction(archs, scores, QUICK), Prediction(archs, np.exp(scores), QUICK)
+    assert (one.careful(archs) == other.careful(archs)).all()
+
+
+def test_a_process_is_what_another_library_says() -> None:
+    """With length and noise given, means and deviations are scikit-learn's."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+    rows, targets = torch.randn(40, 6, dtype=torch.float64), torch.randn(40, dtype=torch.float64)
+    process = _Process(rows, targets)
+    noise = (process.root @ process.root.T).diagonal().mean().item() - 1
+    kernel = ConstantKernel(process.scale) * Matern(process.length, nu=2.5) + WhiteKernel(process.scale * noise)
+    known = GaussianProcessRegressor(kernel, optimizer=None).fit(rows.numpy(), (targets - process.mean).numpy())
+    new = torch.randn(10, 6, dtype=torch.float64)
+    mean, spread = known.predict(new.numpy(), return_std=True)
+    found, deviation = process(new)
+    assert np.allclose(found.numpy(), process.mean.item() + mean)
+    assert np.allclose(deviation.numpy() ** 2 + process.scale * noise, spread**2)
+
+
+def test_many_scores_are_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("natpp.improve.predict.MOST_ROWS", 50)
+    archs = samples(80, seed=3)
+    assert len(Prediction(archs, np.arange(80.0), QUICK)._process.rows) == 50
 
 
 @pytest.mark.parametrize("task", [RULE, STRICT])
@@ -68,9 +97,9 @@ def test_climbing_stays_allowed_and_ends_higher(task: Task) -> None:
 
 def test_the_limit_is_spent_and_not_overspent() -> None:
     inputs = Inputs(SMALL, RULE, OPS5)
-    scorer = Numbers(limit=40)
+    scorer = Numbers(limit=80)
     prediction = predicted(inputs, scorer, QUICK, np.random.default_rng(0))
-    assert scorer.queries == 40
+    assert scorer.queries == 80
     chosen = ascended(inputs, range(len(inputs)), prediction.careful)
     reached = number([inputs.transformed(index, row) for index, row in enumerate(chosen)]).mean()
     best = number([inputs.transformed(i, row) for i, row in enumerate(ascended(inputs, range(len(inputs)), number))])
@@ -92,7 +121,7 @@ def test_bad_settings_are_refused() -> None:
         predicted(inputs, Numbers(limit=1), QUICK, np.random.default_rng(0))
     with pytest.raises(SettingError, match="random_share"):
         PredictConfig(random_share=0)
-    with pytest.raises(SettingError, match="from 1 up"):
+    with pytest.raises(SettingError, match="rounds is 0"):
         PredictConfig(rounds=0)
-    with pytest.raises(SettingError, match="from 0 up"):
+    with pytest.raises(SettingError, match="doubt is nan"):
         PredictConfig(doubt=float("nan"))

@@ -71,7 +71,7 @@ def small_presets(monkeypatch: pytest.MonkeyPatch) -> None:
         def small(*, free: bool, made: Any = made) -> SearchConfig:
             found = made(free=free)
             learn = replace(found.learn, inputs=min(found.learn.inputs, 8), samples=min(found.learn.samples, 4))
-            return replace(found, pool=60, learn=learn, predict=PredictConfig(rounds=2, steps=40))
+            return replace(found, pool=60, learn=learn, predict=PredictConfig(rounds=2))
 
         monkeypatch.setitem(PRESETS, name, small)
 
