@@ -30,6 +30,7 @@ from natpp.improve.checkpoint import Interrupted, Run, Stop
 from natpp.improve.scorer import Scorer, Scores
 from natpp.improve.seeds import Use, generator, number, torch_generator
 from natpp.improve.shared import SMALL_IMAGE
+from natpp.nets.captured import Captured
 from natpp.nets.network import Network, build_network
 
 if TYPE_CHECKING:
@@ -199,14 +200,20 @@ class Training:
         self.format = torch.channels_last if fabric.device.type == "cuda" else torch.contiguous_format
         self.network = self._first_network().to(fabric.device).to(memory_format=self.format)  # type: ignore[call-overload]
         self.average = Average(self.network, recipe.ema) if recipe.ema else None
+        alone = fabric.device.type == "cuda" and fabric.world_size == 1
+        self.capturing = alone and _scaler(fabric) is None  # one looks at the gradients
+        self._rate = torch.tensor(recipe.learning_rate, device=fabric.device) if self.capturing else None
+        self._dropped = torch.zeros((), device=fabric.device) if self.capturing and recipe.drop_path else None
         optimizer = torch.optim.SGD(
             self.network.parameters(),
-            lr=recipe.learning_rate,
+            lr=recipe.learning_rate if self._rate is None else self._rate,
             momentum=recipe.momentum,
             nesterov=recipe.nesterov,
             weight_decay=recipe.weight_decay,
+            fused=self.capturing,
         )
         self.module, self.optimizer = fabric.setup(self.network, optimizer)
+        self._captured: Captured | None = None
         self.batch = min(recipe.batch, len(images) // fabric.world_size * fabric.world_size)
         if self.batch < 2 * fabric.world_size:
             raise SettingError(f"{len(images)} images are too few to learn from: batch norms need 2 for each process")
@@ -242,27 +249,17 @@ class Training:
     def step(self) -> None:
         """Train for one step. Processes share the batch; its figures stay on the device until `look`."""
         images, labels = self._batch()
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate
-        self.network.drop_path = self.drop_path
+        self._set()
         self.network.train()
         try:
             with self._dropping():
-                logits, loss = self._loss(images, labels)
-            self.optimizer.zero_grad()
-            self.fabric.backward(loss)
-            if self.recipe.clip:  # what is not finite shows at the next look; asking here would wait for the device
-                self.fabric.clip_gradients(
-                    self.module, self.optimizer, max_norm=self.recipe.clip, error_if_nonfinite=False
-                )
-            self.optimizer.step()
+                figures = self._taken(images, labels)
         except torch.OutOfMemoryError:
             raise NatppError(
                 f"out of memory on {self.fabric.device} in step {self.steps}: lower --batch, --channels or --cells. "
                 "The last checkpoint is kept"
             ) from None
-        right = (logits.detach().argmax(dim=1) == labels).sum()
-        self._figures[self.steps % self.steps_an_epoch] = torch.stack([loss.detach(), right])
+        self._figures[self.steps % self.steps_an_epoch] = figures
         self.steps += 1
         if self.average is not None:
             self.average.follow(self.steps)
@@ -292,7 +289,7 @@ class Training:
             "loss": loss,
             "train_accuracy": right * self.fabric.world_size / self.batch * 100,
             **({"validation_accuracy": self.validation_accuracy()} if len(self.images.validation) else {}),
-            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             "seconds": round(self.seconds, 3),
         }
         self.curve.append(row)
@@ -336,6 +333,7 @@ class Training:
         if self.average is not None:
             self.average.network.load_state_dict(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self._captured = None  # it knows the momentum of before
         self.fabric.strategy.precision.load_state_dict(state["precision"])
         self.steps, self.seconds = state["steps"], state["seconds"]
         self._figures.copy_(state["figures"])
@@ -360,6 +358,46 @@ class Training:
         images, labels = self.images.take(chosen, torch_generator(self.seed, Use.AUGMENT, self.steps))
         mine = slice(self.fabric.global_rank, None, self.fabric.world_size)
         return images[mine].contiguous(memory_format=self.format), labels[mine]
+
+    def _set(self) -> None:
+        """Learning rate and drop-path of the next step, in tensors where a captured step reads them."""
+        if self._rate is not None:
+            self._rate.fill_(self.learning_rate)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate if self._rate is None else self._rate
+        if self._dropped is not None:
+            self._dropped.fill_(self.drop_path)
+        self.network.drop_path = self.drop_path if self._dropped is None else self._dropped
+
+    def _taken(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Take a step: its loss, and images right."""
+        if not self.capturing:
+            return self._updated(images, labels)
+        if self._captured is None:
+            self._captured = Captured(self._updated, (images, labels), self._changing(), self.fabric.device)
+        figures = self._captured(images, labels)
+        assert figures is not None
+        return figures
+
+    def _updated(self, images: Tensor, labels: Tensor) -> Tensor:
+        logits, loss = self._loss(images, labels)
+        self.optimizer.zero_grad()
+        self.fabric.backward(loss)
+        if self.recipe.clip:  # what is not finite shows at the next look; asking here would wait for the device
+            self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.recipe.clip, error_if_nonfinite=False)
+        self.optimizer.step()
+        return torch.stack([loss.detach(), (logits.detach().argmax(dim=1) == labels).sum()])
+
+    def _changing(self) -> list[Tensor]:
+        """What a step changes; momentum that is not there yet starts at zero."""
+        momenta: list[Tensor] = []
+        if self.recipe.momentum:
+            for parameter in self.network.parameters():
+                state = self.optimizer.state[parameter]
+                if state.get("momentum_buffer") is None:
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
+                momenta.append(state["momentum_buffer"])
+        return [*self.network.parameters(), *self.network.buffers(), *momenta]
 
     def _loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and the loss with that of the auxiliary head."""
@@ -484,6 +522,11 @@ class ScratchScorer(Scorer):
         training = Training(arch, self.images, self.recipe, self.fabric, self.seed)
         fit(training)
         return float(training.curve[-1]["validation_accuracy"])
+
+
+def _scaler(fabric: Fabric) -> Any:
+    """What scales the loss, with 16 bits."""
+    return getattr(fabric.strategy.precision, "scaler", None)
 
 
 def _asked(stop: Stop, fabric: Fabric) -> int:

@@ -33,6 +33,7 @@ from natpp.evaluate.store import Store
 from natpp.improve.scorer import Scorer, Scores
 from natpp.improve.seeds import Use, generator, torch_generator
 from natpp.improve.shared import SMALL_IMAGE
+from natpp.nets.captured import Captured
 from natpp.nets.network import build_network
 
 if TYPE_CHECKING:
@@ -280,20 +281,16 @@ class Branch:
         half = device.type == "cuda"
         self.config = config
         norms = {id(parameter) for norm in _norms(module) for parameter in norm.parameters()}
-        parameters = sorted(module.parameters(), key=lambda p: id(p) in norms)  # stable: those of norms last
-        self.low = sum(p.numel() for p in parameters if id(p) not in norms) if half else 0  # computed in bf16
-        self.weights = torch.cat([p.detach().flatten() for p in parameters]).to(device)
-        self.gradients = torch.zeros_like(self.weights)
+        self.parameters = sorted(module.parameters(), key=lambda p: id(p) in norms)  # stable: those of norms last
+        self.low = sum(p.numel() for p in self.parameters if id(p) not in norms) if half else 0  # computed in bf16
+        self.weights = torch.cat([_flat(p.detach(), half) for p in self.parameters]).to(device)
         self.momentum = torch.zeros_like(self.weights)
         self.low_weights = self.weights[: self.low].to(torch.bfloat16)
-        self.low_gradients = torch.zeros_like(self.low_weights)
         place = 0
-        for parameter in parameters:
+        for parameter in self.parameters:
             end = place + parameter.numel()
-            low = end <= self.low
-            values, gradients = (self.low_weights, self.low_gradients) if low else (self.weights, self.gradients)
-            parameter.data = values[place:end].view(parameter.shape)
-            parameter.grad = gradients[place:end].view(parameter.shape)
+            values = self.low_weights if end <= self.low else self.weights
+            parameter.data = _shaped(values[place:end], parameter.shape, half)
             place = end
         for name, buffer in module.named_buffers():
             module.get_submodule(name.rpartition(".")[0])._buffers[name.rpartition(".")[2]] = buffer.to(device)
@@ -302,18 +299,17 @@ class Branch:
 
     def step(self, feed: Feed) -> None:
         """Forward, backward, and one step of SGD with Nesterov momentum."""
-        self.gradients.zero_()
-        self.low_gradients.zero_()
         loss = functional.cross_entropy(self.module(feed.images).float(), feed.labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        found = torch.autograd.grad(loss, self.parameters, materialize_grads=True)  # a dead network has some unused
         with torch.no_grad():
-            if self.low:
-                self.gradients[: self.low].copy_(self.low_gradients)
+            flat = [_flat(gradient, self.low > 0) for gradient in found]
+            split = sum(gradient.dtype == torch.bfloat16 for gradient in flat)  # those in bf16 come first
+            gradients = torch.cat([torch.cat(part).float() for part in (flat[:split], flat[split:]) if part])
             if self.config.clip is not None:
-                self.gradients.mul_((self.config.clip / (self.gradients.norm() + 1e-6)).clamp(max=1))
-            self.gradients.add_(self.weights, alpha=self.config.weight_decay)
-            self.momentum.mul_(0.9).add_(self.gradients)
-            self.weights.sub_(feed.rate * self.gradients.add_(self.momentum, alpha=0.9))
+                gradients.mul_((self.config.clip / (gradients.norm() + 1e-6)).clamp(max=1))
+            gradients.add_(self.weights, alpha=self.config.weight_decay)
+            torch.add(gradients, self.momentum, alpha=0.9, out=self.momentum)
+            self.weights.addcmul_(gradients.add_(self.momentum, alpha=0.9), feed.rate, value=-1)
             if self.low:
                 self.low_weights.copy_(self.weights[: self.low])
             self.losses.index_copy_(0, feed.at, loss.detach().view(1))
@@ -339,22 +335,20 @@ class Branch:
         parts = self.losses.tensor_split(min(CURVE, len(self.losses)))
         return tuple(round(part.mean().item(), 4) for part in parts)
 
-    def reset(self, weights: Tensor) -> None:
-        """Back to first weights: what warming up changed is forgotten."""
-        self.weights.copy_(weights)
-        self.momentum.zero_()
-        self.low_weights.copy_(self.weights[: self.low])
+    @property
+    def changing(self) -> tuple[Tensor, ...]:
+        """What a step changes and the next one reads."""
+        return self.weights, self.momentum, self.low_weights
 
 
 def _train_captured(branches: Sequence[Branch], feed: Feed, config: ShortConfig) -> None:
     """All steps of all branches as replays of one CUDA graph, a stream for each branch while capturing."""
     device = branches[0].weights.device
-    step = torch.zeros(1, dtype=torch.int64, device=device)
-    first = [branch.weights.clone() for branch in branches]
+    number = torch.zeros(1, dtype=torch.int64, device=device)
     streams = [torch.cuda.Stream(device) for _ in branches]  # type: ignore[no-untyped-call]
 
-    def all_branches() -> None:
-        feed.load(step)
+    def step() -> None:
+        feed.load(number)
         main = torch.cuda.current_stream(device)
         for branch, stream in zip(branches, streams, strict=True):
             stream.wait_stream(main)
@@ -362,24 +356,25 @@ def _train_captured(branches: Sequence[Branch], feed: Feed, config: ShortConfig)
                 branch.step(feed)
         for stream in streams:
             main.wait_stream(stream)
+        number.add_(1)
 
-    warm = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    warm.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(warm):
-        all_branches()
-    torch.cuda.current_stream(device).wait_stream(warm)
-    for branch, weights in zip(branches, first, strict=True):
-        branch.reset(weights)
-    torch.cuda.synchronize(device)
-    torch.cuda.empty_cache()  # the graph has a pool of its own
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        all_branches()
-        step.add_(1)
+    captured = Captured(step, (), [number, *(tensor for branch in branches for tensor in branch.changing)], device)
     for _ in range(config.steps):
-        graph.replay()
+        captured()
     torch.cuda.synchronize(device)
-    graph.reset()
+    captured.graph.reset()
+
+
+def _flat(tensor: Tensor, last: bool) -> Tensor:
+    """A weight or its gradient as a vector, with `last` in the order of channels-last kernels, which it then keeps."""
+    return (tensor.permute(0, 2, 3, 1) if last and tensor.dim() == 4 else tensor).reshape(-1)
+
+
+def _shaped(vector: Tensor, shape: torch.Size, last: bool) -> Tensor:
+    """The way back."""
+    if last and len(shape) == 4:
+        return vector.view(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
+    return vector.view(shape)
 
 
 def _norms(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:

@@ -51,13 +51,17 @@ class Network(nn.Module):
         self.drop_path = drop_path
 
     @property
-    def drop_path(self) -> float:
-        """Probability of dropping an edge for an image while training; may be set anew at any step."""
+    def drop_path(self) -> float | Tensor:
+        """Probability of dropping an edge for an image while training; may be set anew at any step.
+
+        A tensor of one number on the network's device can be changed under a captured step.
+        """
         return self._drop_path
 
     @drop_path.setter
-    def drop_path(self, probability: float) -> None:
-        if not isinstance(probability, int | float) or not 0 <= probability < 1:
+    def drop_path(self, probability: float | Tensor) -> None:
+        number = isinstance(probability, int | float) and 0 <= probability < 1
+        if not number and not (isinstance(probability, Tensor) and probability.numel() == 1):
             raise SettingError(f"drop_path is {probability!r}, expected a probability from 0 to below 1")
         self._drop_path = probability
         for module in self.blocks.values():
@@ -117,7 +121,7 @@ class Cell(nn.Module):
         self.graph = graph
         self.hears = liveness.hears
         self.prune = prune
-        self.drop_path = 0.0
+        self.drop_path: float | Tensor = 0.0
         self.inputs = nn.ModuleDict()
         for node in range(NUM_INPUTS):
             if liveness.inputs[node] or not prune:
@@ -165,7 +169,8 @@ class Cell(nn.Module):
         result: Tensor = op(states[source])
         if not self.hears[source]:
             return total
-        if self.training and self.drop_path > 0 and not isinstance(op, nn.Identity):
+        dropping = isinstance(self.drop_path, Tensor) or self.drop_path > 0
+        if self.training and dropping and not isinstance(op, nn.Identity):
             result = dropped(result, self.drop_path)
         return result if total is None else total + result
 
@@ -221,11 +226,11 @@ class AuxiliaryHead(nn.Module):
             )
 
 
-def dropped(x: Tensor, probability: float) -> Tensor:
+def dropped(x: Tensor, probability: float | Tensor) -> Tensor:
     """x with whole images zeroed with this probability, the others scaled up so that the mean stays."""
     keep = 1 - probability
-    mask = x.new_empty(x.shape[0], 1, 1, 1).bernoulli_(keep)
-    return x / keep * mask
+    kept = torch.rand(x.shape[0], 1, 1, 1, device=x.device) < keep
+    return x * (kept / keep).to(x.dtype)
 
 
 def _all_readers(planned: Plan) -> dict[int, int]:

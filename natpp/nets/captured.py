@@ -1,0 +1,44 @@
+"""A training step as one CUDA graph: what it launches is launched at once.
+
+Small kernels take less time to run than to launch one by one. What a step reads is copied into fixed places before
+every replay; what it changes (weights, statistics, momentum) stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+Step = Callable[..., Tensor | None]  # reads its arguments and changes a state
+
+
+class Captured:
+    """A step, captured once and replayed with other arguments of the same shapes."""
+
+    def __init__(self, step: Step, arguments: Sequence[Tensor], state: Sequence[Tensor], device: torch.device):
+        """The step is tried once before, so that every kernel is chosen and loaded; the state is put back then."""
+        before = [tensor.clone() for tensor in state]
+        self.places = [tensor.clone() for tensor in arguments]
+        aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(aside):
+            step(*self.places)
+        torch.cuda.current_stream(device).wait_stream(aside)
+        with torch.no_grad():
+            for tensor, value in zip(state, before, strict=True):
+                tensor.copy_(value)
+        del before
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()  # a graph has memory of its own
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.result = step(*self.places)
+
+    def __call__(self, *arguments: Tensor) -> Tensor | None:
+        """Take the step; its result is overwritten by the next."""
+        for place, value in zip(self.places, arguments, strict=True):
+            place.copy_(value, non_blocking=True)
+        self.graph.replay()
+        return self.result
