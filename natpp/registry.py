@@ -1,4 +1,4 @@
-"""Named things that can be added from outside: operations, rules, networks, architectures.
+"""Named things that can be added from outside: operations, rules, networks, architectures, models.
 
 The rooms fill their registries when they are imported; `import natpp` imports them all.
 """
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from natpp.arch.ops import Op
     from natpp.arch.transitions import Rule
     from natpp.improve.method import MakeMethod
-    from natpp.zoo import Entry
+    from natpp.zoo.cells import Entry
+    from natpp.zoo.models import Model
 
 T = TypeVar("T")
 
@@ -63,4 +64,5 @@ OPS: Registry[Op] = Registry("operation")
 RULES: Registry[Rule] = Registry("rule")
 NETWORKS: Registry[Skeleton] = Registry("network")
 ZOO: Registry[Entry] = Registry("architecture")
+MODELS: Registry[Model] = Registry("model")
 METHODS: Registry[MakeMethod] = Registry("method")

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import natpp
 from natpp.arch.formats import to_json
 from natpp.arch.ops import PAPER_OPS
 from natpp.cli import VERBS, main
-from natpp.registry import OPS, ZOO
+from natpp.registry import MODELS, OPS, ZOO
 
 Run = tuple[int, str, str]  # status, standard output, standard error
 Runner = Callable[..., Run]
@@ -58,11 +59,13 @@ def test_every_verb_has_help(verb: str, run: Runner) -> None:
 
 def test_zoo(run: Runner) -> None:
     out = ok(run("zoo"))
-    assert all(name in out for name in ZOO)
+    assert all(name in out for name in (*ZOO, *MODELS))
+    assert re.search(r"resnet50 +3 x 224 x 224 +1000 classes +25,557,032 +4,089,184,256", out)
     assert "3,349,342" in out
     assert "breaks the two-level rule on two edges" in out
     data = json.loads(ok(run("zoo", "--json")))
-    assert list(data) == list(ZOO)
+    assert list(data) == [*ZOO, *MODELS]
+    assert data["mobilefacenet"]["published"][0]["params_m"] == 1.0
     assert data["darts"]["madds"] == 528359040
     assert data["natpp_darts"]["published"][0]["method"] == "NAT++"
 

@@ -11,7 +11,7 @@ ABOVE = {  # what each room may import, besides itself
     "files": {"errors"},
     "registry": {"errors"},
     "arch": {"errors", "registry"},
-    "zoo": {"arch", "registry"},
+    "zoo": {"arch", "errors", "registry"},
     "nets": {"arch", "errors", "files", "registry"},
     "report": {"arch", "registry"},
     "data": {"errors", "files"},

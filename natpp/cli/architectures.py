@@ -16,17 +16,17 @@ from natpp.cli.flags import Arch, NetworkFlags, Output, Switch, Whole, Word
 from natpp.cli.output import new_table, picture_suffix, print_json, print_table, write_picture
 from natpp.errors import SettingError, did_you_mean
 from natpp.files import write_whole
-from natpp.registry import OPS, RULES, ZOO
+from natpp.registry import MODELS, OPS, RULES, ZOO
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from natpp.zoo import Entry
+    from natpp.zoo import Entry, Model
 
 
 @dataclass(frozen=True)
 class Zoo:
-    """List the architectures natpp knows by name: kind, parameters and multiply-adds on CIFAR."""
+    """List what natpp knows by name: architectures with their cost on CIFAR, and hand-crafted networks."""
 
     json: Switch = False
     """print JSON, with sources, notes and published figures"""
@@ -35,7 +35,8 @@ class Zoo:
 def zoo(flags: Zoo) -> None:
     entries = [(entry, api.cost(entry.arch)) for entry in ZOO.values()]
     if flags.json:
-        print_json({entry.name: _entry_json(entry, found) for entry, found in entries})
+        cells = {entry.name: _entry_json(entry, found) for entry, found in entries}
+        print_json({**cells, **{model.name: _model_json(model) for model in MODELS.values()}})
         return
     table = new_table("architecture", "kind", "params", "MAdds", "live params", "live MAdds")
     for entry, found in entries:
@@ -45,6 +46,12 @@ def zoo(flags: Zoo) -> None:
     for entry, _ in entries:
         if entry.note:
             print(f"{entry.name} {entry.note}")
+    table = new_table("network", "input", "output", "params", "MAdds")
+    for model in MODELS.values():
+        shape = " x ".join(str(side) for side in model.input_shape)
+        output = f"{model.outputs} {'numbers' if model.embeds else 'classes'}"
+        table.add_row(model.name, shape, output, f"{model.params:,}", f"{model.madds:,}")
+    print_table(table)
 
 
 @dataclass(frozen=True)
@@ -206,6 +213,20 @@ def _entry_json(entry: Entry, found: Cost) -> dict[str, Any]:
         "note": entry.note,
         **found.to_dict(),
         "published": [vars(row) for row in entry.published],
+    }
+
+
+def _model_json(model: Model) -> dict[str, Any]:
+    return {
+        "kind": "network",
+        "source": model.source,
+        "note": model.note,
+        "input_shape": model.input_shape,
+        "outputs": model.outputs,
+        "embeds": model.embeds,
+        "params": model.params,
+        "madds": model.madds,
+        "published": [vars(row) for row in model.published],
     }
 
 

@@ -1,0 +1,320 @@
+"""Hand-crafted networks by name: what each is, what it costs, what was published about it.
+
+A network is one entry here and its code in `natpp/zoo/networks`, which is imported when the network is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from natpp.errors import SettingError
+from natpp.registry import MODELS
+from natpp.zoo.published import Published, rows_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network of the zoo as its paper describes it."""
+
+    name: str
+    make: Callable[[int], nn.Module]  # a module with that many outputs and fresh weights
+    input_shape: tuple[int, int, int]  # channels, height, width
+    outputs: int  # classes, or the length of an embedding
+    params: int  # with that many outputs
+    madds: int  # of one input of that shape
+    source: str
+    note: str  # how the counts compare with those that were published, and why they differ
+    embeds: bool = False  # whether the output is an embedding instead of logits
+    original_params_m: float | None = None  # as the network's own paper gives them
+    original_madds_m: float | None = None
+    published: tuple[Published, ...] = ()  # its rows in the tables of the NAT++ paper
+
+    def build(self, classes: int | None = None) -> nn.Module:
+        """The network with fresh weights, for another number of classes where one is given."""
+        if classes is None:
+            return self.make(self.outputs)
+        if self.embeds:
+            raise SettingError(f"{self.name} gives an embedding of {self.outputs} numbers: leave classes out")
+        if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
+            raise SettingError(f"classes is a whole number of 1 or more, not {classes!r}")
+        return self.make(classes)
+
+
+def network(name: str, classes: int | None = None) -> nn.Module:
+    """A hand-crafted network as a plain module with fresh weights, by its name in the zoo."""
+    return MODELS[name].build(classes)
+
+
+def _vgg16(classes: int) -> nn.Module:
+    from natpp.zoo.networks.vgg import VGG16
+
+    return VGG16(classes, pooled=1, hidden=512, batch_norm=True)
+
+
+def _vgg16_imagenet(classes: int) -> nn.Module:
+    from natpp.zoo.networks.vgg import VGG16
+
+    return VGG16(classes, pooled=7, hidden=4096, batch_norm=False)
+
+
+def _resnet20(classes: int) -> nn.Module:
+    from natpp.zoo.networks.resnet import CifarResNet
+
+    return CifarResNet(classes, depth=20)
+
+
+def _resnet56(classes: int) -> nn.Module:
+    from natpp.zoo.networks.resnet import CifarResNet
+
+    return CifarResNet(classes, depth=56)
+
+
+def _resnet18(classes: int) -> nn.Module:
+    from natpp.zoo.networks.resnet import ResNet
+
+    return ResNet(classes, depths=(2, 2, 2, 2), bottleneck=False)
+
+
+def _resnet50(classes: int) -> nn.Module:
+    from natpp.zoo.networks.resnet import ResNet
+
+    return ResNet(classes, depths=(3, 4, 6, 3), bottleneck=True)
+
+
+def _shufflenet(classes: int) -> nn.Module:
+    from natpp.zoo.networks.shufflenet import ShuffleNet
+
+    return ShuffleNet(classes, groups=3, small=True)
+
+
+def _shufflenet_imagenet(classes: int) -> nn.Module:
+    from natpp.zoo.networks.shufflenet import ShuffleNet
+
+    return ShuffleNet(classes, groups=3, small=False)
+
+
+def _mobilenetv2(classes: int) -> nn.Module:
+    from natpp.zoo.networks.mobilenet import MobileNetV2
+
+    return MobileNetV2(classes, small=True)
+
+
+def _mobilenetv2_imagenet(classes: int) -> nn.Module:
+    from natpp.zoo.networks.mobilenet import MobileNetV2
+
+    return MobileNetV2(classes, small=False)
+
+
+def _lresnet34e_ir(embedding: int) -> nn.Module:
+    from natpp.zoo.networks.face import LResNetEIR
+
+    return LResNetEIR(embedding, depths=(3, 4, 6, 3))
+
+
+def _mobilefacenet(embedding: int) -> nn.Module:
+    from natpp.zoo.networks.face import MobileFaceNet
+
+    return MobileFaceNet(embedding)
+
+
+VGG = "Simonyan and Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition (2014)"
+RESNET = "He et al., Deep Residual Learning for Image Recognition (2015)"
+SHUFFLENET = "Zhang et al., ShuffleNet: An Extremely Efficient Convolutional Neural Network for Mobile Devices (2017)"
+MOBILENET = "Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks (2018)"
+ARCFACE = "Deng et al., ArcFace: Additive Angular Margin Loss for Deep Face Recognition, first version (2018)"
+MOBILEFACENET = "Chen et al., MobileFaceNets: Efficient CNNs for Accurate Real-Time Face Verification (2018)"
+
+for _model in (
+    Model(
+        "vgg16",
+        _vgg16,
+        input_shape=(3, 32, 32),
+        outputs=10,
+        published=rows_of(["VGG16"], None, "CIFAR"),
+        params=15_249_354,
+        madds=313_725_952,
+        source=VGG,
+        note=(
+            "The VGG paper has no form for CIFAR. The row fits three linear layers, as in the paper, of 512 "
+            "channels: with one linear layer the network has 14,724,042 parameters. 313 is our 313.7 cut off."
+        ),
+    ),
+    Model(
+        "vgg16_imagenet",
+        _vgg16_imagenet,
+        input_shape=(3, 224, 224),
+        outputs=1000,
+        published=rows_of(["VGG16"], None, "ImageNet"),
+        params=138_357_544,
+        madds=15_470_264_320,
+        source=VGG,
+        original_params_m=138,
+        note=(
+            "Without batch norm, as in the VGG paper; batch norm in place of biases would add 4,224 parameters. "
+            "The convolutions have 15,346.6 M MAdds, the linear layers 123.6 M. The row is 1% higher; biases, "
+            "activations and poolings together would not explain that much."
+        ),
+    ),
+    Model(
+        "resnet20",
+        _resnet20,
+        input_shape=(3, 32, 32),
+        outputs=10,
+        published=rows_of(["ResNet20"], None, "CIFAR"),
+        params=269_722,
+        madds=40_551_040,
+        source=RESNET,
+        original_params_m=0.27,
+        note=(
+            "Shortcuts of option A (no parameters), as in the ResNet paper for CIFAR; projections would give "
+            "272,474 and 40.8 M, which rounds to the same."
+        ),
+    ),
+    Model(
+        "resnet56",
+        _resnet56,
+        input_shape=(3, 32, 32),
+        outputs=10,
+        published=rows_of(["ResNet56"], None, "CIFAR"),
+        params=853_018,
+        madds=125_485_696,
+        source=RESNET,
+        original_params_m=0.85,
+        note=(
+            "Option A. 127 is what one gets by counting two operations for each of the 532,480 outputs of batch "
+            "norms: 126.6 M. ResNet20 then has 40.9 M, which also rounds to its row."
+        ),
+    ),
+    Model(
+        "resnet18",
+        _resnet18,
+        input_shape=(3, 224, 224),
+        outputs=1000,
+        published=rows_of(["ResNet18"], None, "ImageNet"),
+        params=11_689_512,
+        madds=1_814_073_344,
+        source=RESNET,
+        original_madds_m=1800,
+        note=(
+            "The parameters agree. 1,580 M is 13% less than counting gives, and than the ResNet paper says; no "
+            "way of counting that we tried leads to it."
+        ),
+    ),
+    Model(
+        "resnet50",
+        _resnet50,
+        input_shape=(3, 224, 224),
+        outputs=1000,
+        published=rows_of(["ResNet50"], None, "ImageNet"),
+        params=25_557_032,
+        madds=4_089_184_256,
+        source=RESNET,
+        original_madds_m=3800,
+        note=(
+            "The stride is in the 3x3 convolution, where the published weights of torchvision have it. In the "
+            "ResNet paper it is in the first 1x1, which gives the same parameters and 3,858 M MAdds. 3,530 M is "
+            "9% less than that, and is as unexplained as the row of ResNet18."
+        ),
+    ),
+    Model(
+        "shufflenet",
+        _shufflenet,
+        input_shape=(3, 32, 32),
+        outputs=10,
+        published=rows_of(["ShuffleNet"], None, "CIFAR"),
+        params=914_338,
+        madds=163_919_232,
+        source=SHUFFLENET,
+        note=(
+            "The ShuffleNet paper has no form for CIFAR. The row fits stages at 32, 16 and 8 pixels, and 8 groups "
+            "instead of 3: 913,138 parameters and 161.7 M MAdds."
+        ),
+    ),
+    Model(
+        "shufflenet_imagenet",
+        _shufflenet_imagenet,
+        input_shape=(3, 224, 224),
+        outputs=1000,
+        published=rows_of(["ShuffleNet"], None, "ImageNet"),
+        params=1_865_728,
+        madds=137_460_672,
+        source=SHUFFLENET,
+        original_madds_m=137,
+        note=(
+            "The row fits 8 groups: `ShuffleNet(1000, groups=8, small=False)` has 2,434,768 parameters and 138.4 "
+            "M MAdds. The ShuffleNet paper leaves out the linear layer: 136.5 M."
+        ),
+    ),
+    Model(
+        "mobilenetv2",
+        _mobilenetv2,
+        input_shape=(3, 32, 32),
+        outputs=10,
+        published=rows_of(["MobileNetV2"], None, "CIFAR"),
+        params=2_236_682,
+        madds=87_976_448,
+        source=MOBILENET,
+        note=(
+            "The MobileNetV2 paper has no form for CIFAR. The row fits a network with 1x1 convolutions where the "
+            "paper has none: as shortcuts of blocks of stride 1 that change the number of channels, and in the "
+            "first block, which does not expand. With them it is 2,296,922 parameters and 91.2 M MAdds; we keep "
+            "to the MobileNetV2 paper."
+        ),
+    ),
+    Model(
+        "mobilenetv2_imagenet",
+        _mobilenetv2_imagenet,
+        input_shape=(3, 224, 224),
+        outputs=1000,
+        published=rows_of(["MobileNetV2"], None, "ImageNet"),
+        params=3_504_872,
+        madds=300_774_272,
+        source=MOBILENET,
+        original_params_m=3.4,
+        original_madds_m=300,
+        note=(
+            "The row repeats the MobileNetV2 paper. Without scale and shift of batch norms there are 3,470,760 "
+            "parameters."
+        ),
+    ),
+    Model(
+        "lresnet34e_ir",
+        _lresnet34e_ir,
+        input_shape=(3, 112, 112),
+        outputs=512,
+        published=rows_of(["LResNet34E-IR"], None, "face verification"),
+        params=34_139_328,
+        madds=4_459_642_880,
+        source=ARCFACE,
+        embeds=True,
+        note=(
+            "Intel's conversion of the authors' weights has 34.1 M parameters and 8.93 G operations, a multiply "
+            "and an add as two, which is our network. The row of the NAT++ paper we cannot explain: 31.8 M is "
+            "what is left without one of the 3x3 convolutions of 512 channels (2,359,296); and 7,104 M, if a "
+            "multiply and an add are two as in the row of MobileFaceNet, is 3,552 M MAdds, near the 3,593 M of a "
+            "network with the stride in the first convolution of a block. The ArcFace paper has it in the second."
+        ),
+    ),
+    Model(
+        "mobilefacenet",
+        _mobilefacenet,
+        input_shape=(3, 112, 112),
+        outputs=128,
+        published=rows_of(["MobileFaceNet"], None, "face verification"),
+        params=1_003_136,
+        madds=220_965_376,
+        source=MOBILEFACENET,
+        embeds=True,
+        original_params_m=0.99,
+        note=(
+            "441 is twice our count, 441.9, cut off: a multiply and an add as two. 0.99 M parameters are left "
+            "where the scales of batch norms are folded into convolutions: 993,344."
+        ),
+    ),
+):
+    MODELS.add(_model.name, _model)

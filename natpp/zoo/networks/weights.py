@@ -1,0 +1,16 @@
+"""Fresh weights, as He et al. draw them."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def draw_weights(network: nn.Module) -> None:
+    """Fills convolutions and linear layers anew: He's normal by fan-in, and a deviation of 0.01; biases are zero."""
+    for part in network.modules():
+        if isinstance(part, nn.Conv2d):
+            nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
+        elif isinstance(part, nn.Linear):
+            nn.init.normal_(part.weight, std=0.01)
+        if isinstance(part, nn.Conv2d | nn.Linear) and part.bias is not None:
+            nn.init.zeros_(part.bias)
