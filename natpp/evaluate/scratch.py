@@ -30,7 +30,7 @@ from natpp.improve.checkpoint import Interrupted, Run, Stop
 from natpp.improve.scorer import Scorer, Scores
 from natpp.improve.seeds import Use, generator, number, torch_generator
 from natpp.improve.shared import SMALL_IMAGE
-from natpp.nets.captured import Captured
+from natpp.nets.captured import Captured, captures, changing_state
 from natpp.nets.network import Network, build_network
 
 if TYPE_CHECKING:
@@ -200,8 +200,7 @@ class Training:
         self.format = torch.channels_last if fabric.device.type == "cuda" else torch.contiguous_format
         self.network = self._first_network().to(fabric.device).to(memory_format=self.format)  # type: ignore[call-overload]
         self.average = Average(self.network, recipe.ema) if recipe.ema else None
-        alone = fabric.device.type == "cuda" and fabric.world_size == 1
-        self.capturing = alone and _scaler(fabric) is None  # one looks at the gradients
+        self.capturing = captures(fabric)
         self._rate = torch.tensor(recipe.learning_rate, device=fabric.device) if self.capturing else None
         self._dropped = torch.zeros((), device=fabric.device) if self.capturing and recipe.drop_path else None
         optimizer = torch.optim.SGD(
@@ -374,7 +373,8 @@ class Training:
         if not self.capturing:
             return self._updated(images, labels)
         if self._captured is None:
-            self._captured = Captured(self._updated, (images, labels), self._changing(), self.fabric.device)
+            changing = changing_state(self.network, self.optimizer)
+            self._captured = Captured(self._updated, (images, labels), changing, self.fabric.device)
         figures = self._captured(images, labels)
         assert figures is not None
         return figures
@@ -387,17 +387,6 @@ class Training:
             self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.recipe.clip, error_if_nonfinite=False)
         self.optimizer.step()
         return torch.stack([loss.detach(), (logits.detach().argmax(dim=1) == labels).sum()])
-
-    def _changing(self) -> list[Tensor]:
-        """What a step changes; momentum that is not there yet starts at zero."""
-        momenta: list[Tensor] = []
-        if self.recipe.momentum:
-            for parameter in self.network.parameters():
-                state = self.optimizer.state[parameter]
-                if state.get("momentum_buffer") is None:
-                    state["momentum_buffer"] = torch.zeros_like(parameter)
-                momenta.append(state["momentum_buffer"])
-        return [*self.network.parameters(), *self.network.buffers(), *momenta]
 
     def _loss(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and the loss with that of the auxiliary head."""
@@ -522,11 +511,6 @@ class ScratchScorer(Scorer):
         training = Training(arch, self.images, self.recipe, self.fabric, self.seed)
         fit(training)
         return float(training.curve[-1]["validation_accuracy"])
-
-
-def _scaler(fabric: Fabric) -> Any:
-    """What scales the loss, with 16 bits."""
-    return getattr(fabric.strategy.precision, "scaler", None)
 
 
 def _asked(stop: Stop, fabric: Fabric) -> int:

@@ -8,6 +8,7 @@ entropy to keep looking. `improve.run` says what comes when: both in turn, or fi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +23,9 @@ from natpp.arch.graph import Architecture
 from natpp.errors import NatppError, SettingError, did_you_mean
 from natpp.improve.inputs import Inputs
 from natpp.improve.scorer import Score
+from natpp.nets.captured import Captured, captures, changing_state
 from natpp.nets.policy import Policy, PolicyConfig, Transitions
+from natpp.nets.routes import Dealt
 from natpp.nets.supernet import Drawn, Supernet
 
 if TYPE_CHECKING:
@@ -133,39 +136,76 @@ class WeightsConfig:
 
 
 class Weights:
-    """A supernet while its weights are trained, on the device and in the precision of a fabric."""
+    """A supernet while its weights are trained, on the device and in the precision of a fabric.
+
+    On a GPU a step is one captured CUDA graph, where its shapes are always the same.
+    """
 
     def __init__(self, supernet: Supernet, config: WeightsConfig, fabric: Fabric):
         self.config = config
         self.fabric = fabric
         self.supernet = supernet
+        self.capturing = captures(fabric) and Dealt.suits(supernet.space, config.architectures, fair=config.fair)
+        self._rate = torch.tensor(config.learning_rate, device=fabric.device) if self.capturing else None
         optimizer = torch.optim.SGD(
-            supernet.parameters(), lr=config.learning_rate, momentum=0.9, weight_decay=config.weight_decay
+            supernet.parameters(),
+            lr=config.learning_rate if self._rate is None else self._rate,
+            momentum=0.9,
+            weight_decay=config.weight_decay,
+            fused=self.capturing,
         )
         self.module, self.optimizer = fabric.setup(supernet, optimizer)
         self.steps = 0  # taken so far
+        self._dealt: Dealt | None = None
+        self._captured: Captured | None = None
 
     def step(self, archs: Sequence[Architecture], images: Tensor, labels: Tensor, done: float) -> Tensor:
-        """One gradient step; `done` is the share of training that is over. The loss of each architecture.
+        """One gradient step; `done` is the share of training that is over. The loss of each architecture, unchecked.
 
         Images are (batch, architectures, 3, height, width), labels (batch, architectures).
         """
+        rate = self.config.learning_rate * 0.5 * (1 + float(np.cos(np.pi * done)))
+        if self._rate is not None:
+            self._rate.fill_(rate)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.config.learning_rate * 0.5 * (1 + float(np.cos(np.pi * done)))
-        logits = self.module(images, Drawn(archs))
-        losses = functional.cross_entropy(logits.movedim(2, 1), labels, reduction="none").mean(dim=0)
+            group["lr"] = rate if self._rate is None else self._rate
+        if self.capturing:
+            losses = self._replayed(archs, images, labels)
+        else:
+            losses = self._updated(Drawn(archs), images, labels)
+        self.steps += 1
+        return losses
+
+    def check(self, archs: Sequence[Architecture], losses: Tensor) -> float:
+        """The mean loss of a step; an error where one is not a number."""
         for arch, loss in zip(archs, losses.tolist(), strict=True):
             if not np.isfinite(loss):
                 raise NatppError(
-                    f"the loss in step {self.steps} is not a number, with the architecture {to_json(arch)}. "
+                    f"the loss in step {self.steps - 1} is not a number, with the architecture {to_json(arch)}. "
                     "A lower learning rate may help"
                 )
+        return losses.mean().item()
+
+    def _updated(self, archs: Drawn | Dealt, images: Tensor, labels: Tensor) -> Tensor:
+        logits = self.module(images, archs)
+        losses = functional.cross_entropy(logits.movedim(2, 1), labels, reduction="none").mean(dim=0)
         self.optimizer.zero_grad()
         self.fabric.backward(losses.mean())
-        self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.config.clip)
+        self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.config.clip, error_if_nonfinite=False)
         self.optimizer.step()
-        self.steps += 1
         return losses.detach()
+
+    def _replayed(self, archs: Sequence[Architecture], images: Tensor, labels: Tensor) -> Tensor:
+        if self._dealt is None:
+            self._dealt = Dealt(archs, self.supernet.where, self.fabric.device)
+        self._dealt.set(archs)
+        if self._captured is None:
+            step = functools.partial(self._updated, self._dealt)
+            changing = changing_state(self.supernet, self.optimizer)
+            self._captured = Captured(step, (images, labels), changing, self.fabric.device)
+        losses = self._captured(images, labels)
+        assert losses is not None
+        return losses.clone()
 
     def state(self) -> dict[str, Any]:
         """All there is to know of it, as tensors and plain values."""
@@ -180,6 +220,7 @@ class Weights:
         self.supernet.load_state_dict(state["supernet"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
+        self._captured = None  # it knows the momentum of before
 
 
 class Learner:

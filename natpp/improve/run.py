@@ -147,7 +147,8 @@ class Search:
         """Train shared weights until so many epochs are over."""
         while shared.epoch < epochs:
             loss = shared.step()
-            self._tell("weights", shared.steps, shared.total, {"loss": loss})
+            if loss is not None:
+                self._tell("weights", shared.steps, shared.total, {"loss": loss})
             if shared.steps % shared.steps_an_epoch == 0:
                 self._log({"phase": "weights", "epoch": shared.epoch, "step": shared.steps, "loss": loss})
                 self._save()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 IMAGES_AT_ONCE = 256  # when scoring
+SECONDS_A_LOOK = 0.5  # at least, between two looks at the losses of captured steps: each waits for the device
 SMALL_IMAGE = 24  # pixels a side
 SMALL = {"cifar": (8, 3), "nasbench201": (8, 1)}  # channels and cells, for small images
 USUAL = {
@@ -83,6 +85,7 @@ class SharedWeights:
         self.steps_an_epoch = max(len(images) // (config.architectures * self.batch), 1)
         self.total = config.epochs * self.steps_an_epoch
         self._order: tuple[int, NDArray[np.int64]] = -1, np.empty(0, dtype=np.int64)
+        self._looked = 0.0
 
     @property
     def steps(self) -> int:
@@ -94,8 +97,8 @@ class SharedWeights:
         """Epochs completed."""
         return self.steps // self.steps_an_epoch
 
-    def step(self) -> float:
-        """Train for one step; the mean loss. Processes share the architectures."""
+    def step(self) -> float | None:
+        """Train for one step; its mean loss, where it was looked at. Processes share the architectures."""
         step, m = self.steps, self.config.architectures
         archs = self.space.draw(m, generator(self.seed, Use.DRAW, 1, step), fair=self.config.fair)
         wanted = np.arange(m * self.batch) + step % self.steps_an_epoch * m * self.batch
@@ -110,7 +113,11 @@ class SharedWeights:
                 f"out of memory on {self.fabric.device} in step {step}: lower --batch, --architectures, --channels "
                 "or --cells. The last checkpoint is kept"
             ) from None
-        return float(losses.mean())
+        over = self.steps % self.steps_an_epoch == 0
+        if self.weights.capturing and not over and time.perf_counter() - self._looked < SECONDS_A_LOOK:
+            return None
+        self._looked = time.perf_counter()
+        return self.weights.check(archs[mine], losses)
 
     def scorer(self) -> SupernetScorer:
         """Scores by all validation images."""

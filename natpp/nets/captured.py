@@ -7,9 +7,13 @@ every replay; what it changes (weights, statistics, momentum) stays where it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Step = Callable[..., Tensor | None]  # reads its arguments and changes a state
 
@@ -42,3 +46,21 @@ class Captured:
             place.copy_(value, non_blocking=True)
         self.graph.replay()
         return self.result
+
+
+def captures(fabric: Fabric) -> bool:
+    """Whether steps can be captured: one process on a GPU, and no scaler of losses, which looks at the gradients."""
+    scaler = getattr(fabric.strategy.precision, "scaler", None)
+    return fabric.device.type == "cuda" and fabric.world_size == 1 and scaler is None
+
+
+def changing_state(module: nn.Module, optimizer: Any) -> list[Tensor]:
+    """What a step of SGD changes; momentum that is not there yet starts at zero."""
+    momenta: list[Tensor] = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group["momentum"] else ():
+            state = optimizer.state[parameter]
+            if state.get("momentum_buffer") is None:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+            momenta.append(state["momentum_buffer"])
+    return [*module.parameters(), *module.buffers(), *momenta]

@@ -15,25 +15,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from natpp.arch.graph import NUM_INPUTS, Architecture
+from natpp.arch.graph import Architecture
 from natpp.arch.layers import BatchNorm, Chain
-from natpp.arch.layout import Block, CellBlock, CellPart, Setting, layout_of, plan
+from natpp.arch.layout import Block, CellBlock, Setting, layout_of
 from natpp.arch.ops import Op, Place
 from natpp.arch.space import Space
 from natpp.errors import FormatError, SettingError
 from natpp.files import write_whole
+from natpp.nets.routes import Dealt, Members, Route, needed
 from natpp.registry import OPS
 
-Term = tuple[Tensor, list[int]]  # a value for some architectures of a step, and their numbers
+Term = tuple[Tensor, Members]  # a value for some architectures of a step
 
 
 class Drawn:
@@ -56,34 +55,30 @@ class Supernet(nn.Module):
         )
         self.head = Shared(layout.head)
 
-    def forward(self, images: Tensor, archs: Sequence[Architecture] | Drawn) -> Tensor:
+    def forward(self, images: Tensor, archs: Sequence[Architecture] | Drawn | Dealt) -> Tensor:
         """Logits (images, architectures, classes).
 
         Images are (images, 3, height, width), the same for all, or (images, architectures, 3, height, width).
         """
-        archs = archs.archs if isinstance(archs, Drawn) else archs
+        routes = archs.routes if isinstance(archs, Dealt) else self._routes(archs, images.device)
+        count = routes[0].count
         if images.dim() == 4:
             images = images[:, None]
-        if images.shape[1] not in (1, len(archs)):
-            raise SettingError(f"images for {images.shape[1]} architectures, but {len(archs)} architectures")
+        if images.shape[1] not in (1, count):
+            raise SettingError(f"images for {images.shape[1]} architectures, but {count} architectures")
         values = [images]
-        for block, route in zip(self.blocks, self.routes(archs), strict=True):
+        for block, route in zip(self.blocks, routes, strict=True):
             assert isinstance(block, SharedCell | SharedSum)
             values.append(block([values[value] for value in block.block.reads], route))
-        logits: Tensor = self.head(values[-1].expand(-1, len(archs), -1, -1, -1))
+        logits: Tensor = self.head(values[-1].expand(-1, count, -1, -1, -1))
         return logits
 
-    def routes(self, archs: Sequence[Architecture]) -> list[Route]:
-        """Per block, which architectures need what of it; what is dead in an architecture is left out."""
-        routes = [Route(len(archs)) for _ in self.blocks]
-        for number, arch in enumerate(archs):
-            planned = plan(arch, self.where)
-            for block, route, part in zip(self.blocks, routes, planned.parts, strict=True):
-                if isinstance(part, CellPart):
-                    assert isinstance(block, SharedCell)
-                    _add_route(route, number, part, block)
-                elif planned.hears[part.block.reads[0]]:
-                    route.hearing.append(number)
+    def _routes(self, archs: Sequence[Architecture] | Drawn, device: torch.device) -> list[Route]:
+        """Which architectures need what; all of them are of the space."""
+        routes = needed(archs.archs if isinstance(archs, Drawn) else archs, self.where, device)
+        for block, route in zip(self.blocks, routes, strict=True):
+            if isinstance(block, SharedCell):
+                block.check(route)
         return routes
 
     def save(self, path: str | Path) -> None:
@@ -105,40 +100,6 @@ class Supernet(nn.Module):
         except (SafetensorError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise FormatError(f"{str(path)!r} holds no weights of this supernet, or damaged ones: {reason}") from None
-
-
-@dataclass
-class Route:
-    """Which architectures of a step use which part of a block."""
-
-    count: int  # architectures of the step
-    hearing: list[int] = field(default_factory=list)  # of a stem or residual block: those with something to read
-    inputs: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
-    edges: dict[tuple[int, int, str], list[int]] = field(default_factory=dict)  # by target, source, operation
-    outputs: dict[int, list[int]] = field(default_factory=dict)  # per node: those that concatenate it
-
-
-def _add_route(route: Route, number: int, part: CellPart, block: SharedCell) -> None:
-    names = part.graph.names
-    for node, live in enumerate(part.liveness.inputs):
-        if live:
-            route.inputs[node].append(number)
-    for edge, live in zip(part.graph.edges, part.liveness.live, strict=True):
-        if live and not edge.fixed:
-            source, target = names[edge.source], names[edge.target]
-            if (source, target) not in block.choices or edge.op not in block.choices[source, target]:
-                raise SettingError(
-                    f"the supernet has no weights for {edge.op} from node {source} to node {target} of a "
-                    f"{block.block.kind} cell: the architecture is not of the space it was made for"
-                )
-            route.edges.setdefault((target, source, edge.op), []).append(number)
-    if not part.live:
-        return
-    for node in part.graph.outputs:
-        name = names[node]
-        if name not in block.outputs:
-            raise SettingError(f"the supernet's cells do not concatenate node {name}: it was made for another space")
-        route.outputs.setdefault(name, []).append(number)
 
 
 class Shared(nn.Module):
@@ -204,17 +165,29 @@ class SharedCell(nn.Module):
                 if OPS[op].family != "null":
                     self.edges[f"{source}_{target}_{op}"] = _shared_op(OPS[op], block.place(source))
 
+    def check(self, route: Route) -> None:
+        """An error where architectures are not of the space that this was made for."""
+        for target, source, op in route.edges:
+            if op not in self.choices.get((source, target), ()):
+                raise SettingError(
+                    f"the supernet has no weights for {op} from node {source} to node {target} of a "
+                    f"{self.block.kind} cell: the architecture is not of the space it was made for"
+                )
+        for node in route.outputs:
+            if node not in self.outputs:
+                raise SettingError(
+                    f"the supernet's cells do not concatenate node {node}: it was made for another space"
+                )
+
     def forward(self, reads: list[Tensor], route: Route) -> Tensor:
         states: dict[int, Tensor] = {}
-        for node in range(NUM_INPUTS):
-            if members := route.inputs[node]:
+        for node, members in enumerate(route.inputs):
+            if members is not None:
                 value = reads[node].expand(-1, route.count, -1, -1, -1)
                 states[node] = _sum([(self.inputs[node](_of(value, members)), members)], route.count)
-        for target, group in groupby(sorted(route.edges), key=itemgetter(0)):
+        for target, group in groupby(route.edges.items(), key=lambda edge: edge[0][0]):
             terms: list[Term] = []
-            for edge in group:
-                members = route.edges[edge]
-                _, source, op = edge
+            for (_, source, op), members in group:
                 terms.append((self.edges[f"{source}_{target}_{op}"](_of(states[source], members)), members))
             states[target] = _sum(terms, route.count)
         return self._output(reads[1], states, route)
@@ -224,11 +197,10 @@ class SharedCell(nn.Module):
         shape = read.shape[0], route.count, self.block.channels, *(-(-s // self.block.stride) for s in read.shape[3:])
         nodes: list[Tensor] = []
         for node in self.outputs:
-            members = route.outputs.get(node, [])
-            if node not in states or not members:
+            if node not in states or node not in route.outputs:
                 nodes.append(read.new_zeros(shape))
             else:
-                nodes.append(_only(states[node], members, route.count))
+                nodes.append(_only(states[node], route.outputs[node], route.count))
         return nodes[0] if len(nodes) == 1 else torch.cat(nodes, dim=2)
 
 
@@ -241,35 +213,33 @@ def _shared_op(op: Op, place: Place) -> Shared:
     return shared
 
 
-def _of(value: Tensor, members: list[int]) -> Tensor:
+def _of(value: Tensor, members: Members) -> Tensor:
     """What some of the architectures have of a value."""
-    if _everyone(members, value.shape[1]):
-        return value
-    return value.index_select(1, torch.tensor(members, device=value.device))
+    return value if members.numbers is None else value.index_select(1, members.numbers)
 
 
 def _sum(terms: list[Term], count: int) -> Tensor:
-    """For every architecture the sum of its terms: each is known for some of them and zero for others."""
-    whole = [term for term, members in terms if _everyone(members, count)]
-    parts = [(term, members) for term, members in terms if not _everyone(members, count)]
+    """For every architecture the sum of its terms that count: each is known for some of them and zero for others."""
+    whole = [_counting(term, members) for term, members in terms if members.numbers is None]
+    parts = [(term, members) for term, members in terms if members.numbers is not None]
     if not parts:
         return functools.reduce(torch.add, whole)
     first = parts[0][0]
     total = first.new_zeros(first.shape[0], count, *first.shape[2:])
     for term, members in parts:
-        total.index_add_(1, torch.tensor(members, device=term.device), term)
+        assert members.numbers is not None
+        total.index_add_(1, members.numbers, _counting(term, members))
     return functools.reduce(torch.add, whole, total)
 
 
-def _only(value: Tensor, members: list[int], count: int) -> Tensor:
-    """The value where these architectures are, zero for others."""
-    if _everyone(members, count):
-        return value
+def _only(value: Tensor, members: Members, count: int) -> Tensor:
+    """The value where these architectures are and count, zero for others."""
+    if members.numbers is None:
+        return _counting(value, members)
     chosen = torch.zeros(count, 1, 1, 1, dtype=value.dtype, device=value.device)
-    chosen[members] = 1
+    chosen[members.numbers] = 1
     return value * chosen
 
 
-def _everyone(members: list[int], count: int) -> bool:
-    """Whether all architectures of a step are meant, each once."""
-    return members == list(range(count))
+def _counting(value: Tensor, members: Members) -> Tensor:
+    return value if members.counting is None else value * members.counting.to(value.dtype).view(-1, 1, 1, 1)

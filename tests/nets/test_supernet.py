@@ -11,6 +11,7 @@ from natpp.arch.layout import setting
 from natpp.arch.space import CellSpace, Space, nasbench201_space, space_around
 from natpp.errors import SettingError
 from natpp.nets.network import Network, build_network
+from natpp.nets.routes import Dealt
 from natpp.nets.supernet import SharedCell, SharedSum, Supernet
 
 CELLS = setting("cifar", channels=4, cells=3, size=8)
@@ -167,3 +168,33 @@ def test_wrong_images_are_refused() -> None:
     net = Supernet(space, NASBENCH)
     with pytest.raises(SettingError, match="images for 2 architectures"):
         net(torch.randn(2, 2, 3, 8, 8), space.draw(3, np.random.default_rng(0)))
+
+
+def test_dealt_architectures_compute_the_same_in_shapes_that_never_change() -> None:
+    """Also those of which parts, or the whole, hear nothing; gradients too."""
+    space, where = nasbench201_space(), setting("nasbench201", channels=4, cells=2, size=8)
+    net = supernet(space, where)
+    images = torch.randn(3, 10, 3, 8, 8, dtype=torch.float64)
+    generator = np.random.default_rng(0)
+    dealt, dead = None, 0
+    for _ in range(12):
+        archs = space.draw(10, generator, fair=True)
+        dealt = dealt or Dealt(archs, where, torch.device("cpu"))
+        dealt.set(archs)
+        found = []
+        for given in (archs, dealt):
+            logits = net(images, given)
+            loss = (logits * torch.arange(1.0, 11.0, dtype=torch.float64)).square().sum()
+            found.append((logits, *torch.autograd.grad(loss, list(net.parameters()), materialize_grads=True)))
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other)
+        dead += sum(not arch.normal.liveness().output for arch in archs)
+    assert dead
+
+
+def test_what_is_not_dealt_evenly_has_no_fixed_shapes() -> None:
+    space = nasbench201_space()
+    assert Dealt.suits(space, 20, fair=True)
+    assert not Dealt.suits(space, 20, fair=False)
+    assert not Dealt.suits(space, 13, fair=True)
+    assert not Dealt.suits(CellSpace(), 13, fair=True)

@@ -1,0 +1,162 @@
+"""How fast trainings are on a GPU: `natpp train` against a plain loop, a supernet's step, short trainings side by side.
+
+Ratios within one run, on random images; without a GPU it runs in a small form that proves only that it runs.
+`python benchmarks/training.py [--json FILE]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+import natpp
+from natpp.arch.layout import setting
+from natpp.arch.space import nasbench201_space
+from natpp.data.images import Images
+from natpp.evaluate.scratch import Training, cifar_600, make_batches
+from natpp.evaluate.short import Batches, ShortConfig, train_together
+from natpp.improve.learn import WeightsConfig
+from natpp.improve.shared import SharedWeights
+from natpp.nets.network import build_network
+from natpp.runs import make_fabric
+
+FABRIC = make_fabric()
+DEVICE = FABRIC.device
+LARGE = DEVICE.type == "cuda"
+
+
+def random_images(count: int) -> Images:
+    """Random bytes with random labels."""
+    generator = np.random.default_rng(0)
+    size = 32 if LARGE else 16
+    pixels = generator.integers(256, size=(count + 100, 3, size, size), dtype=np.uint8)
+    labels = generator.integers(10, size=count + 100)
+    return Images("random", 10, pixels[:count], labels[:count], pixels[count:], labels[count:])
+
+
+def seconds_each(step: Callable[[], object], times: int, warm_up: int = 5) -> float:
+    """Mean seconds of a step after warming up."""
+    for _ in range(warm_up):
+        step()
+    _wait()
+    start = time.perf_counter()
+    for _ in range(times):
+        step()
+    _wait()
+    return (time.perf_counter() - start) / times
+
+
+def train(batch: int) -> dict[str, float]:
+    """Images a second of DARTS by `natpp train`, and by a plain loop: NCHW, TF32, a launch for every kernel."""
+    torch.backends.cudnn.benchmark = True
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+    recipe = replace(cifar_600(), batch=batch)
+    if not LARGE:
+        recipe = replace(recipe, batch=4, channels=4, cells=3, auxiliary=0, cutout=4)
+    images = make_batches(random_images(20 * recipe.batch), recipe, DEVICE)
+    training = Training(natpp.load("darts"), images, recipe, FABRIC)
+    training.total = 10**6
+    times = 30 if LARGE else 2
+    ours = seconds_each(training.step, times)
+    peak = torch.cuda.max_memory_allocated() / 2**30 if LARGE else 0.0
+    where = training.where
+    del training
+    if LARGE:
+        torch.cuda.empty_cache()
+    network = build_network(natpp.load("darts"), where, auxiliary=recipe.auxiliary > 0, drop_path=0.1).to(DEVICE)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.025, momentum=0.9, weight_decay=3e-4)
+    order = np.random.default_rng(0)
+
+    def plain() -> None:
+        inputs, labels = images.take(order.permutation(len(images))[: recipe.batch], torch.Generator().manual_seed(0))
+        found = network(inputs)
+        logits, extra = found if isinstance(found, tuple) else (found, None)
+        loss = functional.cross_entropy(logits, labels)
+        if extra is not None:
+            loss = loss + 0.4 * functional.cross_entropy(extra, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 5.0)
+        optimizer.step()
+
+    theirs = seconds_each(plain, times)
+    return {
+        "batch": recipe.batch,
+        "natpp_images_per_second": recipe.batch / ours,
+        "plain_images_per_second": recipe.batch / theirs,
+        "ratio": theirs / ours,
+        "peak_gib": peak,
+    }
+
+
+def supernet(cells: int) -> dict[str, float]:
+    """Milliseconds of a weight step: 20 architectures of NAS-Bench-201, 32 images each."""
+    config = WeightsConfig(architectures=20, batch=32 if LARGE else 2)
+    images = Batches(random_images(20_000 if LARGE else 200), DEVICE)
+    where = setting("nasbench201", channels=16 if LARGE else 4, cells=cells, size=images.size)
+    shared = SharedWeights(nasbench201_space(), where, images, config, FABRIC, seed=0)
+    return {"cells_a_stage": cells, "milliseconds": 1000 * seconds_each(shared.step, 30 if LARGE else 1)}
+
+
+def short(together: int) -> dict[str, float]:
+    """Milliseconds of an architecture's step among many side by side, capture left out by a difference."""
+    images = Batches(random_images(20_000 if LARGE else 200), DEVICE)
+    where = setting("nasbench201", channels=16 if LARGE else 4, cells=2 if LARGE else 1, size=images.size)
+    archs = nasbench201_space().draw(together, np.random.default_rng(1))
+    builds = [lambda arch=arch: build_network(arch, where) for arch in archs]
+    spent = []
+    few, many = (50, 250) if LARGE else (1, 3)
+    for steps in (few, many):
+        config = ShortConfig(batch=128 if LARGE else 8, steps=steps, together=together)
+        _wait()
+        start = time.perf_counter()
+        train_together(builds, list(range(together)), images, config, DEVICE)
+        _wait()
+        spent.append(time.perf_counter() - start)
+    a_step = (spent[1] - spent[0]) / (many - few)
+    return {
+        "together": together,
+        "milliseconds_an_architecture_step": 1000 * a_step / together,
+        "images_per_second": config.batch * together / a_step,
+        "seconds_besides": spent[0] - few * a_step,
+    }
+
+
+def _wait() -> None:
+    if LARGE:
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", help="file to write the figures to")
+    options = parser.parse_args()
+    found: dict[str, Any] = {
+        "machine": {
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "gpu": torch.cuda.get_device_name() if LARGE else None,
+        },
+        "short": [short(together) for together in ((32, 64) if LARGE else (2,))],
+        "supernet": [supernet(cells) for cells in ((5, 2) if LARGE else (1,))],
+        "train": [train(batch) for batch in ((96, 256) if LARGE else (4,))],
+    }
+    print(json.dumps(found, indent=1))
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(found, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
