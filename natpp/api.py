@@ -217,8 +217,9 @@ def search(
 ) -> Policy:
     """A policy learned on images, or from a scorer.
 
-    `data` is `digits`, `cifar10`, `cifar100`, `fashion-mnist` (with `root`, the folder `natpp data` put it into), a
-    folder of images (`size`: cropped and scaled to it), or `Images`. By default scores come from `short` real
+    `data` is `digits`, `cifar10`, `cifar100`, `fashion-mnist` (with `root`, the folder `natpp data` put it into),
+    `imagenet` (`root` has `train/CLASS` and `val/CLASS`), a folder of images (`size`: both are cropped and scaled to
+    it), or `Images`. By default scores come from `short` real
     trainings, `train_steps` steps each, so many `together` on a GPU, kept in the file `store`; with the preset `paper`
     from a `supernet` trained here, for so many `epochs`, so many `architectures` a step. Both train with a `batch` of
     images in a network of so many `channels` and `cells`. `scorer` may also be a run's folder, a table's file (its
@@ -350,6 +351,7 @@ def train(
     resume: bool = False,
     tensorboard: bool = False,
     watch: Watch | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Trained:
     """A network of an architecture trained from scratch, with its accuracy on the test images, read once at the end.
 
@@ -385,6 +387,7 @@ def train(
         resume=resume,
         tensorboard=tensorboard,
         watch=watch,
+        say=say,
     )
 
 

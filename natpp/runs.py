@@ -45,6 +45,7 @@ WHOLE = (
     *("size", "evaluations", "epochs", "architectures", "batch", "steps", "train_steps", "together"),
     *("channels", "cells", "seed"),
 )
+LOG = logging.getLogger("natpp")
 PRECISIONS = {"auto": "", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
@@ -186,7 +187,7 @@ def run_search(
     if scorer is None and ask.scores not in TRAINED:
         scorer = make_scorer(ask.scores, reward=ask.reward, limit=ask.evaluations, root=ask.root, fabric=fabric)
     elif scorer is None:
-        batches = _batches(ask, images, fabric)
+        batches = _batches(ask, images, fabric, say)
         trained = usual_setting(ask.network, batches, ask.trained, ask.channels, ask.cells)
     config = ask.config(free=scorer is not None and scorer.free and ask.evaluations is None)
     short = ask.short(batches) if batches is not None and ask.scores == "short" else None
@@ -282,7 +283,7 @@ def short_scorer(
         data=data if isinstance(data, str) else data.name, root=root, size=size, train_steps=train_steps, seed=seed
     )
     fabric = make_fabric(device)
-    batches = _batches(ask, None if isinstance(data, str) else data, fabric)
+    batches = _batches(ask, None if isinstance(data, str) else data, fabric, say)
     where = usual_setting(network, batches, "short", channels, cells)
     return ShortScorer(batches, where, ask.short(batches), fabric, seed=seed, store=store, say=say)
 
@@ -346,11 +347,19 @@ def last_row(folder: str | Path, phase: str) -> dict[str, Any] | None:
     return next((row for row in reversed(rows) if row["phase"] == phase), None)
 
 
-def _batches(ask: Ask, images: Images | None, fabric: Fabric) -> Batches:
+def read_images(name: str, root: str | None, size: int | None, fabric: Fabric, say: Say | None) -> Images:
+    """The images of a name; that some of them cannot be read is said, by default to the log."""
+    images = load_images(name, root, size, say=say)
+    if images.left_out is not None and fabric.global_rank == 0:
+        (say or LOG.warning)(images.left_out)
+    return images
+
+
+def _batches(ask: Ask, images: Images | None, fabric: Fabric, say: Say | None = None) -> Batches:
     if images is None:
         if ask.data is None:
             raise SettingError("networks are trained on images: give data, or a scorer at hand")
-        images = load_images(ask.data, ask.root, ask.size)
+        images = read_images(ask.data, ask.root, ask.size, fabric, say)
     return Batches(images, fabric.device)
 
 

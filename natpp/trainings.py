@@ -16,13 +16,12 @@ from natpp.arch.cost import cost_of
 from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
 from natpp.data.images import Images
-from natpp.data.sets import load_images
 from natpp.errors import SettingError
 from natpp.evaluate.scratch import Recipe, Training, make_batches, named_recipe, train
 from natpp.files import write_whole
 from natpp.improve.checkpoint import Run, catching_signals
 from natpp.nets.network import Network
-from natpp.runs import leave, make_fabric
+from natpp.runs import Say, leave, make_fabric, read_images
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -59,6 +58,7 @@ def run_training(
     resume: bool = False,
     tensorboard: bool = False,
     watch: Watch | None = None,
+    say: Say | None = None,
 ) -> Trained:
     """Train by a recipe with some changes, and keep all of it in the folder `out`."""
     from natpp import __version__
@@ -68,7 +68,7 @@ def run_training(
     if not 0 <= seed < 2**63:
         raise SettingError(f"seed is {seed}, expected a whole number from 0 to 2^63 - 1")
     fabric = make_fabric(device, precision)
-    images = data if isinstance(data, Images) else load_images(data, root, size)
+    images = data if isinstance(data, Images) else read_images(data, root, size, fabric, say)
     with catching_signals() as stop:
         training = Training(arch, make_batches(images, found, fabric.device), found, fabric, seed)
         settings = {

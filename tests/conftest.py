@@ -3,9 +3,11 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from PIL import Image
 
 torch.set_num_threads(1)  # tiny tensors: more threads only get in each other's way
 
@@ -24,3 +26,17 @@ def data_folder() -> Path:
     if not Path(folder).is_dir():
         pytest.skip(f"NATPP_DATA is {folder!r}, which is no folder")
     return Path(folder)
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> Path:
+    """A folder of 30 pictures of mixed sizes, striped across or down, 10 of them in val, the others in train."""
+    folder = tmp_path / "stripes"
+    for number in range(30):
+        across = number % 2 == 0
+        file = folder / ("val" if number % 6 < 2 else "train") / ("across" if across else "down") / f"{number:02}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.zeros((40 + number, 44 + number % 5, 3), dtype=np.uint8)
+        (pixels if across else pixels.transpose(1, 0, 2))[:: 2 + number % 3] = 200
+        Image.fromarray(pixels).save(file)
+    return folder

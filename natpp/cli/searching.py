@@ -41,9 +41,9 @@ class Optimize(NetworkFlags):
     reward: str = "val_200"
     """column of the table that is the score"""
     data: Annotated[Word, tyro.conf.arg(metavar="DATA")] = None
-    """images for the scorer short: digits, cifar10, cifar100, fashion-mnist or a folder"""
+    """images for the scorer short: digits, cifar10, cifar100, fashion-mnist, imagenet or a folder"""
     root: Annotated[Word, tyro.conf.arg(metavar="DIR")] = None
-    """folder that natpp data put the data into"""
+    """folder that natpp data put the data into; of imagenet the one with train and val"""
     store: Annotated[Word, tyro.conf.arg(metavar="FILE")] = None
     """file that short trainings' scores are kept in and taken from"""
     seed: Whole = 0
@@ -119,11 +119,11 @@ class Search:
     out: Annotated[str, tyro.conf.arg(metavar="RUN")]
     """folder to keep the run in: settings, curves, checkpoints, the policy"""
     data: Annotated[Word, tyro.conf.arg(metavar="DATA")] = None
-    """digits, cifar10, cifar100, fashion-mnist or a folder of images; not needed with a scorer at hand"""
+    """digits, cifar10, cifar100, fashion-mnist, imagenet or a folder of images; not needed with a scorer at hand"""
     root: Annotated[Word, tyro.conf.arg(metavar="DIR")] = None
-    """folder that natpp data put the data into"""
+    """folder that natpp data put the data into; of imagenet the one with train and val"""
     size: WholeOrDefault = None
-    """pixels a side that a folder's images are cropped and scaled to"""
+    """pixels a side that a folder's images are cropped and scaled to (imagenet: 224)"""
     space: str = "cells"
     """what inputs are drawn from: cells or nasbench201"""
     nodes: str = "4,5"
@@ -252,11 +252,11 @@ class Score:
     archs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ARCH")]
     """zoo names, files or texts"""
     data: Annotated[Word, tyro.conf.arg(metavar="DATA")] = None
-    """digits, cifar10, cifar100, fashion-mnist or a folder of images"""
+    """digits, cifar10, cifar100, fashion-mnist, imagenet or a folder of images"""
     root: Annotated[Word, tyro.conf.arg(metavar="DIR")] = None
-    """folder that natpp data put the data into"""
+    """folder that natpp data put the data into; of imagenet the one with train and val"""
     size: WholeOrDefault = None
-    """pixels a side that a folder's images are cropped and scaled to"""
+    """pixels a side that a folder's images are cropped and scaled to (imagenet: 224)"""
     scorer: Annotated[str, tyro.conf.arg(metavar="short|RUN")] = "short"
     """short: real trainings; a run's folder: its supernet"""
     store: Annotated[Word, tyro.conf.arg(metavar="FILE")] = None

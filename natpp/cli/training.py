@@ -10,7 +10,7 @@ import tyro
 
 from natpp import api
 from natpp.cli.flags import Arch, NumberOrDefault, Switch, Whole, WholeOrDefault, Word
-from natpp.cli.output import is_first_process, print_json, shown_progress
+from natpp.cli.output import is_first_process, print_json, say, shown_progress
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,13 @@ class Train:
 
     arch: Arch
     data: Annotated[str, tyro.conf.arg(metavar="DATA")]
-    """digits, cifar10, cifar100, fashion-mnist or a folder of images"""
+    """digits, cifar10, cifar100, fashion-mnist, imagenet or a folder of images"""
     out: Annotated[str, tyro.conf.arg(metavar="RUN")]
     """folder to keep the run in: settings, curves, checkpoints, the result, the weights"""
     root: Annotated[Word, tyro.conf.arg(metavar="DIR")] = None
-    """folder that natpp data put the data into"""
+    """folder that natpp data put the data into; of imagenet the one with train and val"""
     size: WholeOrDefault = None
-    """pixels a side that a folder's images are cropped and scaled to"""
+    """pixels a side that a folder's images are cropped and scaled to (imagenet: 224)"""
     recipe: str = "quick"
     """cifar-600, random-600, imagenet-250 or quick; auto is the recipe's own, here and below"""
     epochs: WholeOrDefault = None
@@ -81,6 +81,7 @@ def train(flags: Train) -> None:
             resume=flags.resume,
             tensorboard=flags.tensorboard,
             watch=watch,
+            say=say,
         )
     if not is_first_process():
         return

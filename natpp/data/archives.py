@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from natpp.data.images import Images, Labels, Pixels
+from natpp.data.images import Images
+from natpp.data.pictures import Labels, Pixels
 from natpp.errors import FormatError, NatppError
 
 SECONDS = 60  # to wait for a home page
@@ -144,7 +145,7 @@ def checked(images: Images, known: DataSet) -> Images:
                 f"{known.name} has {expected} {part} images of {known.size} x {known.size}, "
                 f"but {len(pixels)} of {pixels.shape[2]} x {pixels.shape[3]} were found"
             )
-    means = images.train.mean(axis=(0, 2, 3)) / 255
+    means = images.train[:].mean(axis=(0, 2, 3)) / 255
     if np.abs(means - known.means).max() > 1e-4:
         found = ", ".join(f"{mean:.4f}" for mean in means)
         raise FormatError(f"the channel means of {known.name} are {found}, which are not those of the real images")

@@ -1,6 +1,7 @@
 """Images as tensors on a device: split where choices are made, normalized, moved and mirrored there.
 
-Which images a step sees, and how they are moved, follows from its generators alone.
+Pixels are held on the device where they fit. Otherwise they stay on the host, or on disk, and those of the next step
+are fetched while the device works. Which images a step sees, and how they are moved, follows from its generators alone.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,10 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from natpp.data.images import Images, Pixels
-from natpp.errors import SettingError
+from natpp.data.decode import TRIES
+from natpp.data.images import Images
+from natpp.data.pictures import Crops, Labels, Pictures, Pixels
+from natpp.errors import FormatError, NatppError, SettingError
 
 LARGEST_VALIDATION = 5000
+LARGEST_COPY = 2 << 30  # bytes of images that are copied to have those to learn from in a row, on a CPU
+SAMPLE = 2000  # images on disk whose mean and deviation stand for all
+AT_ONCE = 256  # images that are looked at together, so that no large copies are made
 
 
 @dataclass(frozen=True)
@@ -32,10 +39,21 @@ class Augment:
     """whether half of them are mirrored"""
     cutout: int = 0
     """side of a square that becomes zero in each, around a pixel drawn at random; 0 is none"""
+    crop: bool = False
+    """whether a random part takes its place, of 8 to 100 % of its area and between 3:4 and 4:3: photographs only"""
+
+    def draw_crops(self, count: int, generator: torch.Generator) -> Crops | None:
+        """Numbers that say which part of each image is taken; None where all of it is."""
+        return torch.rand(count, TRIES, 4, generator=generator).numpy() if self.crop else None
 
 
 def usual_augment(images: Images, *, cutout: int = 0) -> Augment:
-    """Moved by an eighth of their side, and mirrored where a mirrored image is still one of its class."""
+    """Moved by an eighth of their side, and mirrored where a mirrored image is still one of its class.
+
+    Of photographs a random part is taken instead of moving them.
+    """
+    if isinstance(images.train, Pictures) and images.train.photographs:
+        return Augment(shift=0, flip=True, cutout=cutout, crop=True)
     return Augment(shift=images.train.shape[2] // 8, flip=images.name != "digits", cutout=cutout)
 
 
@@ -50,8 +68,12 @@ class Batches:
         validation: int | None = None,
         seed: int = 0,
         augment: Augment | None = None,
+        held: bool | None = None,
     ):
-        """By default a quarter of the images, at most 5,000, are set aside for choosing; 0 sets none aside."""
+        """By default a quarter of the images, at most 5,000, are set aside for choosing; 0 sets none aside.
+
+        Images to learn from are held on the device (`held`) where they are in memory and fit.
+        """
         self.classes = images.classes
         self.size = images.train.shape[2]
         if images.train.shape[2] != images.train.shape[3]:
@@ -62,68 +84,168 @@ class Batches:
         everything = np.arange(len(images.train))
         learn, choose = images.split(count, seed) if count else (everything, everything[:0])
         self.augment = augment or usual_augment(images)
-        self._test = images.test, images.test_labels  # on the host, until the end
-        self._parts = images, learn, choose
-        pixels = torch.from_numpy(images.train[learn])
-        self._pixels = pixels.to(device) if _fits(pixels, torch.device(device)) else pixels
+        if self.augment.crop and not (isinstance(images.train, Pictures) and images.train.photographs):
+            raise SettingError(f"random parts are taken of photographs on disk: {images.name} are no such images")
+        self._images, self._learn, self._choose = images, learn, choose
+        self._device = torch.device(device)
+        self._pixels: Tensor | None = None  # on the host, or on disk
+        if not isinstance(images.train, Pictures):
+            share = len(learn) / max(len(images.train), 1)
+            if _fits(int(images.train.nbytes * share), self._device) if held is None else held:
+                self._pixels = torch.from_numpy(images.train[learn]).to(device)
         self._labels = torch.from_numpy(images.train_labels[learn]).to(device)
-        mean, spread = _statistics(images.train[learn])
+        mean, spread = _statistics(images.train, learn)
         self._mean = torch.tensor(mean, dtype=torch.float32, device=device).view(3, 1, 1)
         self._spread = torch.tensor(np.maximum(spread, 1e-3), dtype=torch.float32, device=device).view(3, 1, 1)
-        self.validation = self.normalized(torch.from_numpy(images.train[choose]).to(device))
-        self.validation_labels = torch.from_numpy(images.train_labels[choose]).to(device)
+        self.validation, self.validation_labels = self._set_aside()
+        self._ahead: tuple[NDArray[np.int64], Crops | None, Future[Pixels]] | None = None
 
     def __len__(self) -> int:
         """Images to learn weights from."""
-        return len(self._pixels)
+        return len(self._learn)
+
+    @property
+    def held(self) -> bool:
+        """Whether the images to learn from are on the device: then any may be picked there, else they are fetched."""
+        return self._pixels is not None
 
     def order(self, generator: np.random.Generator) -> NDArray[np.int64]:
         """The training images in a new order: an epoch."""
         return generator.permutation(len(self))
 
-    def take(self, indices: NDArray[np.int64], generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Some training images and their labels, augmented where a generator is given."""
-        images, labels = self.pick(torch.from_numpy(indices).to(self._mean.device, non_blocking=True))
+    def take(
+        self, indices: NDArray[np.int64], generator: torch.Generator | None = None, mine: slice = slice(None)
+    ) -> tuple[Tensor, Tensor]:
+        """Some training images and their labels, augmented where a generator is given.
+
+        `mine` is the part of them that is made, as it would be among all.
+        """
+        chosen = torch.from_numpy(indices[mine]).to(self._device, non_blocking=True)
+        crops = None if generator is None else self.augment.draw_crops(len(indices), generator)
+        if self.held:
+            images, labels = self.pick(chosen)
+        else:
+            pixels = self.fetch(indices[mine], None if crops is None else crops[mine])
+            images, labels = self.normalized(pixels.to(self._device, non_blocking=True)), self.labels(chosen)
         if generator is not None:
-            images = augmented(images, self.augment, generator)
+            images = augmented(images, self.augment, generator, len(indices), mine)
         return images, labels
 
     def pick(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Training images by number, as they are, and their labels; on a device, without a look at the numbers."""
-        pixels = self._pixels[chosen.to(self._pixels.device)].to(self._mean.device, non_blocking=True)
-        return self.normalized(pixels), self._labels[chosen]
+        """Training images held on the device, as they are, and their labels; without a look at their numbers."""
+        assert self._pixels is not None
+        return self.normalized(self._pixels[chosen]), self.labels(chosen)
+
+    def labels(self, chosen: Tensor) -> Tensor:
+        """Labels of training images, whose numbers are on the device."""
+        return self._labels[chosen]
+
+    def fetch(self, indices: NDArray[np.int64], crops: Crops | None = None) -> Tensor:
+        """Bytes of training images that are not held on the device, or of random parts of them, on the host."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and np.array_equal(ahead[0], indices) and _same(ahead[1], crops):
+            pixels = torch.from_numpy(ahead[2].result())
+        else:
+            pixels = torch.from_numpy(self._read(indices, crops))
+        return pixels.pin_memory() if self._device.type == "cuda" else pixels  # to be copied while others compute
+
+    def fetch_ahead(self, indices: NDArray[np.int64], crops: Crops | None = None) -> None:
+        """Begin with what `fetch` will be asked for next. Only the host works at it."""
+        self._ahead = indices, crops, self._thread.submit(self._read, indices, crops)
+
+    def take_ahead(
+        self, indices: NDArray[np.int64], generator: torch.Generator | None = None, mine: slice = slice(None)
+    ) -> None:
+        """Begin with what `take` will be asked for next; nothing is to be done where images are on the device."""
+        if not self.held:
+            crops = None if generator is None else self.augment.draw_crops(len(indices), generator)
+            self.fetch_ahead(indices[mine], None if crops is None else crops[mine])
 
     def test_batches(self, count: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The test images, so many at a time, and their labels: for the one look at them, when all is chosen."""
-        device = self._mean.device
-        for start in range(0, len(self._test[0]), count):
-            pixels, labels = (torch.from_numpy(part[start : start + count]) for part in self._test)
-            yield self.normalized(pixels.to(device)), labels.to(device)
+        images, labels = self._images.test, self._images.test_labels
+        parts = [np.arange(start, min(start + count, len(images))) for start in range(0, len(images), count)]
+        following, seen = self._thread.submit(_readable, images, labels, parts[0]), 0
+        for place in range(len(parts)):
+            pixels, some = following.result()
+            if place + 1 < len(parts):
+                following = self._thread.submit(_readable, images, labels, parts[place + 1])
+            seen += len(some)
+            if len(some):
+                yield (
+                    self.normalized(torch.from_numpy(pixels).to(self._device)),
+                    torch.from_numpy(some).to(self._device),
+                )
+        if not seen:
+            raise FormatError(f"none of the test images of {self._images.name} can be read")
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Tells these images, split as they are, from any others."""
-        images, *parts = self._parts
-        found = hashlib.sha256()
-        for part in parts:
-            found.update(images.train[part].tobytes() + images.train_labels[part].tobytes())
+        """Tells these images, split as they are, from any others: by their bytes, or by their files where on disk."""
+        images, found = self._images, hashlib.sha256()
+        for part in (self._learn, self._choose):
+            if isinstance(images.train, Pictures):
+                found.update(images.train.fingerprints[part].tobytes())
+            else:
+                for some in _some(part):
+                    found.update(images.train[some].tobytes())
+            found.update(images.train_labels[part].tobytes())
         return found.hexdigest()[:16]
 
     def normalized(self, pixels: Tensor) -> Tensor:
         """Bytes as numbers with mean 0 and standard deviation 1 over the training images, channel by channel."""
         return (pixels.float() / 255 - self._mean) / self._spread
 
+    @functools.cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        """Works ahead; it never touches the device, which may be capturing a graph."""
+        return ThreadPoolExecutor(1, thread_name_prefix="natpp-ahead")
 
-def augmented(images: Tensor, how: Augment, generator: torch.Generator) -> Tensor:
-    """Images (count, channels, height, width) moved over a zero border and mirrored, each in its own way."""
-    count = len(images)
+    def _read(self, indices: NDArray[np.int64], crops: Crops | None) -> Pixels:
+        train, numbers = self._images.train, self._learn[indices]
+        return train.take(numbers, crops) if isinstance(train, Pictures) else train[numbers]
+
+    def _set_aside(self) -> tuple[Tensor, Tensor]:
+        """The images to choose by, normalized, and their labels, on the device."""
+        images = self._images
+        shape = (len(self._choose), *images.train.shape[1:])
+        try:
+            found, place = torch.empty(shape, device=self._device), 0
+            labels: list[Labels] = []
+            for some in _some(self._choose):
+                pixels, good = _readable(images.train, images.train_labels, some)
+                found[place : place + len(good)] = self.normalized(torch.from_numpy(pixels).to(self._device))
+                place += len(good)
+                labels.append(good)
+        except torch.OutOfMemoryError:
+            needed = 4 * np.prod(shape) / 2**30
+            raise NatppError(
+                f"{shape[0]} validation images of {self.size} x {self.size} take {needed:.1f} GiB, which do not fit "
+                f"into the memory of {self._device}: choose a lower --size"
+            ) from None
+        if len(self._choose) and not place:
+            raise FormatError(f"none of the validation images of {images.name} can be read")
+        return found[:place], torch.from_numpy(np.concatenate([*labels, np.empty(0, np.int64)])).to(self._device)
+
+
+def augmented(
+    images: Tensor, how: Augment, generator: torch.Generator, count: int | None = None, mine: slice = slice(None)
+) -> Tensor:
+    """Images (count, channels, height, width) moved over a zero border and mirrored, each in its own way.
+
+    They may be a part (`mine`) of a batch of `count`: every image of the batch has its own random numbers.
+    """
+    count = len(images) if count is None else count
+
+    def drawn(numbers: Tensor) -> Tensor:
+        return numbers[..., mine].to(images.device, non_blocking=True)
+
     shifts = torch.randint(0, 2 * how.shift + 1, (2, count), generator=generator)
     mirrored = torch.rand(count, generator=generator) < 0.5
-    down, right = shifts.to(images.device, non_blocking=True)
-    images = moved(images, how, down, right, mirrored.to(images.device, non_blocking=True))
+    down, right = drawn(shifts)
+    images = moved(images, how, down, right, drawn(mirrored))
     if how.cutout:
-        centres = (torch.randint(0, side, (count,), generator=generator) for side in images.shape[2:])
-        row, column = (centre.to(images.device, non_blocking=True) for centre in centres)
+        row, column = (drawn(torch.randint(0, side, (count,), generator=generator)) for side in images.shape[2:])
         images = cut_out(images, how.cutout, row, column)
     return images
 
@@ -151,14 +273,37 @@ def cut_out(images: Tensor, side: int, row: Tensor, column: Tensor) -> Tensor:
     return images.masked_fill((rows[:, :, None] & columns[:, None, :])[:, None], 0)
 
 
-def _fits(pixels: Tensor, device: torch.device) -> bool:
-    """Whether images can be held on a device: on a GPU they may fill half of the memory that is free."""
-    return device.type != "cuda" or pixels.nbytes <= torch.cuda.mem_get_info(device)[0] // 2
+def _fits(size: int, device: torch.device) -> bool:
+    """Whether so many bytes of images are held: on a GPU they may fill half of the memory that is free."""
+    return size <= (torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else LARGEST_COPY)
 
 
-def _statistics(pixels: Pixels) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation of every channel, as shares of 255."""
-    counts = np.stack([np.bincount(pixels[:, channel].ravel(), minlength=256) for channel in range(3)])
+def _same(one: Crops | None, other: Crops | None) -> bool:
+    return one is other or (one is not None and other is not None and np.array_equal(one, other))
+
+
+def _some(numbers: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    return (numbers[start : start + AT_ONCE] for start in range(0, len(numbers), AT_ONCE))
+
+
+def _readable(images: Pixels | Pictures, labels: Labels, numbers: NDArray[np.int64]) -> tuple[Pixels, Labels]:
+    """Some images and their labels, damaged ones left out."""
+    if not isinstance(images, Pictures):
+        return images[numbers], labels[numbers]
+    pixels, fine = images.decoded(numbers)
+    return pixels[fine], labels[numbers[fine]]
+
+
+def _statistics(
+    images: Pixels | Pictures, numbers: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of every channel, as shares of 255; on disk those of some images, evenly spaced."""
+    if isinstance(images, Pictures) and len(numbers) > SAMPLE:
+        numbers = numbers[np.linspace(0, len(numbers) - 1, SAMPLE).round().astype(np.int64)]
+    counts = np.zeros((3, 256), dtype=np.int64)
+    for some in _some(numbers):
+        pixels = images[some]
+        counts += np.stack([np.bincount(pixels[:, channel].ravel(), minlength=256) for channel in range(3)])
     levels = np.arange(256) / 255
     mean = counts @ levels / counts.sum(axis=1)
     return mean, np.sqrt(np.maximum(counts @ levels**2 / counts.sum(axis=1) - mean**2, 0))

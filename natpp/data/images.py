@@ -1,4 +1,4 @@
-"""A set of images with labels: held whole in memory, stored as one file, split where choices are made."""
+"""A set of images with labels: held in memory or left on disk, stored as one file, split where choices are made."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from natpp.data.pictures import Labels, Pictures, Pixels
 from natpp.errors import FormatError, SettingError
 from natpp.files import write_whole
 
-Pixels = NDArray[np.uint8]  # (images, 3, height, width)
-Labels = NDArray[np.int64]  # (images,)
+NAMED = 5  # skipped images that a line names
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,10 +22,12 @@ class Images:
 
     name: str
     classes: int
-    train: Pixels
+    train: Pixels | Pictures
     train_labels: Labels
-    test: Pixels
+    test: Pixels | Pictures
     test_labels: Labels
+    skipped: tuple[str, ...] = ()
+    """files that could not be read and are left out, each with the reason"""
 
     def __post_init__(self) -> None:
         for part, pixels, labels in (("train", self.train, self.train_labels), ("test", self.test, self.test_labels)):
@@ -47,10 +49,23 @@ class Images:
         order = np.random.default_rng(seed).permutation(len(self.train))
         return np.sort(order[validation:]), np.sort(order[:validation])
 
+    @property
+    def left_out(self) -> str | None:
+        """A line about the images that were skipped; None where there are none."""
+        if not self.skipped:
+            return None
+        count, more = len(self.skipped), len(self.skipped) - NAMED
+        total = len(self.train) + len(self.test) + count
+        named = ", ".join(self.skipped[:NAMED]) + (f", and {more} more" if more > 0 else "")
+        subject = f"{count} of {total} images of {self.name} could not be read and"
+        return f"{subject} {'is' if count == 1 else 'are'} left out: {named}"
+
     def save(self, path: str | Path) -> None:
         """Write all of it as one file."""
         from safetensors.numpy import save
 
+        if isinstance(self.train, Pictures) or isinstance(self.test, Pictures):
+            raise SettingError(f"the images of {self.name} stay on disk: they are not stored as one file")
         arrays: dict[str, NDArray[Any]] = {
             "train": np.ascontiguousarray(self.train),
             "train_labels": self.train_labels,

@@ -1,9 +1,10 @@
-"""Data sets by name: one that is built in, those that `natpp data` puts into a folder, and folders of images."""
+"""Data sets by name: one that is built in, those that `natpp data` puts into a folder, ImageNet, folders of images."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from natpp.data.archives import SETS, fetch_images, read_images
 from natpp.data.folders import read_folder
 from natpp.data.images import Images
+from natpp.data.pictures import Say
 from natpp.errors import NatppError, SettingError, did_you_mean
 
 
@@ -27,6 +29,9 @@ def digits() -> Images:
 
 
 BUILT_IN: dict[str, Callable[[], Images]] = {"digits": digits}
+IMAGENET = "imagenet"
+PIXELS = 224  # a side, of ImageNet where nobody says
+NAMES = (*BUILT_IN, *SETS, IMAGENET)
 
 
 def store_images(name: str, root: str | Path, source: str | Path | None = None) -> Path:
@@ -42,14 +47,20 @@ def store_images(name: str, root: str | Path, source: str | Path | None = None) 
     return stored(name, root)
 
 
-def load_images(name: str | Path, root: str | Path | None = None, size: int | None = None) -> Images:
+def load_images(
+    name: str | Path, root: str | Path | None = None, size: int | None = None, *, say: Say | None = None
+) -> Images:
     """A data set by name: `digits`, one that `natpp data` put into the folder `root`, or the path of an image folder.
 
-    The images of a folder are cropped and scaled to `size` x `size` pixels where it is given; those of a named data
-    set have their own size. A `Path` is always a folder.
+    `imagenet` is the folder `root` with photographs in `train/CLASS` and `val/CLASS`, decoded when they are used. The
+    images of a folder are cropped and scaled to `size` x `size` pixels where it is given (ImageNet's to 224 where not);
+    those of another named data set have their own size. A `Path` is always a folder. What turns out to be damaged
+    when it is used is told by `say`.
     """
-    if isinstance(name, Path) or (name not in (*BUILT_IN, *SETS) and name and os.path.isdir(name)):
-        return read_folder(name, size)
+    if isinstance(name, Path) or (name not in NAMES and name and os.path.isdir(name)):
+        return read_folder(name, size, say=say)
+    if name == IMAGENET:
+        return _imagenet(root, PIXELS if size is None else size, say)
     found = _named(name, root)
     own = found.train.shape[-1]
     if size not in (None, own):
@@ -62,13 +73,20 @@ def stored(name: str, root: str | Path) -> Path:
     return Path(root) / f"{name}.safetensors"
 
 
+def _imagenet(root: str | Path | None, size: int, say: Say | None) -> Images:
+    if root is None:
+        here = f". The folder of that name here is ./{IMAGENET}" if os.path.isdir(IMAGENET) else ""
+        raise NatppError(f"{IMAGENET} needs the folder it is in: root=DIR, with train/CLASS/* and val/CLASS/*{here}")
+    return replace(read_folder(root, size, photographs=True, say=say), name=IMAGENET)
+
+
 def _named(name: str, root: str | Path | None) -> Images:
     if name in BUILT_IN:
         return BUILT_IN[name]()
     if name not in SETS and os.path.isfile(name):
         raise NatppError(f"{name!r} is a file, expected the name of a data set or a folder of images")
     if name not in SETS:
-        near = did_you_mean(name, [*BUILT_IN, *SETS])
+        near = did_you_mean(name, NAMES)
         raise NatppError(f"unknown data {name!r}. {near} A folder of images is possible too: give its path")
     if root is None:
         raise NatppError(f"{name} needs the folder it is in: root=DIR (natpp data {name} --root DIR puts it there)")

@@ -349,14 +349,23 @@ class Training:
                 raise SettingError(f"{error} (--auxiliary 0 leaves it out)") from None
 
     def _batch(self) -> tuple[Tensor, Tensor]:
-        """This process's share of the images of the next step."""
-        epoch, place = divmod(self.steps, self.steps_an_epoch)
+        """This process's share of the images of the next step; those of the step after it are begun with."""
+        mine = slice(self.fabric.global_rank, None, self.fabric.world_size)
+        images, labels = self.images.take(self._chosen(self.steps), self._draws(self.steps), mine)
+        if not self.images.held and self.steps + 1 < self.total:
+            self.images.take_ahead(self._chosen(self.steps + 1), self._draws(self.steps + 1), mine)
+        return images.contiguous(memory_format=self.format), labels
+
+    def _chosen(self, step: int) -> NDArray[np.int64]:
+        """The images of a step, over all processes."""
+        epoch, place = divmod(step, self.steps_an_epoch)
         if self._order[0] != epoch:
             self._order = epoch, self.images.order(generator(self.seed, Use.ORDER, 0, epoch))
-        chosen = self._order[1][place * self.batch :][: self.batch]
-        images, labels = self.images.take(chosen, torch_generator(self.seed, Use.AUGMENT, self.steps))
-        mine = slice(self.fabric.global_rank, None, self.fabric.world_size)
-        return images[mine].contiguous(memory_format=self.format), labels[mine]
+        return self._order[1][place * self.batch :][: self.batch]
+
+    def _draws(self, step: int) -> torch.Generator:
+        """How they are moved."""
+        return torch_generator(self.seed, Use.AUGMENT, step)
 
     def _set(self) -> None:
         """Learning rate and drop-path of the next step, in tensors where a captured step reads them."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -226,19 +227,25 @@ def _trained(
     else:
         for branch in branches:
             for step in range(config.steps):
+                feed.fetch(step)
                 feed.load(torch.tensor([step]))
                 branch.step(feed)
     return [(*branch.judged(images, config), branch.curve()) for branch in branches]
 
 
 class Feed:
-    """The batches of a schedule: what every step sees is drawn beforehand, and made on the device."""
+    """The batches of a schedule: what every step sees is drawn beforehand, and made on the device.
+
+    Images that are held there are picked there, by the number of the step. Others are fetched before every step into
+    one place on the device, which a captured graph reads.
+    """
 
     def __init__(self, images: Batches, config: ShortConfig, device: torch.device, seed: int):
         batch = min(config.batch, len(images))
         epochs = -(-config.steps * batch // len(images))
         order = np.concatenate([images.order(generator(seed, Use.ORDER, 2, epoch)) for epoch in range(epochs)])
-        self.order = torch.from_numpy(order[: config.steps * batch].reshape(config.steps, batch)).to(device)
+        self.numbers = order[: config.steps * batch].reshape(config.steps, batch)
+        self.order = torch.from_numpy(self.numbers).to(device)
         self.augment = images.augment if config.augment else Augment(shift=0, flip=False)
         draws = torch_generator(seed, Use.AUGMENT, 2)
         reach = 2 * self.augment.shift + 1
@@ -246,23 +253,40 @@ class Feed:
         self.mirrored = (torch.rand(config.steps, batch, generator=draws) < 0.5).to(device)
         rates = [0.5 * config.learning_rate * (1 + math.cos(math.pi * i / config.steps)) for i in range(config.steps)]
         self.rates = torch.tensor(rates, device=device)
-        self.source = images
+        self.source, self.seed = images, seed
         self.half = device.type == "cuda"
         self.at = torch.zeros(1, dtype=torch.int64, device=device)
+        shape = (0 if images.held else batch, 3, images.size, images.size)
+        self.pixels = torch.empty(shape, dtype=torch.uint8, device=device)  # of the step, where they are fetched
         self.images: Tensor
         self.labels: Tensor
         self.rate: Tensor
+
+    def fetch(self, step: int) -> None:
+        """Bring the pixels of a step to the device, unless all are there: outside of a graph, before `load`."""
+        if self.source.held:
+            return
+        self.pixels.copy_(self.source.fetch(self.numbers[step], self._crops(step)), non_blocking=True)
+        if step + 1 < len(self.numbers):
+            self.source.fetch_ahead(self.numbers[step + 1], self._crops(step + 1))
 
     def load(self, step: Tensor) -> None:
         """Make the batch of a step, a tensor of one number, so that a graph can replay it for any."""
         self.at = step
         chosen = self.order.index_select(0, step)[0]
-        images, labels = self.source.pick(chosen)
+        if self.source.held:
+            images, labels = self.source.pick(chosen)
+        else:
+            images, labels = self.source.normalized(self.pixels), self.source.labels(chosen)
         down, right = self.shifts.index_select(0, step)[0]
         images = moved(images, self.augment, down, right, self.mirrored.index_select(0, step)[0])
         if self.half:
             images = images.to(torch.bfloat16).contiguous(memory_format=torch.channels_last)
         self.images, self.labels, self.rate = images, labels, self.rates.index_select(0, step)
+
+    def _crops(self, step: int) -> NDArray[np.float32] | None:
+        """The random parts that a step takes of photographs, where images are augmented."""
+        return self.augment.draw_crops(self.numbers.shape[1], torch_generator(self.seed, Use.AUGMENT, 2, step + 1))
 
 
 class Branch:
@@ -358,8 +382,10 @@ def _train_captured(branches: Sequence[Branch], feed: Feed, config: ShortConfig)
             main.wait_stream(stream)
         number.add_(1)
 
+    feed.fetch(0)
     captured = Captured(step, (), [number, *(tensor for branch in branches for tensor in branch.changing)], device)
-    for _ in range(config.steps):
+    for index in range(config.steps):
+        feed.fetch(index)  # after the replay before it, on the same stream
         captured()
     torch.cuda.synchronize(device)
     captured.graph.reset()

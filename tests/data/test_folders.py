@@ -1,8 +1,9 @@
-"""Folders of images: exact pixels from every kind of picture, and a line for everything that is refused."""
+"""Folders of images: exact pixels from every kind of picture, and a line for all that is left out or refused."""
 
+import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 
 from natpp.data import folders
 from natpp.data.folders import read_folder
+from natpp.data.pictures import Pictures
 from natpp.data.sets import load_images
 from natpp.errors import FormatError, NatppError, SettingError
 
@@ -269,7 +271,7 @@ REFUSED: dict[str, tuple[Write, str]] = {
         lambda folder: paint(folder / "test" / "cow" / "images" / "1.png", 0),
         "the class folder 'FOLDER/test/cow' has no images",
     ),
-    "one image": (single_image, "the class 'dog' has a single image 'FOLDER/dog/1.png': one more is needed"),
+    "one image": (single_image, "the class 'dog' has a single image 'dog/1.png': one more is needed"),
     "not in test": (
         lambda folder: paint(folder / "train" / "cow" / "1.png", 0),
         "the class 'cow' of 'FOLDER' is in 'train' but not in 'test'",
@@ -294,36 +296,95 @@ REFUSED: dict[str, tuple[Write, str]] = {
         lambda folder: paint(folder / "train" / "cat" / "1.png", 0, size=(4, 6)),
         "'FOLDER/train/cat/0.png' is 4 x 4 but 'FOLDER/train/cat/1.png' is 4 x 6",
     ),
+    "a class unreadable": (
+        lambda folder: [(folder / "test" / "dog" / f"{index}.png").write_text("a dog") for index in range(2)],
+        "none of the 2 test images of the class in 'FOLDER/test/dog' can be read: test/dog/0.png (no image",
+    ),
+    "a class damaged": (
+        lambda folder: [
+            (folder / "train" / "dog" / "0.png").unlink(),
+            (folder / "train" / "dog" / "1.png").write_bytes((folder / "test" / "dog" / "1.png").read_bytes()[:-30]),
+        ],
+        "the only training image of the class in 'FOLDER/train/dog' cannot be read: train/dog/1.png (",
+    ),
+    "all unreadable": (
+        lambda folder: [file.write_text("a pet") for file in folder.rglob("*.png")],
+        "none of the 2 training images of the class in 'FOLDER/train/cat' can be read: train/cat/0.png (no image",
+    ),
+}
+SKIPPED: dict[str, tuple[Write, str]] = {
     "no image": (
         lambda folder: (folder / "train" / "cat" / "2.jpg").write_text("a cat"),
-        "'FOLDER/train/cat/2.jpg' is no image, or a damaged one",
+        "train/cat/2.jpg (no image, or a damaged one)",
     ),
     "no bytes": (
         lambda folder: (folder / "train" / "cat" / "2.gif").write_bytes(b""),
-        "'FOLDER/train/cat/2.gif' is no image",
+        "train/cat/2.gif (no image, or a damaged one)",
     ),
     "other format": (
         lambda folder: Image.new("L", (4, 4)).save(folder / "train" / "cat" / "2.png", format="TIFF"),
-        "'FOLDER/train/cat/2.png' is no image",
+        "train/cat/2.png (no image, or a damaged one)",
     ),
     "fractions": (
         lambda folder: Image.new("F", (4, 4)).save(folder / "train" / "cat" / "2.ppm"),
-        "cannot read the image 'FOLDER/train/cat/2.ppm': its pixels are fractions, expected bytes",
+        "train/cat/2.ppm (its pixels are fractions, expected bytes)",
     ),
     "a folder": (
         lambda folder: (folder / "train" / "cat" / "2.png").mkdir(),
-        "cannot read the image 'FOLDER/train/cat/2.png': Is a directory",
+        "train/cat/2.png (Is a directory)",
     ),
     "a dead link": (
         lambda folder: (folder / "train" / "cat" / "2.png").symlink_to("nowhere"),
-        "cannot read the image 'FOLDER/train/cat/2.png': No such file or directory",
+        "train/cat/2.png (No such file or directory)",
     ),
     **{
-        f"cut {suffix}": (cut(f"2.{suffix}", 0.8), f"cannot read the image 'FOLDER/test/dog/2.{suffix}': ")
+        f"cut {suffix}": (cut(f"2.{suffix}", 0.8), f"test/dog/2.{suffix} (")
         for suffix in ("png", "bmp", "gif", "ppm", "jpg")
     },
-    "cut webp": (cut("2.webp", 0.5), "cannot read the image 'FOLDER/test/dog/2.webp': "),
+    "cut webp": (cut("2.webp", 0.5), "test/dog/2.webp ("),
 }
+
+
+@pytest.mark.parametrize("name", SKIPPED)
+def test_what_cannot_be_read_is_named_and_left_out(name: str, tmp_path: Path) -> None:
+    write, words = SKIPPED[name]
+    paint_parts(tmp_path / "pets", "train", "test")
+    write(tmp_path / "pets")
+    for size in (None, 4):
+        found = read_folder(tmp_path / "pets", size)
+        assert (len(found.train), len(found.test)) == (4, 4)
+        assert found.train_labels.tolist() == found.test_labels.tolist() == [0, 0, 1, 1]
+        (line,) = found.skipped
+        assert line.startswith(words)
+        assert found.left_out == f"1 of 9 images of pets could not be read and is left out: {line}"
+        assert "\n" not in line
+
+
+def test_a_line_names_a_few_and_counts_the_rest(tmp_path: Path) -> None:
+    paint_parts(tmp_path / "pets", "train", "test")
+    assert read_folder(tmp_path / "pets").left_out is None
+    for index in range(7):
+        (tmp_path / "pets" / "train" / "cat" / f"x{index}.png").write_bytes(b"")
+    found = read_folder(tmp_path / "pets")
+    assert len(found.skipped) == 7
+    assert found.left_out is not None
+    assert found.left_out.startswith("7 of 15 images of pets could not be read and are left out: train/cat/x0.png (no")
+    assert found.left_out.endswith("train/cat/x4.png (no image, or a damaged one), and 2 more")
+
+
+@pytest.mark.parametrize("damage", [lambda content: b"no image", lambda content: content[:-30]])
+def test_what_is_left_out_moves_no_other_image(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    for label, name in enumerate(("ant", "bee")):
+        for index in range(25):
+            paint(tmp_path / name / f"{index:02}.png", (label, index, 0))
+    whole = read_folder(tmp_path)
+    for index in range(0, 25, 4):
+        file = tmp_path / "ant" / f"{index:02}.png"
+        file.write_bytes(damage(file.read_bytes()))
+    left = read_folder(tmp_path)
+    assert len(left.skipped) == 7
+    for before, after in ((whole.train, left.train), (whole.test, left.test)):
+        assert colors(after) == [color for color in colors(before) if color[0] == 1 or color[1] % 4]
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -338,27 +399,45 @@ def test_what_is_wrong_is_refused_in_one_line(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("side", [5, 6])  # above the limit Pillow warns, above twice the limit it raises
-def test_a_picture_of_too_many_pixels_is_refused(side: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_of_too_many_pixels_is_left_out(side: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paint_parts(tmp_path, "train", "test")
-    file = tmp_path / "train" / "cat" / "2.png"
-    paint(file, 0, size=(side, side))
+    paint(tmp_path / "train" / "cat" / "2.png", 0, size=(side, side))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 16)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as a program may have chosen
-        with pytest.raises(FormatError, match=re.escape(f"{str(file)!r}: Image size ({side**2} pixels) exceeds limit")):
-            read_folder(tmp_path, size=4)
+    for action in ("ignore", "error"):  # as a program may have chosen
+        with warnings.catch_warnings():
+            warnings.simplefilter(action)
+            found = read_folder(tmp_path, size=4)
+        assert len(found.train) == 4
+        assert re.match(r"train/cat/2.png \(its (25 )?pixels are (far )?more than 16\)", found.skipped[0])
 
 
-def test_more_than_fits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_fits_stays_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paint_parts(tmp_path, "train", "test")
-    words = r"8 images of 32768 x 32768 are 24.0 GiB, expected at most 16: choose a lower --size"
-    with pytest.raises(FormatError, match=words):
-        read_folder(tmp_path, size=1 << 15)
-    monkeypatch.setattr(folders, "LARGEST", 8 * 3 * 4 * 4)
-    assert len(read_folder(tmp_path).train) == 4
-    monkeypatch.setattr(folders, "LARGEST", 8 * 3 * 4 * 4 - 1)
-    with pytest.raises(FormatError, match="choose a lower --size"):
-        read_folder(tmp_path)
+    assert isinstance(read_folder(tmp_path, size=1 << 15).train, Pictures)  # 24 GiB
+    monkeypatch.setattr(folders, "HELD", 8 * 3 * 4 * 4)
+    held = read_folder(tmp_path)
+    assert isinstance(held.train, np.ndarray)
+    monkeypatch.setattr(folders, "HELD", 8 * 3 * 4 * 4 - 1)
+    left = read_folder(tmp_path)
+    assert isinstance(left.train, Pictures)
+    assert isinstance(left.test, Pictures)
+    assert left.train.shape == held.train.shape
+    assert (left.train[:] == held.train).all()
+    assert (left.test[np.array([3, 0])] == held.test[[3, 0]]).all()
+    assert left.train_labels.tolist() == held.train_labels.tolist()
+    with pytest.raises(SettingError, match="stay on disk"):
+        left.save(tmp_path / "pets.safetensors")
+
+
+def test_processes_of_a_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 4 << 18}  # 4 GiB
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert folders._room() == 2 << 30
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert folders._room() == 1 << 29
+    monkeypatch.delattr(os, "sysconf")
+    assert folders._room() == folders.HELD
 
 
 def test_no_folder_and_no_size(tmp_path: Path) -> None:
@@ -372,14 +451,14 @@ def test_no_folder_and_no_size(tmp_path: Path) -> None:
 
 def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paint_parts(tmp_path, "train", "test")
-    listed = Path.iterdir
+    listed = os.listdir
 
-    def iterdir(folder: Path) -> Iterator[Path]:
+    def listdir(folder: Path) -> list[str]:
         if folder.name == "cat":
             raise PermissionError(13, "Permission denied")
         return listed(folder)
 
-    monkeypatch.setattr(Path, "iterdir", iterdir)
+    monkeypatch.setattr(os, "listdir", listdir)
     with pytest.raises(FormatError, match=r"cannot read the folder '.*cat': Permission denied"):
         read_folder(tmp_path)
 
@@ -408,3 +487,40 @@ def test_the_order_is_that_of_names(tmp_path: Path) -> None:
     found = read_folder(tmp_path)
     assert colors(found.train) == sorted(colors(found.train))
     assert colors(found.test) == sorted(colors(found.test))
+
+
+def test_imagenet_is_a_folder_of_photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in ("train", "val"):
+        paint(tmp_path / part / "n01" / "1.JPEG", 200, size=(9, 5), mode="L")
+        paint(tmp_path / part / "n02" / "1.JPEG", 90, size=(7, 30), mode="L")
+        paint(tmp_path / part / "n02" / "2.JPEG", 90, size=(16, 16), mode="L")
+    (tmp_path / "test").mkdir()
+    paint(tmp_path / "test" / "1.JPEG", 0)  # ImageNet's own test images have no classes
+    (tmp_path / "val" / "n02" / "2.JPEG").write_text("no image")
+    found = load_images("imagenet", tmp_path)
+    assert (found.name, found.classes) == ("imagenet", 2)
+    assert isinstance(found.train, Pictures)
+    assert isinstance(found.test, Pictures)
+    assert (found.train.shape, found.test.shape) == ((3, 3, 224, 224), (2, 3, 224, 224))
+    assert found.skipped == ("val/n02/2.JPEG (no image, or a damaged one)",)
+    small = load_images("imagenet", tmp_path, size=8)
+    assert colors(small.train[:]) == [[200] * 3, [90] * 3, [90] * 3]
+    assert small.test_labels.tolist() == [0, 1]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NatppError, match=r"imagenet needs the folder it is in: root=DIR, with train/CLASS/\* and val"):
+        load_images("imagenet")
+    (tmp_path / "imagenet").mkdir()
+    with pytest.raises(NatppError, match=r"The folder of that name here is \./imagenet"):
+        load_images("imagenet")
+    with pytest.raises(FormatError, match="there is no folder 'nowhere'"):
+        load_images("imagenet", "nowhere")
+    with pytest.raises(FormatError, match="'imagenet' has no folder 'train': expected train/CLASS"):
+        load_images("imagenet", "imagenet")
+    (tmp_path / "imagenet" / "train").mkdir()
+    with pytest.raises(FormatError, match="'imagenet' has no folder 'val': expected train/CLASS"):
+        load_images("imagenet", "imagenet")
+    (tmp_path / "imagenet" / "val").mkdir()
+    with pytest.raises(FormatError, match="'imagenet/train' has no class folders"):
+        load_images("imagenet", "imagenet")
+    with pytest.raises(SettingError, match="size is 0"):
+        load_images("imagenet", tmp_path, size=0)

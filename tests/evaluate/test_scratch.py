@@ -20,6 +20,7 @@ import natpp
 from natpp.cli import main
 from natpp.data.batches import Batches
 from natpp.data.images import Images
+from natpp.data.sets import load_images
 from natpp.errors import NatppError, SettingError
 from natpp.evaluate import scratch
 from natpp.evaluate.scratch import RECIPES, Recipe, ScratchScorer, Training, fit, make_batches, named_recipe, quick
@@ -372,12 +373,58 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert f"accuracy on the test images: {found['test_accuracy']:.2f} %" in said
 
 
+def test_photographs_and_resume_give_the_same_bits(photographs: Path, tmp_path: Path) -> None:
+
+    def run(out: str, **settings: Any) -> Trained:
+        recipe = replace(TINY, batch=8, epochs=2, validation=4)
+        return natpp.train("resnet_block", "imagenet", recipe, tmp_path / out, root=photographs, size=8, **settings)
+
+    straight = run("straight")
+    for moment in (1, 2, 3):  # of two epochs of two steps
+        with pytest.raises(Crash):
+            run(str(moment), watch=crash_at(moment))
+        again = run(str(moment), resume=True)
+        assert bits(again) == bits(straight)
+        assert untimed(again.curve) == untimed(straight.curve)
+    assert bits(run("other", seed=1)) != bits(straight)
+
+
+def test_the_next_photographs_are_begun_with(photographs: Path) -> None:
+    recipe = replace(TINY, batch=8, epochs=2)
+    batches = make_batches(load_images("imagenet", photographs, size=8), recipe, torch.device("cpu"))
+    made = Training(natpp.load("resnet_block"), batches, recipe, make_fabric("cpu"))
+    assert made.images.augment.crop
+    assert made.images._ahead is None
+    for step in range(made.total):
+        begun = made.images._ahead
+        made.step()
+        if step:
+            assert begun is not None
+            assert begun[2].done()
+    assert made.images._ahead is None  # nothing comes after the last step
+
+
+def test_the_imagenet_recipe_by_command(photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (photographs / "train" / "down" / "31.jpg").write_text("no image")
+    short = ["--epochs=1", "--channels=4", "--cells=3", "--batch=10", "--auxiliary=0", "--size=32"]
+    data = ["--data=imagenet", f"--root={photographs}", f"--out={tmp_path / 'run'}", "--recipe=imagenet-250"]
+    assert main(["train", "resnet_block", *data, *short, "--json"]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert (found["network"]["network"], found["network"]["size"], found["network"]["classes"]) == ("imagenet", 32, 2)
+    assert said.err.startswith("natpp: 1 of 31 images of imagenet could not be read and is left out: train/down/31.jpg")
+
+
 def test_wrong_commands_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for flags, words in (
         (["darts"], "--data"),
         (["dart", "--data", "digits"], "Did you mean 'darts'"),
         (["darts", "--data", "digit"], "Did you mean 'digits'"),
         (["darts", "--data", "cifar10"], "natpp data cifar10 --root DIR"),
+        (["darts", "--data", "imagenet"], "imagenet needs the folder it is in: root=DIR"),
+        (["darts", "--data", "imagenet", "--root", str(tmp_path / "no")], "there is no folder"),
+        (["darts", "--data", "imagenet", "--root", str(tmp_path)], "has no folder 'train': expected train/CLASS"),
+        (["darts", "--data", str(tmp_path)], "has no class folders"),
         (["darts", "--data", "digits", "--recipe", "quik"], "Did you mean 'quick'"),
         (["darts", "--data", "digits", "--learning-rate", "x"], "expected a number, not 'x'"),
         (["darts", "--data", "digits", "--epoch", "3"], "Did you mean '--epochs'"),

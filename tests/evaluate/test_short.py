@@ -19,6 +19,7 @@ from natpp.arch.space import CellSpace
 from natpp.cli import main
 from natpp.data.batches import Batches
 from natpp.data.images import Images
+from natpp.data.sets import load_images
 from natpp.errors import NatppError, SettingError
 from natpp.evaluate import short
 from natpp.evaluate.outcome import Outcome
@@ -107,6 +108,80 @@ def test_neighbours_and_number_change_nothing(stripes: Batches) -> None:
         (alone,) = scorer(stripes, config={"together": 1}).outcomes([arch])
         assert (alone.value, alone.accuracy, alone.curve) == (outcome.value, outcome.accuracy, outcome.curve)
     assert scorer(stripes, seed=1).outcomes(given)[0].value != together[0].value
+
+
+def test_images_kept_on_the_host_give_the_same(stripes: Batches) -> None:
+    kept = Batches(stripes._images, held=False)
+    assert (stripes.held, kept.held) == (True, False)
+    for augment in (False, True):
+        config = replace(QUICK, augment=augment)
+        one, other = (train_together([resnet], [5], images, config, CPU)[0] for images in (stripes, kept))
+        assert (one.value, one.curve) == (other.value, other.curve)
+
+
+def test_a_feed_fills_one_place_before_every_step(stripes: Batches) -> None:
+    """What a captured graph needs: the batch of a step is made from tensors that stay where they are."""
+    config = replace(QUICK, augment=True)
+    held = short.Feed(stripes, config, CPU, seed=3)
+    kept = short.Feed(Batches(stripes._images, held=False), config, CPU, seed=3)
+    place = kept.pixels.data_ptr()
+    kept.fetch(0)  # for a first step that warms up
+    step = torch.zeros(1, dtype=torch.int64)
+    for number in range(config.steps):
+        held.fetch(number)
+        kept.fetch(number)
+        held.load(step)
+        kept.load(step)
+        assert torch.equal(held.images, kept.images)
+        assert torch.equal(held.labels, kept.labels)
+        assert torch.equal(held.rate, kept.rate)
+        step.add_(1)
+    assert kept.pixels.data_ptr() == place
+    assert len(held.pixels) == 0
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_graph_reads_images_that_are_fetched(stripes: Batches) -> None:
+    device = torch.device("cuda")
+    config = replace(QUICK, steps=60, learning_rate=0.05, augment=True)
+    held, kept = (Batches(stripes._images, device, held=held) for held in (True, False))
+    one, other = (train_together([resnet, resnet], [5, 6], images, config, device) for images in (held, kept))
+    for first, second in zip(one, other, strict=True):
+        assert first.loss == pytest.approx(second.loss, abs=0.05)  # as far as bf16 and atomics allow
+        assert first.curve == pytest.approx(second.curve, abs=0.1)
+
+
+def test_photographs_are_fed_in_random_parts(photographs: Path) -> None:
+    images = Batches(load_images("imagenet", photographs, size=8))
+    seen = []
+    for augment, seed in ((True, 0), (True, 0), (True, 1), (False, 0)):
+        feed = short.Feed(images, replace(QUICK, batch=4, augment=augment), CPU, seed=seed)
+        feed.numbers[1] = feed.numbers[0]
+        for step in range(2):
+            feed.fetch(step)
+            seen.append(feed.pixels.clone())
+    first, second, again, _, other, _, plain, still = seen
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)  # the same images, in another step
+    assert not torch.equal(first, other)
+    assert torch.equal(plain, still)
+
+
+def test_a_folder_is_scored_without_what_cannot_be_read(
+    photographs: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    (photographs / "train" / "down" / "99.jpg").write_text("no image")
+    few = {"train_steps": 1, "channels": 2, "cells": 1}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in few.items()]
+    line = "1 of 31 images of {} could not be read and is left out: train/down/99.jpg (no image, or a damaged one)"
+    given = ["score", "resnet_block", "--json", *flags, "--size=16"]
+    for name, *data in (("stripes", str(photographs)), ("imagenet", "imagenet", f"--root={photographs}")):
+        assert main([*given, "--data", *data]) == 0
+        found = capsys.readouterr()
+        assert found.err == f"natpp: {line.format(name)}\n"
+        assert json.loads(found.out)[0]["reason"] is None
+    natpp.score(["resnet_block"], photographs, size=16, **few)
+    assert [record.getMessage() for record in caplog.records] == [line.format("stripes")]
 
 
 def test_the_promises_of_a_scorer(stripes: Batches) -> None:
