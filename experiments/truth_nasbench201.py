@@ -1,16 +1,21 @@
 """From CIFAR-10 images to a policy on NAS-Bench-201, without a look at its table; then the table says how good it is.
 
     python experiments/truth_nasbench201.py search --root DIR --runs FOLDER [--seeds 0,1,2]
+    python experiments/truth_nasbench201.py rival --name supernet --root DIR --runs FOLDER [--seeds 0]
+    python experiments/truth_nasbench201.py rival --name paper --root DIR --runs FOLDER [--seeds 0]
     python experiments/truth_nasbench201.py judge --table FILE --runs FOLDER
 
 The first wants a GPU (DIR as `natpp data cifar10` made it) and keeps scores, policy and seconds of every seed in
-FOLDER; what is there is not done again. The second runs anywhere and writes `results/truth_nasbench201.json`.
-With `--smoke` both do the same on digits with a handful of trainings, in seconds on a CPU.
+FOLDER; what is there is not done again. Rivals get the mean seconds of the seeds that are there, or `--seconds`: a
+supernet (architectures dealt out fairly, one CUDA graph a step) and then the same prediction and policy on its scores,
+or the preset `paper`, stopped at that time. The last runs anywhere and writes `results/truth_nasbench201.json`.
+With `--smoke` all do the same on digits with a handful of trainings, in seconds on a CPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import platform
@@ -23,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning_fabric import Fabric
 
 import natpp
 from natpp.arch.cost import counts
@@ -40,12 +46,12 @@ from natpp.evaluate.short import ShortScorer, usual_schedule
 from natpp.evaluate.table import Table, read_table
 from natpp.files import write_whole
 from natpp.improve.inputs import Inputs
-from natpp.improve.learn import best
+from natpp.improve.learn import WeightsConfig, best
 from natpp.improve.method import Method
 from natpp.improve.predict import PredictConfig, Prediction
-from natpp.improve.run import Search, SearchConfig
+from natpp.improve.run import Search, SearchConfig, preset
 from natpp.improve.scorer import Scorer, Scores, Task
-from natpp.improve.shared import usual_setting
+from natpp.improve.shared import SharedWeights, usual_setting
 from natpp.nets.policy import Policy
 from natpp.runs import make_fabric
 
@@ -75,56 +81,161 @@ def config(*, smoke: bool) -> SearchConfig:
 
 def search(seed: int, arguments: argparse.Namespace) -> None:
     """One seed: from images on the device to a policy file; the table is not looked at."""
-    fabric = make_fabric()
-    images = Batches(load_images("digits" if arguments.smoke else "cifar10", arguments.root), fabric.device)
-    inputs = Training()
-    if fabric.device.type == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-    clock = Clock()
+    fabric, images, clock = started(arguments)
     where = usual_setting("nasbench201", images, "short")
     schedule = replace(usual_schedule(images), steps=4) if arguments.smoke else usual_schedule(images)
     store = arguments.runs / f"seed_{seed}.jsonl"
     scorer = ShortScorer(images, where, schedule, fabric, seed=seed, store=store, say=print)
     settings = config(smoke=arguments.smoke)
     evaluations = 12 if arguments.smoke else RANDOM + CHOSEN
-    found = Search(inputs, TASK, scorer, settings, fabric, seed=seed, evaluations=evaluations, watch=clock)
+    found = Search(Training(), TASK, scorer, settings, fabric, seed=seed, evaluations=evaluations, watch=clock)
     found().save(arguments.runs / f"seed_{seed}.safetensors")
-    seconds = clock.stop()
-    said = {
-        "seed": seed,
-        "seconds": seconds,
-        "phases": dict(clock.spent),
-        "evaluations": len(found.known),
-        "at_random": round(evaluations * RANDOM / (RANDOM + CHOSEN)),
-        "images_per_second": len(found.known) * schedule.steps * schedule.batch / clock.spent["scores"],
-        "peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if fabric.device.type == "cuda" else None,
-        "scores": [[to_dict(arch), value] for arch, value in found.known.items()],
-        "settings": {"search": asdict(settings), "schedule": asdict(schedule), "network": asdict(where)},
-        "machine": machine(),
-    }
-    write_whole(arguments.runs / f"seed_{seed}.json", json.dumps(said) + "\n")
-    print(f"seed {seed}: {seconds:.1f} s, {said['phases']}")
+    keep(
+        arguments.runs / f"seed_{seed}.json",
+        clock,
+        seed=seed,
+        evaluations=len(found.known),
+        at_random=round(evaluations * RANDOM / (RANDOM + CHOSEN)),
+        images_per_second=len(found.known) * schedule.steps * schedule.batch / clock.spent["scores"],
+        scores=[[to_dict(arch), value] for arch, value in found.known.items()],
+        settings={"search": asdict(settings), "schedule": asdict(schedule), "network": asdict(where)},
+    )
+
+
+def supernet(seed: int, arguments: argparse.Namespace) -> None:
+    """A supernet in the same seconds: six tenths for its weights, the rest for scores, prediction and policy."""
+    whole = allowed(arguments)
+    fabric, images, clock = started(arguments)
+    where = usual_setting("nasbench201", images, "supernet")
+    weights = WeightsConfig(architectures=20, batch=8 if arguments.smoke else 32, epochs=1)
+    steps = 3 if arguments.smoke else 50  # that tell how fast it is, capture left out
+    trial = SharedWeights(Training(), where, images, weights, fabric, seed)
+    for _ in range(3):
+        trial.step()
+    settled(fabric)
+    start = time.perf_counter()
+    for _ in range(steps):
+        trial.step()
+    settled(fabric)
+    an_epoch = (time.perf_counter() - start) / steps * trial.steps_an_epoch
+    left = 0.6 * whole - clock.stop()
+    weights = replace(weights, epochs=max(int(left / an_epoch), 1))
+    clock("weights")
+    settings = replace(config(smoke=arguments.smoke), weights=weights)
+    shared = SharedWeights(Training(), where, images, weights, fabric, seed)
+    evaluations = 12 if arguments.smoke else RANDOM + CHOSEN
+    found = Search(Training(), TASK, shared, settings, fabric, seed=seed, evaluations=evaluations, watch=clock)
+    found().save(arguments.runs / f"supernet_{seed}.safetensors")
+    keep(
+        arguments.runs / f"supernet_{seed}.json",
+        clock,
+        seed=seed,
+        evaluations=len(found.known),
+        at_random=round(evaluations * RANDOM / (RANDOM + CHOSEN)),
+        steps=shared.steps,
+        images_per_second=shared.steps * weights.architectures * shared.batch / clock.spent["weights"],
+        scores=[[to_dict(arch), value] for arch, value in found.known.items()],
+        settings={"search": asdict(settings), "network": asdict(where)},
+    )
+
+
+def paper(seed: int, arguments: argparse.Namespace) -> None:
+    """The preset `paper`, stopped after the same seconds; its supernet then scores architectures, off the clock."""
+    whole = allowed(arguments)
+    fabric, images, clock = started(arguments)
+    where = usual_setting("nasbench201", images, "paper")
+    settings = replace(preset("paper", free=False), pool=config(smoke=arguments.smoke).pool)
+    shared = SharedWeights(Training(), where, images, settings.weights, fabric, seed)
+
+    def watch(*told: Any) -> None:
+        clock(*told)
+        if clock.stop() >= whole:
+            raise Over
+
+    found = Search(Training(), TASK, shared, settings, fabric, seed=seed, watch=watch)
+    with contextlib.suppress(Over):
+        found()
+    found.learner.policy.eval().save(arguments.runs / f"paper_{seed}.safetensors")
+    clock.end()
+    some = Training().draw(12 if arguments.smoke else RANDOM, np.random.default_rng(seed))
+    distinct = {arch.essence(): arch for arch in some}
+    scores = shared.scorer()(list(distinct.values())).tolist()
+    keep(
+        arguments.runs / f"paper_{seed}.json",
+        clock,
+        seed=seed,
+        evaluations=None,
+        at_random=len(distinct),
+        steps=shared.steps,
+        policy_steps=found.learner.steps,
+        scores=[[to_dict(arch), value] for arch, value in zip(distinct, scores, strict=True)],
+        settings={"search": asdict(settings), "network": asdict(where)},
+    )
+
+
+RIVALS = {"supernet": supernet, "paper": paper}
+
+
+class Over(Exception):
+    """The time is up."""
+
+
+def started(arguments: argparse.Namespace) -> tuple[Fabric, Batches, Clock]:
+    """A device with the images on it, and a clock that starts now."""
+    fabric = make_fabric()
+    images = Batches(load_images("digits" if arguments.smoke else "cifar10", arguments.root), fabric.device)
+    if fabric.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    settled(fabric)
+    return fabric, images, Clock()
+
+
+def settled(fabric: Fabric) -> None:
+    """Wait for the device."""
+    if fabric.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def allowed(arguments: argparse.Namespace) -> float:
+    """The seconds of a rival: those of our seeds."""
+    if arguments.seconds is not None:
+        return float(arguments.seconds)
+    return float(np.mean([json.loads(run.read_text())["seconds"] for run in arguments.runs.glob("seed_*.json")]))
+
+
+def keep(file: Path, clock: Clock, **said: Any) -> None:
+    """Write what is known of a run, and say how long it took."""
+    clock.end()
+    peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
+    whole = {"seconds": clock.seconds, "phases": dict(clock.spent), "peak_memory_gib": peak, **said}
+    write_whole(file, json.dumps(whole | {"machine": machine()}) + "\n")
+    print(f"{file.stem}: {clock.seconds:.1f} s, {dict(clock.spent)}", flush=True)
 
 
 def judge(run: Path, table: Table) -> dict[str, Any]:
-    """What the table says of a seed's policy and of the scores it was learned from."""
+    """What the table says of a run's policy and of the scores it was learned from."""
     said = json.loads(run.read_text())
-    seed = said["seed"]
     known = [(from_dict(arch), value) for arch, value in said.pop("scores")]
     policy = Policy.load(run.with_suffix(".safetensors"))
-    settings = PredictConfig(**said["settings"]["search"]["predict"])
-    prediction = Prediction([arch for arch, _ in known], np.array([value for _, value in known]), settings)
     held_out, training = held_out_split(table, 2000, 0)
     test = Inputs(held_out, TASK, policy.ops)
     method = PolicyMethod("nat++", best(), policy)
-    answers = method.one_shot(test, prediction.careful, np.random.default_rng(seed))
-    return said | {
-        **direct(table, known[: said["at_random"]]),
-        **agreement(table, prediction.expected),
-        "share_of_oracle": share(table, test, answers),
-        "rivals": rivals(table, Inputs(training[:2000], TASK, policy.ops), test, prediction.careful, seed),
-    }
+    answers = method.one_shot(test, constant_score, np.random.default_rng(said["seed"]))
+    found = said | direct(table, known[: said["at_random"]]) | {"share_of_oracle": share(table, test, answers)}
+    if said["evaluations"] is None:  # no prediction
+        return found
+    settings = PredictConfig(**said["settings"]["search"]["predict"])
+    prediction = Prediction([arch for arch, _ in known], np.array([value for _, value in known]), settings)
+    found |= agreement(table, prediction.expected)
+    if run.stem.startswith("seed"):
+        train = Inputs(training[:2000], TASK, policy.ops)
+        found["rivals"] = rivals(table, train, test, prediction.careful, said["seed"])
+    return found
+
+
+def constant_score(archs: Sequence[Architecture]) -> Scores:
+    """One shot of a policy asks nobody."""
+    return np.zeros(len(archs))
 
 
 class Training(GraphSpace):
@@ -154,6 +265,7 @@ class Clock:
     def __init__(self) -> None:
         self.start = self.last = time.perf_counter()
         self.spent: dict[str, float] = defaultdict(float)
+        self.seconds: float | None = None
 
     def __call__(self, phase: str, *_: object) -> None:
         now = time.perf_counter()
@@ -161,7 +273,13 @@ class Clock:
         self.last = now
 
     def stop(self) -> float:
+        """Seconds until now."""
         return time.perf_counter() - self.start
+
+    def end(self) -> None:
+        """What comes now is off the clock."""
+        if self.seconds is None:
+            self.seconds = self.stop()
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:
@@ -217,9 +335,7 @@ def rivals(
     table: Table, train: Inputs, test: Inputs, score: Callable[[Sequence[Architecture]], Scores], seed: int
 ) -> dict[str, Any]:
     """Other methods on the same predictions, and living multiply-adds as the score."""
-    empty = dict.fromkeys(
-        ("seconds", "evaluations", "direct_spearman", "spearman", "within_equal_madds", "within_equal_ops")
-    )
+    empty = dict.fromkeys(FIGURES)
     found: dict[str, Any] = {}
     methods: dict[str, Method] = {"constant": Constant(), "random-best-of-10": Random(10)}
     for name, method in methods.items():
@@ -271,31 +387,54 @@ def machine() -> dict[str, Any]:
     }
 
 
+def gathered(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and sd of every figure over runs; None where it does not apply."""
+    found: dict[str, Any] = {}
+    for name in FIGURES:
+        values = [run.get(name) for run in runs]
+        if None in values:
+            found[name] = None
+        else:
+            found[name] = {"mean": float(np.mean(values)), "sd": float(np.std(values, ddof=min(len(values) - 1, 1)))}
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("search", "judge"))
+    parser.add_argument("what", choices=("search", "rival", "judge"))
+    parser.add_argument("--name", choices=RIVALS, help="which rival")
     parser.add_argument("--runs", type=Path, required=True, help="folder of the seeds' files")
     parser.add_argument("--root", help="folder that natpp data cifar10 made")
     parser.add_argument("--table", help="the table of NAS-Bench-201")
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--seeds", help="by default 0,1,2, and 0 for a rival")
+    parser.add_argument("--seconds", type=float, help="of a rival; by default the mean of the seeds")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
-    if arguments.what == "search":
-        arguments.runs.mkdir(parents=True, exist_ok=True)
-        for seed in map(int, arguments.seeds.split(",")):
-            if not (arguments.runs / f"seed_{seed}.json").exists():
-                search(seed, arguments)
+    arguments.runs.mkdir(parents=True, exist_ok=True)
+    if arguments.what != "judge":
+        if arguments.what == "rival" and arguments.name is None:
+            parser.error(f"--name is one of {', '.join(RIVALS)}")
+        run, stem = (search, "seed") if arguments.what == "search" else (RIVALS[arguments.name], arguments.name)
+        for seed in map(int, (arguments.seeds or ("0,1,2" if run is search else "0")).split(",")):
+            if not (arguments.runs / f"{stem}_{seed}.json").exists():
+                run(seed, arguments)
         return
     table = read_table(arguments.table, ["val_12", "val_200", "test_200"])
-    runs = [judge(run, table) for run in sorted(arguments.runs.glob("seed_*.json"))]
-    figures = {}
+    runs = {
+        stem: [judge(run, table) for run in sorted(arguments.runs.glob(f"{stem}_*.json"))] for stem in ("seed", *RIVALS)
+    }
+    beside: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for run in runs["seed"]:
+        for name, figures in run.pop("rivals").items():
+            beside[name].append(figures)
+    beside |= {name: runs[name] for name in RIVALS if runs[name]}
+    found = gathered(runs["seed"])
+    found["rivals"] = {name: gathered(some) for name, some in beside.items()}
+    found["runs"] = {name: some for name, some in runs.items() if some}
+    write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
     for name in FIGURES:
-        values = [run[name] for run in runs]
-        figures[name] = {"mean": float(np.mean(values)), "sd": float(np.std(values, ddof=1)) if values[1:] else 0.0}
-    write_whole(arguments.out, json.dumps(figures | {"runs": runs}, indent=1) + "\n")
-    for name, value in figures.items():
-        print(f"{name:<24} {value['mean']:.3f} ± {value['sd']:.3f}")
+        print(f"{name:<24} {found[name]['mean']:.3f} ± {found[name]['sd']:.3f}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Which architectures of a supernet's step go through which of its parts.
 
+Values are (architectures * images, channels, height, width), the images of one architecture after those of another.
 `needed` leaves out what is dead in an architecture. `Dealt` has the same shapes for all architectures of one graph
 among which its operations are dealt out evenly: what is dead is computed and does not count, so that one captured step
 serves them all.
@@ -7,9 +8,11 @@ serves them all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,18 +20,18 @@ from torch import Tensor
 from natpp.arch.graph import NUM_INPUTS, Architecture
 from natpp.arch.layout import CellPart, Plan, Setting, plan
 from natpp.arch.space import GraphSpace, Space
+from natpp.registry import OPS
 
 EdgeKey = tuple[int, int, str]  # target, source, operation
+Apply = Callable[[int, int, str, Tensor, int], Tensor]  # source, target, op, what so many architectures have
 
 
 class Members(NamedTuple):
     """Some architectures of a step."""
 
     numbers: Tensor | None  # None: all, in order
+    size: int
     counting: Tensor | None = None  # 1 where a member's value counts, 0 where it hears nothing; None: all count
-
-
-EVERYONE = Members(None)
 
 
 @dataclass
@@ -38,8 +41,126 @@ class Route:
     count: int  # architectures of the step
     hearing: Members  # of a stem or residual block: those with something to read
     inputs: tuple[Members | None, ...]  # None: nobody
-    edges: dict[EdgeKey, Members] = field(default_factory=dict)
+    edges: Mapping[EdgeKey, Members] = field(default_factory=dict)  # in order
     outputs: dict[int, Members] = field(default_factory=dict)  # per node: those that concatenate it
+
+    def states(self, inputs: Mapping[int, Tensor], apply: Apply) -> dict[int, Tensor]:
+        """What every node of a cell is for every architecture: the sum of what arrives."""
+        states = dict(inputs)
+        for target, edges in groupby(self.edges.items(), key=lambda edge: edge[0][0]):
+            terms = []
+            for (_, source, op), members in edges:
+                some = chosen(states[source], members, self.count)
+                terms.append((apply(source, target, op, some, members.size), members))
+            states[target] = summed(terms, self.count)
+        return states
+
+
+class FixedRoute(Route):
+    """A route in which every edge deals its operations out: architectures are sorted by them, and sorted back."""
+
+    def states(self, inputs: Mapping[int, Tensor], apply: Apply) -> dict[int, Tensor]:
+        states = dict(inputs)
+        for (target, source), group in groupby(self.edges.items(), key=lambda edge: edge[0][:2]):
+            dealt = {op: members for (_, _, op), members in group}
+            order = torch.cat([members.numbers for members in dealt.values() if members.numbers is not None])
+            back = order.argsort()
+            sizes = [members.size for members in dealt.values()]
+            images = len(states[source]) // self.count
+            ordered = sorted_by(states[source], order, back, self.count)
+            parts = torch.split(ordered, [size * images for size in sizes])
+            terms: list[Tensor | None] = []
+            for (op, members), part in zip(dealt.items(), parts, strict=True):
+                if OPS[op].family == "null":
+                    terms.append(None)
+                else:
+                    terms.append(_counting(apply(source, target, op, part, members.size), members))
+            shape = next(term for term in terms if term is not None)
+            whole = [
+                shape.new_zeros(size * images, *shape.shape[1:]).contiguous(memory_format=_format(shape))
+                if term is None
+                else term
+                for term, size in zip(terms, sizes, strict=True)
+            ]
+            value = sorted_by(torch.cat(whole), back, order, self.count)
+            states[target] = states[target] + value if target in states else value
+        return states
+
+
+def apart(value: Tensor, count: int) -> Tensor:
+    """A value as (architectures, images, …)."""
+    return value.view(count, len(value) // count, *value.shape[1:])
+
+
+def chosen(value: Tensor, members: Members, count: int) -> Tensor:
+    """What some of the architectures have of a value."""
+    if members.numbers is None:
+        return value
+    return apart(value, count).index_select(0, members.numbers).flatten(0, 1)
+
+
+def summed(terms: list[tuple[Tensor, Members]], count: int) -> Tensor:
+    """For every architecture the sum of its terms: each is known for some of them and zero for others."""
+    whole = [term for term, members in terms if members.numbers is None]
+    parts = [(term, members) for term, members in terms if members.numbers is not None]
+    if not parts:
+        return functools.reduce(torch.add, whole)
+    first, some = parts[0]
+    total = first.new_zeros(count, len(first) // some.size, *first.shape[1:])
+    for term, members in parts:
+        assert members.numbers is not None
+        total.index_add_(0, members.numbers, apart(term, members.size))
+    return functools.reduce(torch.add, whole, total.flatten(0, 1))
+
+
+def only(value: Tensor, members: Members, count: int) -> Tensor:
+    """The value where these architectures are and count, zero for others."""
+    if members.numbers is None:
+        return _counting(value, members)
+    kept = torch.zeros(count, dtype=value.dtype, device=value.device)
+    kept[members.numbers] = 1
+    return value * kept.repeat_interleave(len(value) // count).view(-1, 1, 1, 1)
+
+
+def sorted_by(value: Tensor, order: Tensor, back: Tensor, count: int) -> Tensor:
+    """The architectures of a value in another order; `back` undoes it."""
+    found = _Sorted.apply(value, order, back, count)  # type: ignore[no-untyped-call]
+    assert isinstance(found, Tensor)
+    return found
+
+
+class _Sorted(torch.autograd.Function):
+    """A permutation, whose gradient is one too: torch would add up, value by value."""
+
+    @staticmethod
+    def forward(context: Any, value: Tensor, order: Tensor, back: Tensor, count: int) -> Tensor:
+        context.save_for_backward(order, back)
+        context.count = count
+        return _permuted(value, order, count)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        _, back = context.saved_tensors
+        return _permuted(gradients[0], back, context.count), None, None, None
+
+
+def _permuted(value: Tensor, order: Tensor, count: int) -> Tensor:
+    last = _format(value) == torch.channels_last
+    flat = value.permute(0, 2, 3, 1) if last else value.contiguous()
+    found = flat.reshape(count, -1).index_select(0, order).view(flat.shape)
+    return found.permute(0, 3, 1, 2) if last else found
+
+
+def _format(value: Tensor) -> torch.memory_format:
+    last = value.is_contiguous(memory_format=torch.channels_last) and not value.is_contiguous()
+    return torch.channels_last if last else torch.contiguous_format
+
+
+def _counting(value: Tensor, members: Members) -> Tensor:
+    if members.counting is None:
+        return value
+    images = len(value) // members.size
+    return value * members.counting.to(value.dtype).repeat_interleave(images, output_size=len(value)).view(-1, 1, 1, 1)
 
 
 def needed(archs: Sequence[Architecture], where: Setting, device: torch.device) -> list[Route]:
@@ -47,7 +168,8 @@ def needed(archs: Sequence[Architecture], where: Setting, device: torch.device) 
     plans = [plan(arch, where) for arch in archs]
 
     def some(numbers: list[int]) -> Members:
-        return Members(None if numbers == list(range(len(archs))) else torch.tensor(numbers, device=device))
+        everyone = numbers == list(range(len(archs)))
+        return Members(None if everyone else torch.tensor(numbers, dtype=torch.int64, device=device), len(numbers))
 
     routes: list[Route] = []
     for place in range(len(plans[0].parts)):
@@ -92,11 +214,15 @@ class Dealt:
     @staticmethod
     def suits(space: Space, count: int, *, fair: bool) -> bool:
         """Whether all draws of so many architectures have the same shapes."""
-        return (
-            fair
-            and isinstance(space, GraphSpace)
-            and not any(count % len(options) for edges in space.options.values() for options in edges)
-        )
+        if not fair or not isinstance(space, GraphSpace):
+            return False
+        for kind, graph in space.arch.cells():
+            free = [(edge.source, edge.target) for edge in graph.edges if not edge.fixed]
+            if len(set(free)) < len(free):  # two edges between the same nodes
+                return False
+            if any(count % len(options) for options in space.options[kind]):
+                return False
+        return True
 
     def set(self, archs: Sequence[Architecture]) -> None:
         """Route other architectures from now on."""
@@ -120,26 +246,29 @@ class Dealt:
             for members in found.values():
                 numbers += [number for number, _ in members]
                 counting += [counts for _, counts in members]
-        return shape, torch.tensor(numbers), torch.tensor(counting, dtype=torch.float32)
+        return shape, torch.tensor(numbers, dtype=torch.int64), torch.tensor(counting, dtype=torch.float32)
 
     def _made(self, count: int) -> list[Route]:
         """Routes that read `numbers` and `counting`."""
         routes: list[Route] = []
+        everyone = Members(None, count)
         at = 0
         for block in self.shape:
-            sources = {key[1] for key in block if isinstance(key, tuple)}
-            inputs = tuple(EVERYONE if node in sources else None for node in range(NUM_INPUTS))
-            route = Route(count, EVERYONE, inputs)
+            edges: dict[EdgeKey, Members] = {}
+            outputs: dict[int, Members] = {}
+            hearing = everyone
             for key, size in block.items():
-                members = Members(self.numbers[at : at + size], self.counting[at : at + size])
+                numbers, counting = self.numbers[at : at + size], self.counting[at : at + size]
                 at += size
                 if isinstance(key, tuple):
-                    route.edges[key] = members
+                    edges[key] = Members(numbers, size, counting)
                 elif key < 0:
-                    route.hearing = Members(None, members.counting)
+                    hearing = Members(None, count, counting)
                 else:
-                    route.outputs[key] = Members(None, members.counting)
-            routes.append(route)
+                    outputs[key] = Members(None, count, counting)
+            sources = {source for _, source, _ in edges}
+            inputs = tuple(everyone if node in sources else None for node in range(NUM_INPUTS))
+            routes.append(FixedRoute(count, hearing, inputs, edges, outputs))
         return routes
 
 
@@ -154,7 +283,7 @@ def _block(plans: Sequence[Plan], place: int) -> dict[EdgeKey | int, list[tuple[
             continue
         names, hears = part.graph.names, part.liveness.hears
         for edge in part.graph.edges:
-            if not (edge.fixed or edge.is_null):
+            if not edge.fixed:
                 key = names[edge.target], names[edge.source], edge.op
                 edges.setdefault(key, []).append((number, hears[edge.source]))
         outputs = {names[node]: hears[node] for node in part.graph.outputs}

@@ -2,8 +2,8 @@
 
 Architectures of a step run side by side: those that picked the same operation on the same edge share
 its kernel launches. Each keeps its own images and its own batch statistics, so that it computes what
-it would alone. Tensors are (images, architectures, channels, height, width): seen as images times
-architectures for a convolution, as architectures times channels for a batch norm, without a copy.
+it would alone. Tensors are (architectures * images, channels, height, width), so that a convolution sees images only;
+a batch norm is told how many architectures there are.
 
 Statistics are always those of the batch, also when scoring: running ones would mix architectures. A
 pool is followed by a batch norm without weights, as in the paper. The output of a cell has room for
@@ -13,9 +13,7 @@ read it do not count. Two edges from one node to another share weights where the
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -29,10 +27,8 @@ from natpp.arch.ops import Op, Place
 from natpp.arch.space import Space
 from natpp.errors import FormatError, SettingError
 from natpp.files import write_whole
-from natpp.nets.routes import Dealt, Members, Route, needed
+from natpp.nets.routes import Dealt, Route, apart, chosen, needed, only, summed
 from natpp.registry import OPS
-
-Term = tuple[Tensor, Members]  # a value for some architectures of a step
 
 
 class Drawn:
@@ -66,12 +62,13 @@ class Supernet(nn.Module):
             images = images[:, None]
         if images.shape[1] not in (1, count):
             raise SettingError(f"images for {images.shape[1]} architectures, but {count} architectures")
-        values = [images]
+        value = images.transpose(0, 1).expand(count, -1, -1, -1, -1).flatten(0, 1)
+        values = [value.contiguous(memory_format=torch.channels_last) if value.is_cuda else value]
         for block, route in zip(self.blocks, routes, strict=True):
             assert isinstance(block, SharedCell | SharedSum)
             values.append(block([values[value] for value in block.block.reads], route))
-        logits: Tensor = self.head(values[-1].expand(-1, count, -1, -1, -1))
-        return logits
+        logits: Tensor = self.head(values[-1], count)
+        return apart(logits, count).transpose(0, 1)
 
     def _routes(self, archs: Sequence[Architecture] | Drawn, device: torch.device) -> list[Route]:
         """Which architectures need what; all of them are of the space."""
@@ -110,29 +107,25 @@ class Shared(nn.Module):
         layers = [BatchStatistics(one.features) if isinstance(one, BatchNorm) else one.build() for one in chain]
         self.layers = nn.ModuleList(layers)
 
-    def forward(self, x: Tensor) -> Tensor:
-        sizes = x.shape[:2]
+    def forward(self, x: Tensor, count: int) -> Tensor:
         for layer in self.layers:
-            if isinstance(layer, BatchStatistics):
-                x = layer(x)
-            else:
-                flat = layer(x.flatten(0, 1))
-                x = flat.view(*sizes, *flat.shape[1:])
+            x = layer(x, count) if isinstance(layer, BatchStatistics) else layer(x)
         return x
 
 
 class BatchStatistics(nn.Module):
-    """Batch norm over (images, architectures, channels, height, width), for each architecture by itself."""
+    """Batch norm for each of so many architectures by itself, always by the statistics of the batch."""
 
     def __init__(self, features: int | None = None):
         super().__init__()
         self.weight = None if features is None else nn.Parameter(torch.ones(features))
         self.bias = None if features is None else nn.Parameter(torch.zeros(features))
 
-    def forward(self, x: Tensor) -> Tensor:
-        count = x.shape[1]
+    def forward(self, x: Tensor, count: int) -> Tensor:
+        by_image = apart(x, count).transpose(0, 1)
         weight, bias = (None if one is None else one.repeat(count) for one in (self.weight, self.bias))
-        return F.batch_norm(x.flatten(1, 2), None, None, weight, bias, training=True).view(x.shape)
+        found = F.batch_norm(by_image.flatten(1, 2), None, None, weight, bias, training=True)
+        return found.view(by_image.shape).transpose(0, 1).reshape(x.shape)
 
 
 class SharedSum(nn.Module):
@@ -144,10 +137,10 @@ class SharedSum(nn.Module):
         self.branches = nn.ModuleList(Shared(chain) for chain in block.branches)
 
     def forward(self, reads: list[Tensor], route: Route) -> Tensor:
-        total: Tensor = self.branches[0](reads[0])
+        total: Tensor = self.branches[0](reads[0], route.count)
         for branch in list(self.branches)[1:]:
-            total = total + branch(reads[0])
-        return _only(total, route.hearing, route.count)
+            total = total + branch(reads[0], route.count)
+        return only(total, route.hearing, route.count)
 
 
 class SharedCell(nn.Module):
@@ -180,28 +173,27 @@ class SharedCell(nn.Module):
                 )
 
     def forward(self, reads: list[Tensor], route: Route) -> Tensor:
-        states: dict[int, Tensor] = {}
+        inputs: dict[int, Tensor] = {}
         for node, members in enumerate(route.inputs):
             if members is not None:
-                value = reads[node].expand(-1, route.count, -1, -1, -1)
-                states[node] = _sum([(self.inputs[node](_of(value, members)), members)], route.count)
-        for target, group in groupby(route.edges.items(), key=lambda edge: edge[0][0]):
-            terms: list[Term] = []
-            for (_, source, op), members in group:
-                terms.append((self.edges[f"{source}_{target}_{op}"](_of(states[source], members)), members))
-            states[target] = _sum(terms, route.count)
-        return self._output(reads[1], states, route)
+                mapped = self.inputs[node](chosen(reads[node], members, route.count), members.size)
+                inputs[node] = summed([(mapped, members)], route.count)
+        return self._output(reads[1], route.states(inputs, self._along), route)
+
+    def _along(self, source: int, target: int, op: str, x: Tensor, count: int) -> Tensor:
+        found: Tensor = self.edges[f"{source}_{target}_{op}"](x, count)
+        return found
 
     def _output(self, read: Tensor, states: dict[int, Tensor], route: Route) -> Tensor:
         """The nodes of the concat list of each architecture, zeros in the places of others."""
-        shape = read.shape[0], route.count, self.block.channels, *(-(-s // self.block.stride) for s in read.shape[3:])
+        shape = len(read), self.block.channels, *(-(-side // self.block.stride) for side in read.shape[2:])
         nodes: list[Tensor] = []
         for node in self.outputs:
             if node not in states or node not in route.outputs:
                 nodes.append(read.new_zeros(shape))
             else:
-                nodes.append(_only(states[node], route.outputs[node], route.count))
-        return nodes[0] if len(nodes) == 1 else torch.cat(nodes, dim=2)
+                nodes.append(only(states[node], route.outputs[node], route.count))
+        return nodes[0] if len(nodes) == 1 else torch.cat(nodes, dim=1)
 
 
 def _shared_op(op: Op, place: Place) -> Shared:
@@ -211,35 +203,3 @@ def _shared_op(op: Op, place: Place) -> Shared:
     if op.family == "pool" and not any(isinstance(layer, BatchNorm) for layer in chain):
         shared.layers.append(BatchStatistics())
     return shared
-
-
-def _of(value: Tensor, members: Members) -> Tensor:
-    """What some of the architectures have of a value."""
-    return value if members.numbers is None else value.index_select(1, members.numbers)
-
-
-def _sum(terms: list[Term], count: int) -> Tensor:
-    """For every architecture the sum of its terms that count: each is known for some of them and zero for others."""
-    whole = [_counting(term, members) for term, members in terms if members.numbers is None]
-    parts = [(term, members) for term, members in terms if members.numbers is not None]
-    if not parts:
-        return functools.reduce(torch.add, whole)
-    first = parts[0][0]
-    total = first.new_zeros(first.shape[0], count, *first.shape[2:])
-    for term, members in parts:
-        assert members.numbers is not None
-        total.index_add_(1, members.numbers, _counting(term, members))
-    return functools.reduce(torch.add, whole, total)
-
-
-def _only(value: Tensor, members: Members, count: int) -> Tensor:
-    """The value where these architectures are and count, zero for others."""
-    if members.numbers is None:
-        return _counting(value, members)
-    chosen = torch.zeros(count, 1, 1, 1, dtype=value.dtype, device=value.device)
-    chosen[members.numbers] = 1
-    return value * chosen
-
-
-def _counting(value: Tensor, members: Members) -> Tensor:
-    return value if members.counting is None else value * members.counting.to(value.dtype).view(-1, 1, 1, 1)

@@ -149,6 +149,8 @@ def test_nothing_of_the_image_gives_a_constant() -> None:
     logits = net(torch.randn(3, 3, 8, 8, dtype=torch.float64), [dead, alive])
     assert (logits[:, 0] == logits[:1, 0]).all()
     assert (logits[:, 1] != logits[:1, 1]).any()
+    alone = net(torch.randn(3, 3, 8, 8, dtype=torch.float64), [dead])
+    torch.testing.assert_close(alone[:1, 0], logits[:1, 0])
 
 
 def test_a_space_around_an_architecture_has_weights_for_what_it_may_become() -> None:
