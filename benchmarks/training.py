@@ -10,7 +10,7 @@ import argparse
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,13 +18,15 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import natpp
 from natpp.arch.layout import setting
 from natpp.arch.space import nasbench201_space
 from natpp.data.images import Images
 from natpp.evaluate.scratch import Training, cifar_600, make_batches
-from natpp.evaluate.short import Batches, ShortConfig, train_together
+from natpp.evaluate.short import Batches, Branch, Build, Feed, ShortConfig, train_together
 from natpp.improve.learn import WeightsConfig
 from natpp.improve.shared import SharedWeights
 from natpp.nets.network import build_network
@@ -129,8 +131,34 @@ def short(together: int) -> dict[str, float]:
         "together": together,
         "milliseconds_an_architecture_step": 1000 * a_step / together,
         "images_per_second": config.batch * together / a_step,
+        "gigabytes_per_second": moved(builds, images, config) / a_step / 1e9,
         "seconds_besides": spent[0] - few * a_step,
     }
+
+
+class Moved(TorchDispatchMode):
+    """Bytes that operations read and write; views move nothing."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            tensors = [one for one in tree_leaves((args, kwargs, out)) if isinstance(one, torch.Tensor)]
+            self.total += sum(one.nbytes for one in tensors)
+        return out
+
+
+def moved(builds: Sequence[Build], images: Batches, config: ShortConfig) -> int:
+    """Bytes that a step of all these networks moves."""
+    feed = Feed(images, config, DEVICE, 0)
+    feed.fetch(0)
+    feed.load(torch.zeros(1, dtype=torch.int64, device=DEVICE))
+    branches = [Branch(build, 0, config, DEVICE) for build in builds]
+    with Moved() as counted:
+        for branch in branches:
+            branch.step(feed)
+    return counted.total
 
 
 def _wait() -> None:

@@ -1,0 +1,200 @@
+"""The page of results, from what the experiments measured: `python experiments/page.py` writes `docs/results.md`."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from natpp.files import write_whole
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "results.md"
+HEAD = """# Results
+
+Written by `experiments/page.py` from `experiments/results/*.json`, which also have settings, seeds, versions and
+hardware. The command that makes each table again stands above it. The methods on true scores of NAS-Bench-201 are on
+[a page of their own](nasbench201.md), costs of hand-crafted networks [too](zoo.md).
+"""
+
+
+def page(results: Path = HERE / "results") -> str:
+    """All tables for which there are results."""
+    parts = [HEAD]
+    for name, table in TABLES.items():
+        file = results / f"{name}.json"
+        if file.exists():
+            parts.append(table(json.loads(file.read_text())))
+    return "\n".join(parts)
+
+
+def truth(found: dict[str, Any]) -> str:
+    """Short trainings and what was learned from them, beside rivals."""
+    runs = found["runs"]
+    first = runs["seed"][0]
+    settings = first["settings"]
+    schedule, network = settings["schedule"], settings["network"]
+    phases = {name: _spread([run["phases"].get(name, 0.0) for run in runs["seed"]]) for name in first["phases"]}
+    lines = [
+        "## From images to a policy: NAS-Bench-201, CIFAR-10",
+        "",
+        _paragraph(
+            "`python experiments/truth_nasbench201.py search --root DIR --runs FOLDER`, then `rival --name supernet`,"
+            " `rival --name paper` and `judge --table FILE` with the same folder."
+        ),
+        "",
+        _paragraph(
+            f"{len(runs['seed'])} seeds on {first['machine']['gpu']}, torch {first['machine']['torch']}. Trainings:"
+            f" {network['cells']} cells a stage, {network['channels']} channels, batch {schedule['batch']},"
+            f" {schedule['steps']} steps, learning rate {schedule['learning_rate']}, {schedule['together']} at a time;"
+            f" {first['at_random']} architectures at random and {first['evaluations'] - first['at_random']} chosen by"
+            f" the prediction in {settings['search']['predict']['rounds']} rounds; then a policy. The clock starts with"
+            " the images on the device and ends with the closed policy file; warm-up and capture are in it."
+            " The schedule was picked on 64 other architectures by `val_200` ([search.md](search.md)); nothing else saw"
+            " the table."
+        ),
+        "",
+        _paragraph(
+            "direct: Spearman of the score with `test_200` over random architectures. all, equal MAdds, equal ops:"
+            " Spearman of the predicted score with `test_200` over the 15,284 architectures with a live path, within"
+            " groups of equal live MAdds, within groups with equal counts of every live operation. share: of what the"
+            " oracle by `val_200` gains on 2,000 held-out inputs, by one shot. Mean ± sd; – does not apply."
+        ),
+        "",
+        "| | seconds | trained | direct | `val_12` on the same | all | equal MAdds | equal ops | share |",
+        "|---|---|---|---|---|---|---|---|---|",
+        _row("**short trainings**", found),
+    ]
+    titles = {
+        "constant": "`constant` on the same prediction",
+        "random-best-of-10": "`random-best-of-10` on the same prediction",
+        "live MAdds": "live MAdds as the score",
+        "supernet": "a fast supernet in the same seconds",
+        "paper": "preset `paper`, stopped at the same seconds",
+    }
+    lines += [_row(title, found["rivals"][name]) for name, title in titles.items() if name in found["rivals"]]
+    lines += [
+        "| *asked for* | ≤ 376 | | ≥ 0.88 | | ≥ 0.85 | ≥ 0.70 | ≥ 0.33 | ≥ 0.95 |",
+        "",
+        _paragraph(
+            f"Seconds by phase: {', '.join(f'{name} {spent}' for name, spent in phases.items())}. Images a second in"
+            f" trainings: {_spread([run['images_per_second'] for run in runs['seed']], 0)}. Peak GPU memory:"
+            f" {max(run['peak_memory_gib'] for run in runs['seed']):.1f} GiB."
+        ),
+    ]
+    for name, what in (("supernet", "the supernet took {steps:,} steps"), ("paper", "the preset took {steps:,} steps")):
+        for run in runs.get(name, []):
+            peak = f"peak {run['peak_memory_gib']:.1f} GiB"
+            lines.append(f"In {run['seconds']:.0f} s {what.format(**run)} of its weights, {peak}.")
+    return "\n".join(lines) + "\n"
+
+
+def quick(found: dict[str, Any]) -> str:
+    """Two trainings from scratch."""
+    lines = [
+        "## Training from scratch: recipe `quick`, CIFAR-10",
+        "",
+        "`python experiments/quick_cifar10.py --root DIR --table FILE`. All 50,000 training images; the test images",
+        "are read once, at the end; one seed.",
+        "",
+        "| architecture | epochs | cells | channels | test accuracy | training accuracy by epoch | seconds | images/s |"
+        " elsewhere |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, one in found.items():
+        curve = " ".join(f"{row['train_accuracy']:.0f}" for row in one["curve"])
+        where = one["network"]
+        said = ", ".join(
+            f"{what}: {value:.2f}" if isinstance(value, float) else f"{what}: {value['CIFAR-10']:.2f}"
+            for what, value in one["elsewhere"].items()
+        )
+        lines.append(
+            f"| {name} | {one['recipe']['epochs']} | {where['cells']} | {where['channels']} |"
+            f" {one['test_accuracy']:.2f} | {curve} | {one['seconds']:.0f} | {one['images_per_second']:,.0f} | {said} |"
+        )
+    machine = next(iter(found.values()))["machine"]
+    return "\n".join([*lines, "", f"On {machine['gpu']}, torch {machine['torch']}."]) + "\n"
+
+
+def speed(found: dict[str, Any]) -> str:
+    """Speed of trainings."""
+    lines = [
+        "## Speed of trainings",
+        "",
+        "`python benchmarks/training.py --json experiments/results/speed.json`, random images already on the device,",
+        f"{found['machine']['gpu']}, torch {found['machine']['torch']}.",
+        "",
+        "| `natpp train`, DARTS, 36 channels, 20 cells | images/s | a plain NCHW loop (TF32) | ratio | peak GiB |",
+        "|---|---|---|---|---|",
+    ]
+    for one in found["train"]:
+        lines.append(
+            f"| batch {one['batch']} | {one['natpp_images_per_second']:,.0f} | {one['plain_images_per_second']:,.0f} |"
+            f" {one['ratio']:.2f} | {one['peak_gib']:.1f} |"
+        )
+    lines += ["", "| a supernet's step, 20 architectures of 32 images | ms |", "|---|---|"]
+    lines += [f"| {one['cells_a_stage']} cells a stage | {one['milliseconds']:.1f} |" for one in found["supernet"]]
+    lines += [
+        "",
+        "| short trainings, batch 128 | ms an architecture step | images/s | bytes moved, GB/s | of 4.8 TB/s |"
+        " seconds besides, a group |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in found["short"]:
+        lines.append(
+            f"| {one['together']} side by side | {one['milliseconds_an_architecture_step']:.2f} |"
+            f" {one['images_per_second']:,.0f} | {one['gigabytes_per_second']:,.0f} |"
+            f" {one['gigabytes_per_second'] / 4800:.0%} | {one['seconds_besides']:.1f} |"
+        )
+    lines += [
+        "",
+        _paragraph(
+            "Bytes moved: what the operations of a step read and write, each tensor once for each operation. Seconds"
+            " besides are those of building, trying once, capturing and judging a group."
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def _row(title: str, figures: dict[str, Any]) -> str:
+    names = (
+        ("seconds", 0),
+        ("evaluations", 0),
+        ("direct_spearman", 3),
+        ("direct_spearman_val_12", 3),
+        ("spearman", 3),
+        ("within_equal_madds", 3),
+        ("within_equal_ops", 3),
+        ("share_of_oracle", 3),
+    )
+    cells = [_figure(figures[name], digits) for name, digits in names]
+    return f"| {title} | " + " | ".join(cells) + " |"
+
+
+def _figure(found: dict[str, float] | None, digits: int) -> str:
+    if found is None:
+        return "–"
+    spread = f" ± {found['sd']:.{digits}f}" if found["sd"] else ""
+    return f"{found['mean']:,.{digits}f}{spread}"
+
+
+def _spread(values: list[float], digits: int = 1) -> str:
+    low, high = (f"{value:,.{digits}f}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "truth_nasbench201": truth,
+    "quick_cifar10": quick,
+    "speed": speed,
+}
+
+
+if __name__ == "__main__":
+    write_whole(PAGE, page())

@@ -1,0 +1,62 @@
+"""The experiments run in their small form, and the page of results is what they say."""
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(script: str, *arguments: str) -> str:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "experiments" / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A seed and both rivals of the experiment on truth."""
+    folder = tmp_path_factory.mktemp("runs")
+    for given in (["search", "--seeds", "0"], ["rival", "--name", "supernet"], ["rival", "--name", "paper"]):
+        run("truth_nasbench201.py", *given, "--runs", str(folder), "--smoke")
+    return folder
+
+
+def test_truth_is_searched_on_digits(runs: Path) -> None:
+    for stem in ("seed_0", "supernet_0", "paper_0"):
+        said = json.loads((runs / f"{stem}.json").read_text())
+        assert said["seconds"] >= sum(said["phases"].values()) - 1e-6
+        assert len(said["scores"]) == said["evaluations"] or said["evaluations"] is None
+        assert (runs / f"{stem}.safetensors").exists()
+    again = run("truth_nasbench201.py", "search", "--seeds", "0", "--runs", str(runs), "--smoke")
+    assert again == ""  # what is there is not done again
+
+
+@pytest.mark.data
+def test_truth_is_judged_by_the_table(runs: Path, data_folder: Path, tmp_path: Path) -> None:
+    table, out = data_folder / "nasbench201_cifar10.parquet", tmp_path / "truth_nasbench201.json"
+    run("truth_nasbench201.py", "judge", "--runs", str(runs), "--table", str(table), "--out", str(out))
+    found = json.loads(out.read_text())
+    assert set(found["rivals"]) == {"constant", "random-best-of-10", "live MAdds", "supernet", "paper"}
+    assert found["rivals"]["live MAdds"]["spearman"]["mean"] == pytest.approx(0.811, abs=1e-3)  # the published figure
+    assert found["rivals"]["live MAdds"]["share_of_oracle"]["mean"] == pytest.approx(0.59, abs=0.01)
+
+
+def test_quick_trainings_on_digits(tmp_path: Path) -> None:
+    out = tmp_path / "quick.json"
+    run("quick_cifar10.py", "--smoke", "--out", str(out))
+    for one in json.loads(out.read_text()).values():
+        assert 0 <= one["test_accuracy"] <= 100
+        assert len(one["curve"]) == 1
+
+
+def test_the_page_of_results_is_up_to_date() -> None:
+    page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"]
+    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == page()
