@@ -176,9 +176,9 @@ class BatchNorm(Layer):
         return 2 * self.features
 
     def build(self) -> nn.Module:
-        from torch import nn
+        from natpp.arch.modules import BatchNorm2d
 
-        return nn.BatchNorm2d(self.features)
+        return BatchNorm2d(self.features)
 
 
 @dataclass(frozen=True)
@@ -207,14 +207,13 @@ class Pool(Layer):
     def build(self) -> nn.Module:
         from torch import nn
 
-        from natpp.arch.modules import Pool2x2
+        from natpp.arch.modules import AvgPool2d, Pool2x2
 
         if self.kernel == 2:
             return Pool2x2(self.kind, self.stride)
-        padding = self.kernel // 2
         if self.kind == "max":
-            return nn.MaxPool2d(self.kernel, self.stride, padding)
-        return nn.AvgPool2d(self.kernel, self.stride, padding, count_include_pad=False)
+            return nn.MaxPool2d(self.kernel, self.stride, self.kernel // 2)
+        return AvgPool2d(self.kernel, self.stride)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,55 @@
-"""The few modules that torch does not have: factorized reduction, 2x2 pooling that keeps the size, zeros."""
+"""The few modules that torch does not have: factorized reduction, 2x2 pooling that keeps the size, zeros.
+
+And two that it has, with faster kernels: their names, weights and results are torch's.
+"""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
+
+from natpp import kernels
+
+
+class BatchNorm2d(nn.BatchNorm2d):
+    """Torch's, but the statistics of a batch are taken by natpp's kernels where these can."""
+
+    def forward(self, x: Tensor | fx.Proxy) -> Tensor:
+        if isinstance(x, fx.Proxy):
+            return _leaf(self, x)
+        of_batch = self.training or (self.running_mean is None and self.running_var is None)
+        if not of_batch or self.momentum is None or not kernels.fast(x):
+            return super().forward(x)
+        tracked = self.training and self.track_running_stats
+        if tracked and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        y, _, _ = kernels.batch_norm(
+            x,
+            self.weight,
+            self.bias,
+            self.eps,
+            running_mean=self.running_mean if tracked else None,
+            running_var=self.running_var if tracked else None,
+            momentum=self.momentum,
+        )
+        return y
+
+
+class AvgPool2d(nn.AvgPool2d):
+    """Torch's with an odd kernel and padding that is not averaged in, by natpp's kernels where these can."""
+
+    def __init__(self, kernel: int, stride: int):
+        super().__init__(kernel, stride, kernel // 2, count_include_pad=False)
+
+    def forward(self, x: Tensor | fx.Proxy) -> Tensor:
+        if isinstance(x, fx.Proxy):
+            return _leaf(self, x)
+        if not kernels.fast(x):
+            return super().forward(x)
+        assert isinstance(self.kernel_size, int)
+        assert isinstance(self.stride, int)
+        return kernels.average_pool(x, self.kernel_size, self.stride)
 
 
 class FactorizedConv2d(nn.Module):
@@ -68,3 +113,11 @@ def _shifted(x: Tensor) -> Tensor:
     if x.shape[2] % 2 or x.shape[3] % 2:
         x = F.pad(x, (0, 1, 0, 1))
     return x[:, :, 1:, 1:]
+
+
+def _leaf(module: nn.Module, x: fx.Proxy) -> Tensor:
+    """The module as one step of a traced graph, as torch's own are."""
+    tracer = x.tracer
+    assert isinstance(tracer, fx.Tracer)
+    step: Tensor = tracer.create_proxy("call_module", tracer.path_of_module(module), (x,), {})  # type: ignore[assignment]
+    return step

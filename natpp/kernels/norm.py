@@ -1,0 +1,401 @@
+"""Batch norm in training, of a channels-last tensor: two kernels forward and two backward, without atomics.
+
+The pixels of a group are rows, cut into blocks. The first kernel of each direction writes what a block knows (mean
+and squared deviations from it; sums of gradients) into a small buffer; every program of the second combines the
+blocks of its channels by itself and then goes over the rows. Statistics are in float32: of every tile the mean is
+subtracted before squaring, and tiles and blocks are joined by their counts, so that a large mean costs no digits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from natpp.kernels import composed
+from natpp.kernels.tiles import columns_of, in_rows, on_device_of
+
+TILE_BYTES = 32 * 1024  # of a tensor, what a program loads at once
+PARTS = 4096  # numbers of one kind that a program combines: blocks times columns
+PROGRAMS = 1024  # of a second kernel, at most: each combines all blocks, so it should have some rows to go over
+OPTIONS = {"num_warps": 8, "enable_fp_fusion": True}
+
+
+class Normalized(torch.autograd.Function):
+    """Normalized images, mean and variance (groups, channels); running statistics are updated where given."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        groups: int,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        momentum: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        y, mean, var = _forward(x, weight, bias, eps, groups, running_mean, running_var, momentum)
+        ctx.save_for_backward(x, weight, bias, mean, var)
+        ctx.mark_non_differentiable(mean, var)
+        ctx.set_materialize_grads(False)
+        ctx.eps, ctx.groups = eps, groups
+        return y, mean, var
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        dy = gradients[0]
+        if dy is None:
+            return (None,) * 8
+        x, weight, bias, mean, var = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody wants the gradient of the gradient
+            y = composed.batch_norm(x, weight, bias, ctx.eps, ctx.groups)[0]
+            inputs = [one for one, wanted in zip((x, weight, bias), ctx.needs_input_grad, strict=False) if wanted]
+            found = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
+            return (*(next(found) if wanted else None for wanted in ctx.needs_input_grad[:3]), *(None,) * 5)
+        dx, dweight, dbias = _backward(x, in_rows(dy), weight, mean, var, ctx.eps, ctx.groups)
+        return (
+            dx,
+            None if weight is None else dweight.to(weight.dtype),
+            None if bias is None else dbias.to(bias.dtype),
+            *(None,) * 5,
+        )
+
+
+def _forward(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    groups: int,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    cut = _Cut(x, groups)
+    partial = cut.partial(x)
+    y = torch.empty_like(x, memory_format=torch.channels_last)
+    statistics = torch.empty(2, groups, cut.channels, dtype=torch.float32, device=x.device)
+    with on_device_of(x):
+        _partial_statistics[cut.first](
+            x, partial, cut.rows, cut.columns, cut.share, cut.align, cut.block_r, cut.block_c, **OPTIONS
+        )
+        _normalize[cut.second](
+            x,
+            y,
+            partial,
+            statistics,
+            statistics if weight is None else weight,  # any pointer: it is not read
+            statistics if bias is None else bias,
+            statistics if running_mean is None else running_mean,
+            statistics if running_var is None else running_var,
+            cut.rows,
+            cut.columns,
+            cut.share,
+            cut.blocks,
+            cut.second_share,
+            eps,
+            momentum,
+            weight is not None,
+            bias is not None,
+            running_mean is not None,
+            cut.align,
+            cut.block_r,
+            cut.block_c,
+            PARTS // cut.block_c,
+            **OPTIONS,
+        )
+    return y, statistics[0], statistics[1]
+
+
+def _backward(
+    x: Tensor, dy: Tensor, weight: Tensor | None, mean: Tensor, var: Tensor, eps: float, groups: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    cut = _Cut(x, groups)
+    partial = cut.partial(x)
+    dx = torch.empty_like(x, memory_format=torch.channels_last)
+    gradients = torch.empty(2, groups, cut.channels, dtype=torch.float32, device=x.device)
+    with on_device_of(x):
+        _partial_gradients[cut.first](
+            x, dy, partial, mean, cut.rows, cut.columns, cut.share, cut.align, cut.block_r, cut.block_c, **OPTIONS
+        )
+        _gradients[cut.second](
+            x,
+            dy,
+            dx,
+            partial,
+            gradients,
+            mean,
+            var,
+            mean if weight is None else weight,
+            cut.rows,
+            cut.columns,
+            cut.blocks,
+            cut.second_share,
+            eps,
+            weight is not None,
+            cut.align,
+            cut.block_r,
+            cut.block_c,
+            PARTS // cut.block_c,
+            **OPTIONS,
+        )
+    dweight, dbias = gradients[:, 0] if groups == 1 else gradients.sum(1)
+    return dx, dweight, dbias
+
+
+class _Cut:
+    """How the rows of a group are shared: `share` rows for each of `blocks` programs of a first kernel."""
+
+    def __init__(self, x: Tensor, groups: int):
+        self.channels = x.shape[1]
+        self.groups = groups
+        self.rows = x.shape[0] // groups * x.shape[2] * x.shape[3]  # of a group
+        self.block_c, self.align = columns_of(self.channels)
+        self.columns = self.channels // self.align
+        self.block_r = TILE_BYTES // x.element_size() // self.block_c
+        across = -(-self.channels // self.block_c)
+        self.share, self.blocks = self._shared(PARTS // self.block_c)
+        self.second_share, second_blocks = self._shared(max(PROGRAMS // (across * groups), 1))
+        self.first = (self.blocks, across, groups)
+        self.second = (second_blocks, across, groups)
+
+    def _shared(self, most: int) -> tuple[int, int]:
+        """Rows of a block, whole tiles of them, and the number of blocks, none of which is empty."""
+        tiles = -(-self.rows // self.block_r)
+        share = -(-tiles // most) * self.block_r
+        return share, -(-self.rows // share)
+
+    def partial(self, x: Tensor) -> Tensor:
+        """Room for two numbers of every block and channel."""
+        return torch.empty(2, self.groups, self.blocks, self.channels, dtype=torch.float32, device=x.device)
+
+
+@triton.jit
+def _load(start, row, last, channels, column):
+    """Rows from `row` on, as they are in memory; zeros below `last` and beside the channels."""
+    mask = (row < last)[:, None] & (column < channels)[None, :]
+    return tl.load(start + row[:, None] * channels + column[None, :], mask=mask, other=0.0)
+
+
+@triton.jit(do_not_specialize=["rows", "columns", "share"])
+def _partial_statistics(
+    x, partial, rows, columns, share, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr
+):
+    """Mean and squared deviations of every block: partial (2, groups, blocks, channels)."""
+    block = tl.program_id(0)
+    group = tl.program_id(2)
+    channels = columns * ALIGN
+    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inside = column < channels
+    first = block * share
+    last = tl.minimum(first + share, rows)
+    start = x + group * rows * channels
+    row = first + tl.arange(0, BLOCK_R)
+    mean = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    squares = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    tile = _load(start, row, last, channels, column)
+    for begin in range(first, last, BLOCK_R):
+        following = _load(start, row + BLOCK_R, last, channels, column)  # on its way while this one is worked on
+        value = tile.to(tl.float32)
+        before = (begin - first).to(tl.float32)
+        count = tl.minimum(last - begin, BLOCK_R).to(tl.float32)
+        tile_mean = tl.sum(value, axis=0) / count
+        deviation = tl.where((row < last)[:, None], value - tile_mean[None, :], 0.0)
+        difference = tile_mean - mean
+        part = count / (before + count)
+        mean += difference * part
+        squares += tl.sum(deviation * deviation, axis=0) + difference * difference * (before * part)
+        row += BLOCK_R
+        tile = following
+    place = (group * tl.num_programs(0) + block) * channels + column
+    half = tl.num_programs(2) * tl.num_programs(0) * channels
+    tl.store(partial + place, mean, mask=inside)
+    tl.store(partial + half + place, squares, mask=inside)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "weight",
+        "bias",
+        "running_mean",
+        "running_var",
+        "rows",
+        "columns",
+        "share",
+        "blocks",
+        "second_share",
+    ]
+)
+def _normalize(
+    x,
+    y,
+    partial,
+    statistics,
+    weight,
+    bias,
+    running_mean,
+    running_var,
+    rows,
+    columns,
+    share,
+    blocks,
+    second_share,
+    eps,
+    momentum,
+    WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr,
+    RUNNING: tl.constexpr,
+    ALIGN: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+):
+    """Combine the blocks' statistics, normalize; the first program of a column also keeps mean and variance."""
+    group = tl.program_id(2)
+    groups = tl.num_programs(2)
+    channels = columns * ALIGN
+    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inside = column < channels
+    first = tl.program_id(0) * second_share
+    last = tl.minimum(first + second_share, rows)
+    start = x + group * rows * channels
+    target = y + group * rows * channels
+    row = first + tl.arange(0, BLOCK_R)
+    tile = _load(start, row, last, channels, column)
+
+    part = tl.arange(0, BLOCK_P)
+    parts = partial + group * blocks * channels
+    means = _load(parts, part, blocks, channels, column)
+    squares = _load(parts + groups * blocks * channels, part, blocks, channels, column)
+    counts = tl.maximum(tl.minimum(rows - part * share, share), 0).to(tl.float32)
+    total = rows.to(tl.float32)
+    mean = tl.sum(means * counts[:, None], axis=0) / total
+    difference = means - mean[None, :]
+    var = tl.sum(squares + difference * difference * counts[:, None], axis=0) / total
+
+    if tl.program_id(0) == 0:
+        tl.store(statistics + group * channels + column, mean, mask=inside)
+        tl.store(statistics + (groups + group) * channels + column, var, mask=inside)
+        if RUNNING:
+            old = tl.load(running_mean + column, mask=inside, other=0.0).to(tl.float32)
+            tl.store(running_mean + column, old + (mean - old) * momentum, mask=inside)
+            old = tl.load(running_var + column, mask=inside, other=0.0).to(tl.float32)
+            tl.store(running_var + column, old + (var * (total / (total - 1.0)) - old) * momentum, mask=inside)
+
+    scale = 1.0 / tl.sqrt(var + eps)
+    if WEIGHT:
+        scale *= tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    shift = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    if BIAS:
+        shift += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+    for _begin in range(first, last, BLOCK_R):
+        following = _load(start, row + BLOCK_R, last, channels, column)
+        value = (tile.to(tl.float32) - mean[None, :]) * scale[None, :] + shift[None, :]
+        mask = (row < last)[:, None] & inside[None, :]
+        tl.store(target + row[:, None] * channels + column[None, :], value.to(y.dtype.element_ty), mask=mask)
+        row += BLOCK_R
+        tile = following
+
+
+@triton.jit(do_not_specialize=["mean", "rows", "columns", "share"])
+def _partial_gradients(
+    x, dy, partial, mean, rows, columns, share, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr
+):
+    """Of every block the sums of dy and of dy times x's deviation: partial (2, groups, blocks, channels)."""
+    block = tl.program_id(0)
+    group = tl.program_id(2)
+    channels = columns * ALIGN
+    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inside = column < channels
+    first = block * share
+    last = tl.minimum(first + share, rows)
+    start = x + group * rows * channels
+    start_dy = dy + group * rows * channels
+    row = first + tl.arange(0, BLOCK_R)
+    tile = _load(start, row, last, channels, column)
+    tile_dy = _load(start_dy, row, last, channels, column)
+    center = tl.load(mean + group * channels + column, mask=inside, other=0.0)
+    plain = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    weighted = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    for _begin in range(first, last, BLOCK_R):
+        following = _load(start, row + BLOCK_R, last, channels, column)
+        following_dy = _load(start_dy, row + BLOCK_R, last, channels, column)
+        gradient = tile_dy.to(tl.float32)  # zero outside, so x may be anything there
+        plain += tl.sum(gradient, axis=0)
+        weighted += tl.sum(gradient * (tile.to(tl.float32) - center[None, :]), axis=0)
+        row += BLOCK_R
+        tile = following
+        tile_dy = following_dy
+    place = (group * tl.num_programs(0) + block) * channels + column
+    half = tl.num_programs(2) * tl.num_programs(0) * channels
+    tl.store(partial + place, plain, mask=inside)
+    tl.store(partial + half + place, weighted, mask=inside)
+
+
+@triton.jit(do_not_specialize=["mean", "var", "weight", "rows", "columns", "blocks", "second_share"])
+def _gradients(
+    x,
+    dy,
+    dx,
+    partial,
+    gradients,
+    mean,
+    var,
+    weight,
+    rows,
+    columns,
+    blocks,
+    second_share,
+    eps,
+    WEIGHT: tl.constexpr,
+    ALIGN: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+):
+    """dx; the first program of a column also keeps what its group adds to the gradients of weight and bias."""
+    group = tl.program_id(2)
+    groups = tl.num_programs(2)
+    channels = columns * ALIGN
+    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inside = column < channels
+    first = tl.program_id(0) * second_share
+    last = tl.minimum(first + second_share, rows)
+    start = x + group * rows * channels
+    start_dy = dy + group * rows * channels
+    target = dx + group * rows * channels
+    row = first + tl.arange(0, BLOCK_R)
+    tile = _load(start, row, last, channels, column)
+    tile_dy = _load(start_dy, row, last, channels, column)
+
+    part = tl.arange(0, BLOCK_P)
+    parts = partial + group * blocks * channels
+    plain = tl.sum(_load(parts, part, blocks, channels, column), axis=0)
+    weighted = tl.sum(_load(parts + groups * blocks * channels, part, blocks, channels, column), axis=0)
+    center = tl.load(mean + group * channels + column, mask=inside, other=0.0)
+    inverse = 1.0 / tl.sqrt(tl.load(var + group * channels + column, mask=inside, other=1.0) + eps)
+    if tl.program_id(0) == 0:
+        tl.store(gradients + group * channels + column, weighted * inverse, mask=inside)
+        tl.store(gradients + (groups + group) * channels + column, plain, mask=inside)
+
+    total = rows.to(tl.float32)
+    scale = inverse
+    if WEIGHT:
+        scale *= tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    shift = plain / total
+    slope = weighted / total * (inverse * inverse)
+    for _begin in range(first, last, BLOCK_R):
+        following = _load(start, row + BLOCK_R, last, channels, column)
+        following_dy = _load(start_dy, row + BLOCK_R, last, channels, column)
+        deviation = tile.to(tl.float32) - center[None, :]
+        value = (tile_dy.to(tl.float32) - shift[None, :] - deviation * slope[None, :]) * scale[None, :]
+        mask = (row < last)[:, None] & inside[None, :]
+        tl.store(target + row[:, None] * channels + column[None, :], value.to(dx.dtype.element_ty), mask=mask)
+        row += BLOCK_R
+        tile = following
+        tile_dy = following_dy
