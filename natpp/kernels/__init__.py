@@ -12,7 +12,6 @@ import functools
 import importlib.util
 import logging
 import os
-import subprocess
 from collections.abc import Iterator
 from contextvars import ContextVar
 
@@ -109,27 +108,22 @@ def _interpreted() -> bool:
 
 @functools.cache
 def _available(device: torch.device) -> bool:
-    """Whether kernels can be compiled for a device; the log says it once."""
-    why_not = _obstacle(device)
-    if why_not is None:
-        LOG.info("batch norms and average pools on %s: natpp's kernels", device)
-    else:
-        LOG.warning("batch norms and average pools on %s: torch's kernels, since %s", device, why_not)
-    return why_not is None
-
-
-def _obstacle(device: torch.device) -> str | None:
+    """Whether kernels can be compiled for a device, and should; the log says it once."""
+    what = f"batch norms and average pools on {device}"
     if os.environ.get("NATPP_KERNELS") == "plain":
-        return "NATPP_KERNELS is plain"
+        LOG.info("%s: torch's kernels, since NATPP_KERNELS is plain", what)
+        return False
     if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
+        LOG.warning("%s: torch's kernels, which take longer, since triton is not installed", what)
+        return False
     from natpp.kernels.trial import trial
 
-    try:
-        trial(device)
-    except (RuntimeError, OSError, ImportError, subprocess.CalledProcessError) as error:  # no C compiler, for example
-        return f"triton cannot compile here: {' '.join(str(error).split())[:200] or type(error).__name__}"
-    return None
+    obstacle = trial(device)
+    if obstacle is not None:
+        LOG.warning("%s: torch's kernels, which take longer, since triton cannot compile here: %s", what, obstacle)
+        return False
+    LOG.info("%s: natpp's kernels", what)
+    return True
 
 
 def _simple(parameter: Tensor | None) -> bool:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import torch
 import triton
 import triton.language as tl
+from triton.errors import TritonError
 
 from natpp.kernels.tiles import on_device_of
 
 
-def trial(device: torch.device) -> None:
-    """An error of Triton's where it cannot."""
+def trial(device: torch.device) -> str | None:
+    """What is in the way, if anything: often there is no C compiler, or no headers of Python's."""
     place = torch.zeros(1, device=device)
-    with on_device_of(place):
-        _write[(1,)](place, enable_fp_fusion=True)
+    try:
+        with on_device_of(place):
+            _write[(1,)](place, enable_fp_fusion=True)
+    except (RuntimeError, OSError, subprocess.CalledProcessError, TritonError) as error:
+        return " ".join(str(error).split())[:200] or type(error).__name__
+    return None
 
 
 @triton.jit
