@@ -230,7 +230,11 @@ def _trained(
                 feed.fetch(step)
                 feed.load(torch.tensor([step]))
                 branch.step(feed)
-    return [(*branch.judged(images, config), branch.curve()) for branch in branches]
+    _judge(branches, images, config)
+    figures = torch.stack([branch.judged for branch in branches]).double().cpu() / len(images.validation)
+    return [
+        (loss, 100 * right, branch.curve()) for (loss, right), branch in zip(figures.tolist(), branches, strict=True)
+    ]
 
 
 class Feed:
@@ -320,6 +324,7 @@ class Branch:
             module.get_submodule(name.rpartition(".")[0])._buffers[name.rpartition(".")[2]] = buffer.to(device)
         self.module = module.train()
         self.losses = torch.zeros(config.steps, device=device)
+        self.judged = torch.zeros(2, device=device)  # of validation images: sum of losses, number right
 
     def step(self, feed: Feed) -> None:
         """Forward, backward, and one step of SGD with Nesterov momentum."""
@@ -339,20 +344,11 @@ class Branch:
             self.losses.index_copy_(0, feed.at, loss.detach().view(1))
 
     @torch.no_grad()
-    def judged(self, images: Batches, config: ShortConfig) -> tuple[float, float]:
-        """Mean loss and per cent right on the validation images."""
-        parts = -(-len(images.validation) // config.validation_batch)
-        loss = right = torch.zeros((), device=self.weights.device)
-        for some, labels in zip(
-            images.validation.tensor_split(parts), images.validation_labels.tensor_split(parts), strict=True
-        ):
-            if self.low:
-                some = some.to(torch.bfloat16).contiguous(memory_format=torch.channels_last)
-            logits = self.module(some).float()
-            loss = loss + functional.cross_entropy(logits, labels, reduction="sum")
-            right = right + (logits.argmax(dim=1) == labels).sum()
-        count = len(images.validation)
-        return loss.item() / count, right.item() * 100 / count
+    def judge(self, images: Tensor, labels: Tensor) -> None:
+        """Add the losses of some validation images to `judged`, and how many are right."""
+        logits = self.module(images).float()
+        loss = functional.cross_entropy(logits, labels, reduction="sum")
+        self.judged += torch.stack([loss, (logits.argmax(dim=1) == labels).sum()])
 
     def curve(self) -> tuple[float, ...]:
         """Training loss, each point the mean of a part of the schedule."""
@@ -366,20 +362,14 @@ class Branch:
 
 
 def _train_captured(branches: Sequence[Branch], feed: Feed, config: ShortConfig) -> None:
-    """All steps of all branches as replays of one CUDA graph, a stream for each branch while capturing."""
+    """All steps of all branches as replays of one CUDA graph."""
     device = branches[0].weights.device
     number = torch.zeros(1, dtype=torch.int64, device=device)
-    streams = [torch.cuda.Stream(device) for _ in branches]  # type: ignore[no-untyped-call]
+    streams = _streams(branches)
 
     def step() -> None:
         feed.load(number)
-        main = torch.cuda.current_stream(device)
-        for branch, stream in zip(branches, streams, strict=True):
-            stream.wait_stream(main)
-            with torch.cuda.stream(stream):
-                branch.step(feed)
-        for stream in streams:
-            main.wait_stream(stream)
+        _side_by_side(branches, streams, lambda branch: branch.step(feed))
         number.add_(1)
 
     feed.fetch(0)
@@ -389,6 +379,50 @@ def _train_captured(branches: Sequence[Branch], feed: Feed, config: ShortConfig)
         captured()
     torch.cuda.synchronize(device)
     captured.graph.reset()
+
+
+def _judge(branches: Sequence[Branch], images: Batches, config: ShortConfig) -> None:
+    """Losses of all branches on the validation images, in parts of nearly one size."""
+    device = branches[0].weights.device
+    parts = -(-len(images.validation) // config.validation_batch)
+    both = (whole.tensor_split(parts) for whole in (images.validation, images.validation_labels))
+    captured: dict[int, Captured] = {}
+    streams = _streams(branches) if device.type == "cuda" else []
+
+    def judge(some: Tensor, labels: Tensor) -> None:
+        _side_by_side(branches, streams, lambda branch: branch.judge(some, labels))
+
+    for some, labels in zip(*both, strict=True):
+        if device.type != "cuda":
+            for branch in branches:
+                branch.judge(some, labels)
+            continue
+        some = some.to(torch.bfloat16).contiguous(memory_format=torch.channels_last)
+        if len(some) not in captured:
+            captured[len(some)] = Captured(judge, (some, labels), [branch.judged for branch in branches], device)
+        captured[len(some)](some, labels)
+    if captured:
+        torch.cuda.synchronize(device)
+        for one in captured.values():
+            one.graph.reset()
+
+
+def _streams(branches: Sequence[Branch]) -> list[torch.cuda.Stream]:
+    device = branches[0].weights.device
+    return [torch.cuda.Stream(device) for _ in branches]  # type: ignore[no-untyped-call]
+
+
+def _side_by_side(
+    branches: Sequence[Branch], streams: Sequence[torch.cuda.Stream], run: Callable[[Branch], None]
+) -> None:
+    """What every branch does, each on a stream of its own: while capturing, branches of the graph."""
+    main = torch.cuda.current_stream(branches[0].weights.device)
+    for branch, stream in zip(branches, streams, strict=True):
+        stream.wait_stream(main)
+        with torch.cuda.stream(stream):
+            run(branch)
+    for stream in streams:
+        main.wait_stream(stream)
 
 
 def _flat(tensor: Tensor, last: bool) -> Tensor:

@@ -6,7 +6,6 @@ every replay; what it changes (weights, statistics, momentum) stays where it is.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +34,10 @@ class Captured:
             for tensor, value in zip(state, before, strict=True):
                 tensor.copy_(value)
         del before
-        gc.collect()  # what is left of the try's graph would belong to another stream
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()  # a graph has memory of its own
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, stream=aside):  # the stream of the try, which nodes of autograd may remember
             self.result = step(*self.places)
 
     def __call__(self, *arguments: Tensor) -> Tensor | None:
