@@ -4,14 +4,14 @@
 the example's shape, so that code which asks for shapes (`if x.shape[1] == 3`, `for part in x.chunk(2)`) gets
 its answer. A submodule that cannot be followed stays whole: it becomes a leaf, and the notes say so. The pass
 is made in eval mode and, in lockstep, in training mode; a value that differs between the two (the `training`
-of a functional dropout) becomes a `ByMode`, so that `train()` and `eval()` mean what they meant. Where the
-module's own forward cannot be followed, `torch.export` is the second way.
+of a functional dropout) becomes a `ByMode`, so that `train()` and `eval()` mean what they meant.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +30,7 @@ from natpp.fx.leaf import is_leaf
 
 VALUE = "natpp_value"  # the key of a node's fake value in its meta
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+FACTORIES = ("zeros", "ones", "empty", "full", "arange", "linspace", "eye", "rand", "randn", "randint", "randperm")
 CONSTANTS = (bool, int, float, str, type(None))
 
 
@@ -135,6 +136,7 @@ class _Tracer(fx.Tracer):
         self.reference = reference  # the same forward in eval mode
         self.differences: list[tuple[Node, Callable[[Node, Any], None], Any, Any]] = []
         self.made = 0
+        self.fixed: set[Node] = set()
 
     # What is looked into.
 
@@ -216,13 +218,17 @@ class _Tracer(fx.Tracer):
                 return tree_map(self._to_fake, self._given)
             if node.op == "get_attr":
                 return self._to_fake(_get(self.root, str(node.target)))
-            args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda read: read.meta[VALUE])
+            read: Any = fx.node.map_arg((node.args, node.kwargs), lambda read: read.meta[VALUE])
+            args, kwargs = read
             with self.fake, torch.no_grad():
                 if node.op == "call_function":
                     return node.target(*args, **kwargs)  # type: ignore[operator]
                 if node.op == "call_method":
                     return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-                return _get(self.root, str(node.target))(*args, **kwargs)
+                module = _get(self.root, str(node.target))
+                if type(module) is nn.BatchNorm2d and len(args) == 1 and _fits_norm(module, args[0]):
+                    return torch.empty_like(args[0])  # the same, and ten times as fast
+                return module(*args, **kwargs)
         except DataDependentOutputException:
             if node.op != "call_module":
                 raise TraceError("its way depends on the data in a tensor") from None
@@ -263,6 +269,14 @@ class _Tracer(fx.Tracer):
 
     # What the forward asks.
 
+    def fix(self, obj: Any, known: int) -> None:
+        """Let the result refuse inputs for which a number that shaped it would be another."""
+        if obj.node not in self.fixed:
+            self.fixed.add(obj.node)
+            held = self.create_proxy("call_function", operator.eq, (obj, known), {})
+            message = f"this module was traced with a size of {known} here: trace it again for inputs of other sizes"
+            self.create_proxy("call_function", torch._assert, (held, message), {})
+
     def to_bool(self, obj: fx.Proxy) -> bool:
         known = obj.node.meta.get(VALUE)
         if isinstance(known, Tensor):
@@ -284,22 +298,38 @@ class _Tracer(fx.Tracer):
         return _Proxy(node, self)
 
 
-class _Proxy(fx.Proxy):
-    """A stand-in that knows its length."""
+class _Known:
+    """What a stand-in can be asked beyond what `torch.fx` allows, since its value is known."""
+
+    node: Node
+    tracer: Any
 
     def __len__(self) -> int:
         return len(self.node.meta[VALUE])
 
     def __getattr__(self, name: str) -> Any:
-        return _Attribute(self, name)
+        return _Attribute(self, name)  # type: ignore[arg-type]
+
+    def __setitem__(self, key: Any, given: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, key, given), {})
+
+    def __index__(self) -> int:
+        """A size as a plain number, for `range` and its like: from then on only inputs of that size will do."""
+        known = self.node.meta.get(VALUE)
+        if not isinstance(known, int):
+            raise TraceError(f"it asks for a whole number where a {type(known).__name__} is")
+        self.tracer.fix(self, known)
+        return known
+
+    __int__ = __index__
 
 
-class _Attribute(fx.proxy.Attribute):
-    def __len__(self) -> int:
-        return len(self.node.meta[VALUE])
+class _Proxy(_Known, fx.Proxy):
+    """A stand-in for a value."""
 
-    def __getattr__(self, name: str) -> Any:
-        return _Attribute(self, name)
+
+class _Attribute(_Known, fx.proxy.Attribute):
+    """A stand-in for an attribute of a value."""
 
 
 class _OtherWay(Exception):
@@ -319,11 +349,44 @@ class _Chance(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
+@contextlib.contextmanager
+def _recorded_factories(tracer: _Tracer) -> Iterator[None]:
+    """New tensors whose size depends on the input are made anew at every call, and are no constants."""
+
+    def recording(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if tracer.quiet or not any(isinstance(leaf, fx.Proxy) for leaf in _leaves_of((args, kwargs))):
+                return function(*args, **kwargs)
+            return tracer.create_proxy("call_function", function, args, kwargs)
+
+        return call
+
+    own = {name: getattr(torch, name) for name in FACTORIES}
+    try:
+        for name, function in own.items():
+            setattr(torch, name, recording(function))
+        yield
+    finally:
+        for name, function in own.items():
+            setattr(torch, name, function)
+
+
+def _leaves_of(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, (tuple, list)):
+        for branch in tree:
+            yield from _leaves_of(branch)
+    elif isinstance(tree, dict):
+        yield from _leaves_of(list(tree.values()))
+    else:
+        yield tree
+
+
 def _followed(module: nn.Module, tracer: _Tracer) -> tuple[fx.Graph, dict[str, Tensor]]:
     """The graph of one pass and the constants it made; what fails names its place."""
     before = set(vars(module))
     try:
-        with _Chance(tracer):
+        with _Chance(tracer), _recorded_factories(tracer):
             graph = tracer.trace(module)
     except Exception as error:  # whatever a user's forward raises on stand-ins
         path, kind = next(reversed(tracer.module_stack.values()), ("", None))
@@ -404,6 +467,10 @@ def _same_target(first: Any, second: Any) -> bool:
     if isinstance(first, str) and isinstance(second, str) and first.startswith(constant):
         return second.startswith(constant)
     return bool(first is second or first == second)
+
+
+def _fits_norm(module: nn.BatchNorm2d, x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dim() == 4 and x.shape[1] == module.num_features
 
 
 def _get(module: nn.Module, path: str) -> Any:

@@ -83,6 +83,32 @@ def test_questions_about_shapes_are_answered() -> None:
     assert torch.equal(rewrite(traced)(larger), Asks()(larger))  # the batch may be another
 
 
+def test_new_tensors_and_loops_over_sizes() -> None:
+    class Makes(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            grid = torch.zeros(x.shape[0], 1, x.shape[2], x.shape[3], device=x.device)
+            grid[:, 0] = torch.arange(x.shape[3], dtype=x.dtype)
+            for channel in range(x.shape[1]):
+                grid = grid + x[:, channel : channel + 1]
+            return torch.cat([x, grid], 1)
+
+    traced = no_change_is_no_change(Makes(), torch.randn(2, 3, 5, 5))
+    same, other = rewrite(traced), torch.randn(4, 3, 7, 7)
+    assert torch.equal(same(other), Makes()(other))
+    with pytest.raises(AssertionError, match="size of 3"):
+        same(torch.randn(2, 4, 5, 5))
+
+
+def test_chance_stays_chance() -> None:
+    class Noise(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + torch.rand(x.shape[0], 1, 1, 1)
+
+    same = rewrite(trace(Noise(), torch.randn(2, 3, 4, 4)))
+    x = torch.zeros(3, 3, 4, 4)
+    assert not torch.equal(same(x), same(x))
+
+
 class DropPath(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
