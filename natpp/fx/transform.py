@@ -29,6 +29,7 @@ from natpp.fx.replace import forms
 from natpp.fx.rewrite import node_shape, rewrite
 from natpp.fx.sites import Keep
 from natpp.fx.trace import Traced, trace, value
+from natpp.fx.upstream import upstream_cost
 from natpp.nets.measure import module_cost, with_latency
 from natpp.nets.policy import Encoded, Policy, Transitions, collate, encode_cells
 from natpp.registry import OPS, RULES
@@ -38,6 +39,7 @@ Budget = str | Mapping[str, float]
 BUDGETED = ("params", "madds", "memory", "latency")
 UNITS = {"params": "parameters", "madds": "multiply-adds", "memory": "bytes of peak memory", "latency": "ms"}
 MODES = ("greedy", "sample")
+COUNTED = ("params", "madds")  # the others are measured on the built module
 REMEASURE = 0.02  # how much of what decides must be saved before memory and latency are measured again
 
 
@@ -215,6 +217,7 @@ class Problem:
         self.ops = policy.ops
         self.rule, self.strict = rule, strict
         self.batch = _batch(traced.example)
+        self.site_nodes = {node for block in blocks for item in block.items for node in item.nodes}
         self.groups = grouped(blocks, share=share)
         self.first = [blocks[group[0]] for group in self.groups]
         names = [_known(block.ops, self.ops) for block in self.first]
@@ -331,10 +334,12 @@ class Problem:
             fits = _shortcut_fits(block)
             costs = np.zeros((len(fits), len(self.ops), 3))
             for row, (_, term) in enumerate(block.terms):
+                current = self.before[number][row]
                 if term.site is None:
+                    if term.op == SKIP and term.source < 2:
+                        costs[row, current, :2] = self._fed(block, row)
                     continue
                 site = term.site
-                current = self.before[number][row]
                 for column in np.flatnonzero(self.masks[number][row]):
                     op = site.op if column == current else self.ops[column]
                     if op == NULL:
@@ -347,6 +352,16 @@ class Problem:
             total = costs if known is None else known.costs + costs
             found[(block.inputs[0] is None, *fits)] = _Alike(block, fits, total)
         return list(found.values())
+
+    def _fed(self, block: Block, index: int) -> tuple[int, int]:
+        """What only feeds a term from outside of the block, where the block has another input to live on."""
+        _, term = block.terms[index]
+        given, other = block.inputs[term.source], block.inputs[1 - term.source]
+        reads = {read for item in block.items for read in item.sources}
+        own = {node for item in block.items for node in item.nodes}
+        if given is None or other not in reads or not set(given.users) <= own:
+            return 0, 0
+        return upstream_cost(given, self.site_nodes, self.traced.parts)
 
     # The policy's answer.
 
@@ -482,20 +497,24 @@ def _limits(wanted: Mapping[str, float], before: Cost) -> dict[str, float]:
 def _within(
     problem: Problem, rows: list[Row], before: Cost, limits: Mapping[str, float]
 ) -> tuple[fx.GraphModule, list[Row]]:
-    """The module built within the limits, by further changes where they are needed."""
+    """The module built within the limits, by further changes where they are needed.
+
+    What is counted is the most that a result can cost: a block that nobody reads any more goes too, and only the
+    built module shows it. So every result is built and measured, and counting goes on from there.
+    """
     descent = _Descent(problem, rows, before, limits)
-    descent.count_down()
-    made = rewrite(problem.traced, problem.blocks, problem.block_ops(descent.rows))
-    measured = [name for name in limits if name in ("memory", "latency")]
-    while measured:
-        found = module_cost(made, problem.traced.example, latency="latency" in measured)
-        over = [name for name in measured if _figures(found)[name] > limits[name]]
-        if not over:
-            break
-        if not descent.measured_down(over):
-            raise _unreachable(before, limits, found)
+    while True:
         made = rewrite(problem.traced, problem.blocks, problem.block_ops(descent.rows))
-    return made, descent.rows
+        if not limits:
+            return made, descent.rows
+        found = module_cost(made, problem.traced.example, latency="latency" in limits)
+        over = [name for name in limits if _figures(found)[name] > limits[name]]
+        if not over:
+            return made, descent.rows
+        descent.calibrate(found)
+        counted = [name for name in over if name in COUNTED]
+        if not (descent.count_down() if counted else descent.measured_down(over)):
+            raise _unreachable(before, limits, found)
 
 
 class _Step(NamedTuple):
@@ -510,7 +529,7 @@ class _Descent:
 
     def __init__(self, problem: Problem, rows: list[Row], before: Cost, limits: Mapping[str, float]):
         self.problem, self.rows, self.before, self.limits = problem, list(rows), before, limits
-        self.wanted = list(rows)
+        self.wanted, self.descended = list(rows), False
         self.costs = [problem.cost(number, row) for number, row in enumerate(self.rows)]
         originals = [problem.cost(number, row) for number, row in enumerate(problem.before)]
         self.fixed = np.array([before.params, before.madds, 0.0]) - sum(originals, np.zeros(3)) * [1, 1, 0]
@@ -520,40 +539,47 @@ class _Descent:
         """Parameters, multiply-adds and bytes made."""
         return self.fixed + sum(self.costs, np.zeros(3))
 
+    def calibrate(self, found: Cost) -> None:
+        """Count on from what the built module really costs."""
+        self.fixed += [found.params - self.total[0], found.madds - self.total[1], 0.0]
+
     def over(self) -> list[str]:
-        figures = dict(zip(("params", "madds"), self.total[:2], strict=True))
+        figures = dict(zip(COUNTED, self.total[:2], strict=True))
         return [name for name in figures if figures[name] > self.limits.get(name, float("inf"))]
 
-    def count_down(self) -> None:
-        """Until parameters and multiply-adds, which can be counted, are within their limits."""
+    def count_down(self) -> bool:
+        """Until parameters and multiply-adds are within their limits; False where nothing is left to save."""
+        first, saved = not self.descended, False
+        self.descended = True
+        own = np.maximum([self.before.params, self.before.madds, 1], 1)
         while over := self.over():
-            weights = np.array(
-                [("params" in over) / max(self.before.params, 1), ("madds" in over) / max(self.before.madds, 1), 0.0]
-            )
-            self._step_until(weights, lambda over=over: self.over() != over)  # type: ignore[misc]
-        self._give_back()
+            weights = np.array([name in over for name in COUNTED] + [False]) / own
+            if not self._step_until(weights, lambda over=over: self.over() != over):  # type: ignore[misc]
+                return saved
+            saved = True
+        if first:
+            self._give_back()
+        return saved
 
     def measured_down(self, over: Sequence[str]) -> bool:
         """Save some of what memory and latency hang on; False where nothing is left to save."""
         total = np.maximum(self.total, 1)
         weights = np.array([0.0, ("latency" in over) / total[1], 1.0 / total[2]])
         goal = float(weights @ self.total) - REMEASURE * float(weights @ total)
-        try:
-            self._step_until(weights, lambda: float(weights @ self.total) <= goal)
-        except BudgetError:
-            return False
-        return True
+        return self._step_until(weights, lambda: float(weights @ self.total) <= goal)
 
-    def _step_until(self, weights: NDArray[np.float64], done: Callable[[], bool]) -> None:
+    def _step_until(self, weights: NDArray[np.float64], done: Callable[[], bool]) -> bool:
+        """Take the best changes one after the other; False where not one was left."""
+        taken = False
         best = [self._best(number, weights) for number in range(len(self.rows))]
         while True:
             number = min(range(len(best)), key=lambda index: best[index].price, default=None)
             if number is None or best[number].row is None:
-                after = Cost(int(self.total[0]), int(self.total[1]), int(self.total[0]), int(self.total[1]), 0)
-                raise _unreachable(self.before, self.limits, after)
+                return taken
             self._take(number, best[number].row)
+            taken = True
             if done():
-                return
+                return True
             best[number] = self._best(number, weights)
 
     def _take(self, number: int, row: Row | None) -> None:

@@ -134,6 +134,25 @@ def test_budgets_are_met(name: str, budget: dict[str, float]) -> None:
         changed_keeps_promises(module, X, result)
 
 
+def test_a_branch_of_other_operations_can_go_to_meet_a_budget() -> None:
+    """Grouped convolutions are no sites, but the branch they are in can be dropped."""
+
+    class Grouped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.squeeze = nn.Conv2d(12, 6, 1, groups=3)
+            self.depthwise = nn.Conv2d(6, 6, 3, padding=1, groups=6)
+            self.expand = nn.Conv2d(6, 12, 1, groups=3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x + self.expand(self.depthwise(self.squeeze(x).flip(1))))
+
+    module = nn.Sequential(nn.Conv2d(3, 12, 1), *(Grouped() for _ in range(4)), nn.Conv2d(12, 2, 1))
+    for seed in range(4):
+        result = optimize_module(module, X, random_policy(seed), budget={"madds": 0.5}, share_blocks=False)
+        assert result.cost_after.madds <= 0.5 * result.cost_before.madds
+
+
 def test_memory_and_latency_are_measured() -> None:
     module = SMALL["bottleneck"]().eval()
     result = natpp.optimize(module, example_input=X, budget={"memory": 0.9})
