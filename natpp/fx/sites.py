@@ -39,6 +39,9 @@ ACTIVATION_FUNCTIONS = {
     *(F.hardswish, F.hardtanh, F.softplus, torch.tanh, F.tanh, "relu", "relu_", "tanh"),
 }
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_", "__add__", "__iadd__"}
+CONVOLUTIONS = {F.conv2d, torch.ops.aten.conv2d.default}  # also as torch.export writes them
+ADDITIONS |= {torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor}
+ACTIVATION_FUNCTIONS |= {torch.ops.aten.relu.default, torch.ops.aten.relu_.default, torch.ops.aten.silu.default}
 IN_PLACE = {getattr(operator, name) for name in ("iadd", "isub", "imul", "itruediv", "iand", "ior", "ipow")}
 
 
@@ -133,6 +136,8 @@ def mutated(node: Node, parts: Any) -> Node | None:
     out = node.kwargs.get("out")
     if isinstance(out, Node):
         return out
+    if isinstance(node.target, torch._ops.OpOverload):
+        return first if node.target._schema.is_mutable else None
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     in_place = node.target in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or name in ("__iadd__",)
     if in_place or node.kwargs.get("inplace") is True or node.target is operator.setitem:
@@ -214,7 +219,7 @@ class _Finder:
         return self.calls[node.target] == 1 and not any(id(tensor) in self.shared for tensor in tensors)
 
     def _function_form(self, node: Node) -> Form | None:
-        if node.target is F.conv2d:
+        if node.target in CONVOLUTIONS:
             bound = _bound(node, "input weight bias stride padding dilation groups", (None, None, None, 1, 0, 1, 1))
             tensors = [tensor for tensor in (bound["weight"], bound["bias"]) if tensor is not None]
             if not all(self._parameter(tensor) for tensor in tensors):

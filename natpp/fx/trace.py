@@ -4,7 +4,8 @@
 the example's shape, so that code which asks for shapes (`if x.shape[1] == 3`, `for part in x.chunk(2)`) gets
 its answer. A submodule that cannot be followed stays whole: it becomes a leaf, and the notes say so. The pass
 is made in eval mode and, in lockstep, in training mode; a value that differs between the two (the `training`
-of a functional dropout) becomes a `ByMode`, so that `train()` and `eval()` mean what they meant.
+of a functional dropout) becomes a `ByMode`, so that `train()` and `eval()` mean what they meant. Where the
+module's own forward cannot be followed, `torch.export` is the second way (`export.py`).
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ def trace(module: nn.Module, example_input: Any) -> Traced:
             break
         except _Stopped as stopped:
             if not leaves.add(stopped, module):
-                _check_runs(module, example_input, stopped)
-                return _second_way(module, example_input, stopped, leaves)
+                _check_runs(module, example_input)
+                return _second_way(module, example_input, stopped)
     extra |= _by_mode(graph, differences)
     parts = {
         node.target: extra[node.target] if node.target in extra else _get(module, node.target)
@@ -512,16 +513,48 @@ def _mode(module: nn.Module, *, training: bool) -> Iterator[None]:
             part.training = before
 
 
-def _check_runs(module: nn.Module, example_input: Any, stopped: _Stopped) -> None:
+def _check_runs(module: nn.Module, example_input: Any) -> None:
     """Say so where the module does not run on the example at all."""
     from natpp.nets.measure import module_cost
 
     module_cost(module, example_input)  # says what is wrong
 
 
-def _second_way(module: nn.Module, example_input: Any, stopped: _Stopped, leaves: _Leaves) -> Traced:
+def _second_way(module: nn.Module, example_input: Any, stopped: _Stopped) -> Traced:
+    """The module by `torch.export`; an error that names the place where that does not go either."""
+    from natpp.fx.export import evaluate, exported
+
     where = f"its part {stopped.path}" if stopped.path else "its own forward"
-    raise TraceError(
-        f"{type(module).__name__} cannot be traced: {where} stops it ({stopped.reason}). "
-        "Mark the part that does it with natpp.leaf, or move that code into a submodule and mark it"
-    ) from stopped
+    arguments = _bound(module, example_input)
+    try:
+        with _mode(module, training=False):
+            graph, parts = exported(module, arguments)
+            evaluate(graph, parts, arguments, VALUE)
+        with _mode(module, training=True):
+            twin, _ = exported(module, arguments)
+        differences = _differences(graph, twin)
+    except Exception as error:  # whatever torch.export or the user's forward raises
+        raise TraceError(
+            f"{type(module).__name__} cannot be traced: {where} stops it ({stopped.reason}). "
+            "Mark the part that does it with natpp.leaf, or move that code into a submodule and mark it"
+        ) from error
+    parts |= _by_mode(graph, differences)
+    note = f"{where} could not be followed by torch.fx ({stopped.reason}): it was traced by torch.export"
+    return Traced(module, graph, parts, example_input, (note,))
+
+
+def _differences(graph: fx.Graph, twin: fx.Graph) -> list[tuple[Node, Any, Any, Any]]:
+    """Constants that differ between a graph and the same in training mode."""
+    if len(graph.nodes) != len(twin.nodes):
+        raise _OtherWay
+    found: list[tuple[Node, Any, Any, Any]] = []
+    for node, other in zip(graph.nodes, twin.nodes, strict=True):
+        if node.op != other.op or not _same_target(node.target, other.target):
+            raise _OtherWay
+        other.meta["twin"] = node
+        for slot in ("args", "kwargs"):
+            _differing(
+                *(getattr(other, slot), getattr(node, slot), (slot,)),
+                lambda path, a, b, node=node: found.append((node, path, a, b)),  # type: ignore[misc]
+            )
+    return found

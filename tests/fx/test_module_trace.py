@@ -3,16 +3,18 @@
 import copy
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from fx_models import SMALL, BasicBlock, ResNet
-from promises import no_change_is_no_change, warmed
+from promises import keeps_promises, no_change_is_no_change, warmed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import natpp
 from natpp.errors import SettingError
 from natpp.fx.rewrite import rewrite
+from natpp.fx.sites import Site, find_items
 from natpp.fx.trace import ByMode, TraceError, trace, value
 
 
@@ -132,6 +134,31 @@ def test_a_part_that_looks_at_data_stays_whole() -> None:
     traced = no_change_is_no_change(module, torch.randn(2, 3, 6, 6))
     assert "1 (Looks)" in traced.notes[0]
     assert "data" in traced.notes[0]
+
+
+class Cropped(nn.Module):
+    """A loop of Python over the numbers of a shape, which stand-ins cannot answer as `numpy` asks them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(BasicBlock(3, 8), nn.Dropout(0.3), BasicBlock(8, 8))
+        self.last = nn.Conv2d(8, 4, 3, padding=1)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+        side = int(np.sqrt(np.prod(x.shape[2:])))
+        x = F.dropout(self.last(self.body(x[:, :, :side, :side])), 0.5, self.training)
+        return {"map": x, "mean": x.mean((2, 3))}
+
+
+def test_torch_export_is_the_second_way() -> None:
+    example = torch.randn(3, 3, 8, 8)
+    traced = keeps_promises(Cropped(), example)
+    assert "torch.export" in traced.notes[0]
+    sites = [item.name for item in find_items(traced) if isinstance(item, Site)]
+    assert {"body.0.conv1", "body.2.conv2", "last"} <= set(sites)
+    module = Cropped().eval()
+    same, other = rewrite(trace(module, example)), torch.randn(5, 3, 8, 8)
+    assert torch.equal(same(other)["map"], module(other)["map"])  # another batch
 
 
 def test_a_forward_that_looks_at_data_itself_is_refused() -> None:
