@@ -9,6 +9,7 @@ from natpp.api import build, cost, draw, load, optimize, sample, score, search, 
 from natpp.arch.cost import Cost
 from natpp.arch.graph import Architecture
 from natpp.errors import NatppError
+from natpp.fx.leaf import leaf
 
 __all__ = [
     "Architecture",
@@ -17,6 +18,7 @@ __all__ = [
     "build",
     "cost",
     "draw",
+    "leaf",
     "load",
     "optimize",
     "sample",

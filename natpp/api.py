@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from natpp.data.images import Images
     from natpp.evaluate.outcome import Outcome
     from natpp.evaluate.scratch import Recipe
+    from natpp.fx.transform import ModuleResult
     from natpp.improve.run import Watch
     from natpp.improve.scorer import Score, Scorer
     from natpp.improve.transform import Result
@@ -129,6 +130,7 @@ def build(
     return build_network(_architecture(arch), where, prune=prune, auxiliary=auxiliary, drop_path=drop_path)
 
 
+@overload
 def optimize(
     arch: Architecture | str | Path,
     policy: Policy | str | Path | None = None,
@@ -144,7 +146,47 @@ def optimize(
     data: str | Path | Images | None = None,
     root: str | Path | None = None,
     store: str | Path | None = None,
-) -> Result:
+) -> Result: ...
+
+
+@overload
+def optimize(
+    arch: nn.Module,
+    policy: Policy | str | Path | None = None,
+    rule: str = "nat++",
+    mode: str = "greedy",
+    *,
+    example_input: Any,
+    seed: int = 0,
+    budget: str | Mapping[str, float] = "strict",
+    keep: Sequence[str | type[nn.Module]] = (),
+    share_blocks: bool = True,
+    measure_latency: bool = False,
+    batches: Iterable[Any] | None = None,
+) -> ModuleResult: ...
+
+
+def optimize(
+    arch: Architecture | str | Path | nn.Module,
+    policy: Policy | str | Path | None = None,
+    rule: str = "nat++",
+    mode: str = "greedy",
+    samples: int = 10,
+    scorer: Score | str | Path | None = None,
+    seed: int = 0,
+    budget: str | Mapping[str, float] = "strict",
+    *,
+    network: Setting | None = None,
+    reward: str = "val_200",
+    data: str | Path | Images | None = None,
+    root: str | Path | None = None,
+    store: str | Path | None = None,
+    example_input: Any = None,
+    keep: Sequence[str | type[nn.Module]] = (),
+    share_blocks: bool = True,
+    measure_latency: bool = False,
+    batches: Iterable[Any] | None = None,
+) -> Result | ModuleResult:
     """A better architecture by a policy: what changed, what it costs before and after, how sure the policy was.
 
     `policy` is one that was learned, the name of one that ships, a policy's file or a run's folder; by default
@@ -152,13 +194,37 @@ def optimize(
     `store`), a run's folder (its supernet), a table's file (its column `reward`) or any function from architectures
     to scores. Under the strict budget neither living parameters nor living multiply-adds rise in the network (by
     default CIFAR's, and NAS-Bench-201's for an architecture of one cell); `budget="rule"` leaves it to the rule.
+
+    Any `torch.nn.Module` is an architecture too: with `example_input` (a tensor, a tuple of arguments or a dict of
+    named ones) the result has a `.module` that takes and gives the same, with weights inherited. Its budget may also
+    ask for less, as in `{"madds": 0.6, "latency": 2.5}`: params, madds, memory (bytes) or latency (ms), each a
+    fraction up to 1 of the module's own or a figure. `keep` protects parts by name or type, `share_blocks=False`
+    decides for every block by itself, and from `batches` of inputs the statistics of batch norms are recomputed.
     """
+    if not isinstance(arch, Architecture | str | Path):
+        if network is not None or scorer is not None or data is not None or samples != 10:
+            raise SettingError("network, samples, scorer and data go with an architecture, not with a module")
+        return _optimized_module(
+            arch,
+            policy,
+            example_input,
+            rule=rule,
+            mode=mode,
+            seed=seed,
+            budget=budget,
+            keep=keep,
+            share_blocks=share_blocks,
+            measure_latency=measure_latency,
+            batches=batches,
+        )
+    if example_input is not None or keep or not share_blocks or measure_latency or batches is not None:
+        raise SettingError("example_input, keep, share_blocks, measure_latency and batches go with a module")
+    if not isinstance(budget, str):
+        raise SettingError("the budget of an architecture is 'strict' or 'rule': fractions go with a module")
     from natpp.data.images import Images
     from natpp.improve.scorer import Task
     from natpp.improve.transform import transform
-    from natpp.nets.policy import Policy
-    from natpp.policies import load_named
-    from natpp.runs import BUDGETS, make_scorer, run_policy, short_scorer
+    from natpp.runs import BUDGETS, make_scorer, short_scorer
 
     if budget not in BUDGETS:
         raise SettingError(f"unknown budget {budget!r}. {did_you_mean(budget, BUDGETS)}")
@@ -166,9 +232,7 @@ def optimize(
     given = _architecture(arch)
     where = network or setting("cifar" if given.reduce is not None else "nasbench201")
     task = Task(rule, where, strict=budget == "strict")
-    if not isinstance(policy, Policy):
-        folder = policy is not None and os.path.isdir(policy)
-        policy = Policy.load(run_policy(policy)) if folder else load_named(policy)  # type: ignore[arg-type]
+    policy = _policy(policy)
     if isinstance(scorer, str | Path):
         place = None if root is None else str(root)
         if str(scorer) == "short" and data is not None:
@@ -177,6 +241,31 @@ def optimize(
         else:
             scorer = make_scorer(str(scorer), reward=reward, root=place)
     return transform(given, policy, task, mode=mode, samples=samples, score=scorer, seed=seed)
+
+
+def _optimized_module(
+    module: object, policy: Policy | str | Path | None, example_input: Any, **options: Any
+) -> ModuleResult:
+    from torch import nn
+
+    from natpp.fx.transform import optimize_module
+
+    if not isinstance(module, nn.Module):
+        raise NatppError(f"expected an architecture or a torch.nn.Module, not {shortened(repr(module))}")
+    if example_input is None:
+        raise SettingError("a module needs an example input: natpp.optimize(module, example_input=x)")
+    return optimize_module(module, example_input, _policy(policy), **options)
+
+
+def _policy(given: Policy | str | Path | None) -> Policy:
+    """The policy itself, one that ships by its name, one from a file, or that of a run's folder."""
+    from natpp.nets.policy import Policy
+    from natpp.policies import load_named
+    from natpp.runs import run_policy
+
+    if isinstance(given, Policy):
+        return given
+    return Policy.load(run_policy(given)) if given is not None and os.path.isdir(given) else load_named(given)
 
 
 def search(

@@ -19,6 +19,7 @@ ABOVE = {  # what each room may import, besides itself
     "improve": {"arch", "errors", "files", "nets", "registry"},
     "baselines": {"arch", "nets", "registry", "improve"},
     "evaluate": {"data", "arch", "baselines", "errors", "nets", "registry", "improve"},
+    "fx": {"arch", "errors", "files", "improve", "nets", "registry"},
     "testing": {"arch", "registry", "improve"},
     "policies": {"errors", "nets"},
     "runs": {"arch", "data", "errors", "evaluate", "files", "nets", "registry", "improve", ""},
@@ -28,6 +29,7 @@ ABOVE = {  # what each room may import, besides itself
         "data",
         "errors",
         "evaluate",
+        "fx",
         "nets",
         "trainings",
         "policies",
@@ -37,7 +39,7 @@ ABOVE = {  # what each room may import, besides itself
         "improve",
     },
     "cli": {"api", "arch", "data", "errors", "evaluate", "files", "policies", "registry", "report", "runs", ""},
-    "__init__": {"api", "arch", "errors", "zoo"},
+    "__init__": {"api", "arch", "errors", "fx", "zoo"},
     "__main__": {"cli"},
 }
 

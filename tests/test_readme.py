@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 def test_the_examples_run() -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {})  # noqa: S102
 

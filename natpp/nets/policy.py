@@ -8,7 +8,7 @@ not allowed have probability zero, exactly (the paper's binary-masked softmax).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from natpp.arch.graph import KINDS, NUM_INPUTS, Architecture
+from natpp.arch.graph import KINDS, NUM_INPUTS, Architecture, Graph
 from natpp.arch.transitions import Mask
 from natpp.errors import FormatError, SettingError
 from natpp.files import write_whole
@@ -41,12 +41,17 @@ class Encoded(NamedTuple):
 
 def encode(arch: Architecture, ops: Sequence[str] | None = None) -> Encoded:
     """The arrays of an architecture, for a policy that knows these operations (by default all that there are)."""
+    return encode_cells(arch.cells(), ops)
+
+
+def encode_cells(cells: Iterable[tuple[str, Graph]], ops: Sequence[str] | None = None) -> Encoded:
+    """The arrays of some cells, each of a kind."""
     index = {name: number for number, name in enumerate(ops if ops is not None else OPS)}
     codes: list[int] = []
     ends: list[tuple[int, int]] = []
     nodes: list[tuple[int, int, int]] = []
     places: list[tuple[str, int]] = []
-    for kind, graph in arch.cells():
+    for kind, graph in cells:
         offset, cell = len(nodes), KINDS.index(kind)
         links = {edge.source for edge in graph.edges if edge.fixed and not edge.is_null}
         outputs = set(graph.outputs)

@@ -1,0 +1,364 @@
+"""Sites and sums as blocks, each a graph in the paper's form, so that a policy sees what it sees in cells.
+
+Feature maps are nodes. Node 1 is what a block reads, node 0 the older input: another feature map that a sum of the
+block reads, or else what the block before this one read. Sums give nodes their inputs, nulls from node 0 fill up to
+two. The last node is a sum or a pooling: where it is neither, a skip with room for a shortcut follows; a skip in front
+fills up to four nodes, as the paper writes VGG, ResNet and MobileNetV2. A 1x1 convolution that only brings a shortcut
+to the shape of a sum is the skip of the paper's vocabulary at that place.
+
+A residual block is what lies between a sum and the feature map its terms have in common; what remains is grouped by
+the module it lies in and ends after a pooling that halves.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from torch.fx.node import Node
+
+from natpp.arch.graph import NULL, SKIP, Graph
+from natpp.fx.sites import Item, Keep, Site, Sum, find_items
+from natpp.fx.trace import Traced, value
+from natpp.registry import OPS
+
+MAX_SITES = 5  # of a block without a sum: the paper's cells have four nodes and five
+MIN_NODES = 4
+
+
+@dataclass(frozen=True)
+class Term:
+    """One input of a node: an operation on an earlier node. Without a site it is a plain skip or null."""
+
+    op: str
+    source: int
+    site: Site | None = None
+    order: int = 0  # its place in the sum as written
+
+
+@dataclass(frozen=True)
+class BlockNode:
+    """A feature map of a block: what it adds up, and the site or sum it comes from (None for a skip put in)."""
+
+    terms: tuple[Term, ...]
+    item: Item | None
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A part of a network with the graph that stands for it."""
+
+    name: str
+    kind: str  # normal, or reduce where a site has stride 2
+    items: tuple[Item, ...]
+    inputs: tuple[Node | None, Node]
+    """node 0, if there is any, and node 1"""
+    nodes: tuple[BlockNode, ...]
+    """nodes from 2 on"""
+    outputs: tuple[int, ...]
+    """nodes that something outside reads"""
+    graph: Graph
+
+    @functools.cached_property
+    def terms(self) -> tuple[tuple[int, Term], ...]:
+        """Every decision: (target, term), in the order of the graph's free edges."""
+        return tuple((target, term) for target, node in enumerate(self.nodes, start=2) for term in node.terms)
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The operation of every term."""
+        return tuple(term.op for _, term in self.terms)
+
+    def with_ops(self, ops: Sequence[str]) -> Graph:
+        """The graph with other operations, one for each term."""
+        free = iter(ops)
+        return self.graph.with_ops([edge.op if edge.fixed else next(free) for edge in self.graph.edges])
+
+    def alive(self, ops: Sequence[str]) -> tuple[list[bool], bool]:
+        """Per term, whether it carries something to an output; and whether every output gets something."""
+        hears = [self.inputs[0] is not None, True] + [False] * len(self.nodes)
+        for (target, term), op in zip(self.terms, ops, strict=True):
+            if op != NULL and hears[term.source]:
+                hears[target] = True
+        read = [number in self.outputs for number in range(len(hears))]
+        live = [False] * len(ops)
+        for index in range(len(ops) - 1, -1, -1):
+            target, term = self.terms[index]
+            if read[target] and hears[term.source] and ops[index] != NULL:
+                live[index] = read[term.source] = True
+        return live, all(hears[number] for number in self.outputs)
+
+    def edge_name(self, index: int) -> str:
+        """What a person calls a decision: its site, or the block and the two nodes."""
+        target, term = self.terms[index]
+        return term.site.name if term.site is not None else f"{self.name} [{term.source} → {target}]"
+
+
+def find_blocks(traced: Traced, keep: Keep = ()) -> list[Block]:
+    """The blocks of a traced module in the order in which they run."""
+    return _Partition(traced, find_items(traced, keep)).blocks()
+
+
+def grouped(blocks: Sequence[Block], *, share: bool = True) -> list[list[int]]:
+    """Blocks that get one decision: alike in kind and graph; without `share` each alone."""
+    groups: dict[object, list[int]] = {}
+    for index, block in enumerate(blocks):
+        groups.setdefault((block.kind, block.graph) if share else index, []).append(index)
+    return list(groups.values())
+
+
+class _Partition:
+    def __init__(self, traced: Traced, items: list[Item]):
+        self.items = items
+        self.by_output = {item.output: item for item in items}
+        self.position = {node: index for index, node in enumerate(traced.graph.nodes)}
+        self.level = self._levels(traced)
+        self.parent, self.depth = self._dominators(traced)
+        self.owner = self._owners()
+
+    def blocks(self) -> list[Block]:
+        groups = self._residual()
+        taken = {item for group in groups for item in group}
+        groups += self._chains([item for item in self.items if item not in taken and isinstance(item, Site)])
+        groups = [sorted(group, key=lambda item: self.position[item.output]) for group in groups]
+        groups.sort(key=lambda group: self.position[group[0].output])
+        made: list[Block] = []
+        producer: dict[Node, Block] = {}
+        names: Counter[str] = Counter()
+        for group in groups:
+            block = self._block(group, producer, names)
+            if block is not None:
+                made.append(block)
+                producer.update((item.output, block) for item in group)
+        return made
+
+    # Where things stand.
+
+    def _levels(self, traced: Traced) -> dict[Node, int]:
+        """Per value, the most separators on a way to it."""
+        inner = {node for item in self.items for node in item.nodes}
+        level: dict[Node, int] = {}
+        for node in traced.graph.nodes:
+            item = self.by_output.get(node)
+            if item is not None:
+                level[node] = max(level[source] for source in item.sources)
+            elif node not in inner:
+                read = [level[source] for source in node.all_input_nodes if source in level]
+                level[node] = max(read) + 1 if read else 0
+        return level
+
+    def _dominators(self, traced: Traced) -> tuple[dict[Node, Node | None], dict[Node, int]]:
+        """Per value, the last value that all ways to it go through, and how many there are."""
+        parent: dict[Node, Node | None] = {}
+        depth: dict[Node, int] = {}
+        for node in self.level:
+            item = self.by_output.get(node)
+            read: Iterable[Node] = item.sources if item is not None else node.all_input_nodes
+            read = [source for source in read if source in depth and (source.op == "placeholder" or parent[source])]
+            common: Node | None = read[0] if read else None
+            for source in read[1:]:
+                common = self._common(common, source, parent, depth)
+            parent[node] = common
+            depth[node] = 0 if common is None else depth[common] + 1
+        return parent, depth
+
+    @staticmethod
+    def _common(
+        first: Node | None, second: Node | None, parent: dict[Node, Node | None], depth: dict[Node, int]
+    ) -> Node | None:
+        while first is not second:
+            if first is None or second is None:
+                return None
+            if depth[first] >= depth[second]:
+                first = parent[first]
+            else:
+                second = parent[second]
+        return first
+
+    def _owners(self) -> dict[Item, str]:
+        """Per site, the innermost module with more than one site."""
+        paths = {item: _module_paths(item) for item in self.items if isinstance(item, Site)}
+        counts = Counter(path for found in paths.values() for path in set(found))
+        return {item: next((path for path in reversed(found) if counts[path] > 1), "") for item, found in paths.items()}
+
+    # Which go together.
+
+    def _residual(self) -> list[list[Item]]:
+        """Per sum, the items between it and the feature map that its terms have in common; inner sums first."""
+        groups: list[list[Item]] = []
+        taken: set[Item] = set()
+        for item in self.items:
+            if not isinstance(item, Sum):
+                continue
+            fork, level = self.parent[item.output], self.level[item.output]
+            members: dict[Item, None] = {item: None}
+            waiting = list(item.terms)
+            while waiting:
+                read = waiting.pop()
+                found = self.by_output.get(read)
+                if read is fork or found is None or found in taken or found in members or self.level[read] != level:
+                    continue
+                members[found] = None
+                waiting += found.sources
+            if fork is None:  # nothing in common: the sum joins what is there
+                members = {item: None}
+            group = list(members)
+            if len(_externals(group)) <= 2:
+                groups.append(group)
+                taken.update(group)
+        return groups
+
+    def _chains(self, sites: list[Site]) -> list[list[Item]]:
+        """Sites that are in no residual block, by module."""
+        groups: list[list[Item]] = []
+        open_groups: dict[tuple[int, str], tuple[list[Item], set[Node]]] = {}  # with the values an item may read
+        for site in sites:
+            key = self.level[site.output], self.owner[site]
+            group, readable = open_groups.get(key, ([], set()))
+            if not group or site.source not in readable or len(group) >= MAX_SITES:
+                group, readable = [], {site.source}
+                groups.append(group)
+                open_groups[key] = group, readable
+            group.append(site)
+            readable.add(site.output)
+            if OPS[site.op].family == "pool" and site.place.stride == 2 and _is_chain(group):
+                del open_groups[key]
+        return groups
+
+    # The graph.
+
+    def _block(self, group: list[Item], producer: dict[Node, Block], names: Counter[str]) -> Block | None:
+        inside = {item.output for item in group}
+        external = sorted(_externals(group), key=self.position.__getitem__)
+        if len(external) > 2:
+            return None
+        sites = [item for item in group if isinstance(item, Site)]
+        read_by_sites = [item.source for item in sites if item.source in external]
+        newer = read_by_sites[0] if read_by_sites else external[-1]
+        others = [node for node in external if node is not newer]
+        older = others[0] if others else None
+        if older is None and newer in producer:
+            older = producer[newer].inputs[1]
+        own = {node for item in group for node in item.nodes}
+        nodes, numbers = self._nodes(group, older if others else None, newer)
+        heard = [numbers[item.output] for item in group if item.output in numbers and not set(item.output.users) <= own]
+        nodes, heard = _padded(nodes, heard)
+        nodes = [replace(node, terms=_filled(node.terms)) for node in nodes]
+        graph = Graph.from_inputs([[(term.op, term.source) for term in node.terms] for node in nodes], heard)
+        kind = "reduce" if any(site.place.stride == 2 for site in sites) else "normal"
+        assert inside
+        return Block(
+            _unique(self._name(group), names), kind, tuple(group), (older, newer), tuple(nodes), tuple(heard), graph
+        )
+
+    def _nodes(self, group: list[Item], older: Node | None, newer: Node) -> tuple[list[BlockNode], dict[Node, int]]:
+        numbers: dict[Node, int] = {newer: 1}
+        if older is not None:
+            numbers[older] = 0
+        projections = self._projections(group)
+        nodes: list[BlockNode] = []
+        for item in group:
+            if isinstance(item, Site):
+                if item in projections:
+                    continue
+                terms = [Term(item.op, numbers[item.source], item)]
+            else:
+                terms = []
+                for order, read in enumerate(item.terms):
+                    found = self.by_output.get(read)
+                    if isinstance(found, Site) and found in projections:
+                        terms.append(Term(SKIP, numbers[found.source], found, order))
+                    else:
+                        terms.append(Term(SKIP, numbers[read], None, order))
+                terms.sort(key=lambda term: term.source)
+            numbers[item.output] = len(nodes) + 2
+            nodes.append(BlockNode(tuple(terms), item))
+        return nodes, numbers
+
+    def _projections(self, group: list[Item]) -> set[Site]:
+        """Sites that only bring a shortcut to the shape of a sum; at most all but one of its terms."""
+        found: set[Site] = set()
+        for item in group:
+            if not isinstance(item, Sum):
+                continue
+            candidates = []
+            for read in item.terms:
+                site = self.by_output.get(read)
+                if (
+                    isinstance(site, Site)
+                    and site in group
+                    and _projects(site)
+                    and site.source is self.parent[item.output]
+                ):
+                    candidates.append(site)
+            found.update(candidates[: len(item.terms) - 1])
+        return found
+
+    def _name(self, group: list[Item]) -> str:
+        """The module that holds all items, or the first site."""
+        paths = [_module_paths(item) for item in group]
+        common = ""
+        for level in zip(*paths, strict=False):
+            if len(set(level)) > 1:
+                break
+            common = level[0]
+        sites = [item for item in group if isinstance(item, Site)]
+        crowded = any(path == common for item, path in self.owner.items() if item not in group)
+        return common if common and not crowded else sites[0].name if sites else group[0].name
+
+
+def _padded(nodes: list[BlockNode], heard: list[int]) -> tuple[list[BlockNode], list[int]]:
+    """The nodes with a skip behind where the last is neither sum nor pooling, and one in front up to four."""
+    last = nodes[-1].item
+    pooled = isinstance(last, Site) and OPS[last.op].family == "pool"
+    if heard == [len(nodes) + 1] and isinstance(last, Site) and not pooled and len(nodes) < MIN_NODES:
+        nodes = [*nodes, BlockNode((Term(SKIP, len(nodes) + 1),), None)]
+        heard = [len(nodes) + 1]
+    if len(nodes) < MIN_NODES and len(heard) == 1:
+        moved = [
+            replace(node, terms=tuple(replace(term, source=term.source + (term.source >= 1)) for term in node.terms))
+            for node in nodes
+        ]
+        nodes = [BlockNode((Term(SKIP, 1),), None), *moved]
+        heard = [number + 1 for number in heard]
+    return nodes, heard
+
+
+def _filled(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    return (*(Term(NULL, 0) for _ in range(2 - len(terms))), *terms)
+
+
+def _externals(group: Sequence[Item]) -> set[Node]:
+    inside = {item.output for item in group}
+    return {read for item in group for read in item.sources if read not in inside}
+
+
+def _projects(site: Site) -> bool:
+    """Whether a site is a 1x1 convolution without activation that changes the shape, read by nothing but a sum."""
+    changes = site.place.stride == 2 or site.place.channels_in != site.place.channels_out
+    plain = not site.before and len(site.after) <= 1 and len(site.output.users) == 1
+    return site.op == "conv_1x1" and changes and plain
+
+
+def _is_chain(group: Sequence[Item]) -> bool:
+    return all(second.sources == (first.output,) for first, second in pairwise(group))
+
+
+def _module_paths(item: Item) -> list[str]:
+    """The modules an item lies in, outermost first; of a called module its parents."""
+    node = item.main[0] if isinstance(item, Site) else item.additions[-1]
+    paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+    return paths[:-1] if node.op == "call_module" else paths
+
+
+def _unique(name: str, names: Counter[str]) -> str:
+    names[name] += 1
+    return name if names[name] == 1 else f"{name} ({names[name]})"
+
+
+def shape(node: Node) -> tuple[int, ...]:
+    """The shape of a feature map."""
+    return tuple(int(side) for side in value(node).shape)

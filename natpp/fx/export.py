@@ -1,0 +1,186 @@
+"""The second way to trace: `torch.export`, for a forward that `torch.fx` cannot follow.
+
+What it gives is flat: operations on parameters. What came from one layer of `torch.nn` becomes a call of that layer
+again, so that names, modes and sites are those of the module. The export is made in eval mode and in training mode,
+and constants that differ are handed to `by_mode`, as in `trace`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim
+from torch.fx.node import Node
+from torch.utils._pytree import tree_leaves, tree_map
+
+
+def exported(module: nn.Module, arguments: inspect.BoundArguments) -> tuple[fx.Graph, dict[str, Any]]:
+    """The graph of a module in its present mode, and what the graph names; the batch may be another later."""
+    given = _named(arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # notes of torch about itself
+        try:
+            program = torch.export.export(module, (), given, dynamic_shapes=tree_map(_any_batch, given), strict=False)
+        except Exception:  # a size that shapes the forward; where it is something else the next error shows it
+            program = torch.export.export(module, (), given, strict=False)
+        flat: Any = program.module()
+    graph = _Layers(module, flat.graph, program.call_spec.out_spec).graph(given)
+    parts = {
+        str(node.target): _found(module, flat, str(node.target))
+        for node in graph.nodes
+        if node.op in ("get_attr", "call_module")
+    }
+    return graph, parts
+
+
+def evaluate(graph: fx.Graph, parts: dict[str, Any], arguments: inspect.BoundArguments, key: str) -> None:
+    """Put the fake value of every node into its meta, under a key."""
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def to_fake(leaf: Any) -> Any:
+        return fake.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
+
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            node.meta[key] = tree_map(to_fake, arguments.arguments[str(node.target)])
+        elif node.op == "get_attr":
+            node.meta[key] = to_fake(parts[str(node.target)])
+        elif node.op != "output":
+            read: Any = fx.node.map_arg((node.args, node.kwargs), lambda other: other.meta[key])
+            with fake, torch.no_grad():
+                target: Any = parts[str(node.target)] if node.op == "call_module" else node.target
+                node.meta[key] = target(*read[0], **read[1])
+
+
+class _Layers:
+    """A flat graph with calls of layers in place of what they are made of."""
+
+    def __init__(self, module: nn.Module, flat: fx.Graph, out_spec: Any):
+        self.module, self.flat, self.out_spec = module, flat, out_spec
+        self.groups: dict[Node, tuple[str, list[Node]]] = {}  # per node: the layer it came from, with all of its nodes
+        last: tuple[str | None, list[Node]] = (None, [])
+        for node in flat.nodes:
+            if node.op in ("get_attr", "placeholder", "output"):
+                continue
+            key, path = self._layer(node)
+            if key is None or key != last[0]:
+                last = (key, [])
+            last[1].append(node)
+            if key is not None:
+                self.groups[node] = path, last[1]
+
+    def graph(self, given: Mapping[str, Any]) -> fx.Graph:
+        """The graph, with the arguments and the outputs of the module itself."""
+        made, new = fx.Graph(), dict[Node, Node]()
+        tops = {}
+        for name, parameter in inspect.signature(self.module.forward).parameters.items():
+            if name in given:
+                tops[name] = made.placeholder(name)
+            else:
+                default = made.placeholder(name, default_value=parameter.default)
+                held = made.call_function(operator.is_, (default, parameter.default))
+                said = f"{name} was {parameter.default!r} when this module was traced: give the same"
+                made.call_function(torch._assert, (held, said))
+        read = [leaf for name, top in tops.items() for leaf in _leaves(made, top, given[name])]
+        places = [node for node in self.flat.nodes if node.op == "placeholder"]
+        new.update(zip(places, read, strict=True))
+        for node in self.flat.nodes:
+            if node.op in ("placeholder", "call_module"):
+                continue  # given above; the guards of the export
+            if node.op == "output":
+                flat: Any = node.args[0]
+                made.output(torch.utils._pytree.tree_unflatten([_renamed(leaf, new) for leaf in flat], self.out_spec))
+                continue
+            path, group = self.groups.get(node, ("", []))
+            ends = self._ends(group) if group else None
+            if ends is None:
+                new[node] = made.node_copy(node, new.__getitem__)
+            elif node is ends[1]:
+                new[node] = made.call_module(path, (new[ends[0]],))
+            else:
+                continue
+            new[node].meta = {"nn_module_stack": _stack(node)}
+        for node in reversed(made.nodes):
+            if node.op == "get_attr" and not node.users:
+                made.erase_node(node)
+        return made
+
+    def _layer(self, node: Node) -> tuple[str | None, str]:
+        """The call and the path of the layer of `torch.nn` that a node came from."""
+        stack = list((node.meta.get("nn_module_stack") or {}).items())
+        if not stack or not stack[-1][1][0]:
+            return None, ""
+        key, (path, _) = stack[-1]
+        try:
+            part = self.module.get_submodule(path)
+        except AttributeError:
+            return None, ""
+        home = getattr(type(part).forward, "__module__", "") or ""
+        own = home.startswith("torch.nn.") and not isinstance(part, nn.Sequential | nn.ModuleList)
+        return (key, path) if own else (None, "")
+
+    def _ends(self, group: list[Node]) -> tuple[Node, Node] | None:
+        """What a layer reads and what it gives, where that is one value each."""
+        inside = set(group)
+        read = {other for node in group for other in node.all_input_nodes if other not in inside}
+        read = {other for other in read if other.op != "get_attr"}
+        given = [node for node in group if not set(node.users) <= inside]
+        return (read.pop(), given[0]) if len(read) == 1 and len(given) == 1 and given[0] is group[-1] else None
+
+
+def _stack(node: Node) -> dict[str, tuple[str, Any]]:
+    """The modules a node lies in as `torch.fx` would write them; types are not known by themselves."""
+    stack = (node.meta.get("nn_module_stack") or {}).items()
+    return {key: (path, kind) for key, (path, kind) in stack if path}
+
+
+def _named(arguments: inspect.BoundArguments) -> dict[str, Any]:
+    """The tensors among the arguments, by name; what else there is stands at its default."""
+    given = {}
+    for name, parameter in arguments.signature.parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ValueError("its forward takes any number of arguments")
+        value = arguments.arguments[name]
+        if all(isinstance(leaf, Tensor) for leaf in tree_leaves(value)):
+            given[name] = value
+        elif value is not parameter.default:
+            raise ValueError(f"its argument {name} is no tensor")
+    return given
+
+
+def _leaves(graph: fx.Graph, node: Node, given: Any) -> list[Node]:
+    """Nodes of the tensors of an argument."""
+    if isinstance(given, Tensor):
+        return [node]
+    keys = list(given) if isinstance(given, dict) else range(len(given))
+    return [
+        leaf for key in keys for leaf in _leaves(graph, graph.call_function(operator.getitem, (node, key)), given[key])
+    ]
+
+
+def _renamed(leaf: Any, new: Mapping[Node, Node]) -> Any:
+    return new[leaf] if isinstance(leaf, Node) else leaf
+
+
+def _any_batch(leaf: Any) -> Any:
+    """The first side of a tensor may differ from call to call."""
+    return {0: Dim.AUTO} if isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] > 1 else None
+
+
+def _found(module: nn.Module, flat: nn.Module, path: str) -> Any:
+    for holder in (module, flat):
+        found: Any = holder
+        try:
+            for name in path.split("."):
+                found = getattr(found, name)
+        except AttributeError:
+            continue
+        return found
+    raise AttributeError(path)

@@ -1,0 +1,22 @@
+"""Marking what tracing must not look into."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+T = TypeVar("T")
+_MARK = "_natpp_leaf"
+
+
+def leaf(part: T) -> T:
+    """The class or module itself, marked: natpp keeps it as it is and does not look into its forward.
+
+    Use it as a decorator of a class (`@natpp.leaf`) or on one module (`natpp.leaf(model.head)`).
+    """
+    setattr(part, _MARK, True)
+    return part
+
+
+def is_leaf(part: object) -> bool:
+    """Whether `leaf` marked it, or its class."""
+    return bool(getattr(part, _MARK, False))

@@ -1,0 +1,50 @@
+"""Statistics of batch norms, recomputed from a few batches after a change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from natpp.errors import SettingError
+
+
+def recalibrate(module: nn.Module, batches: Iterable[Any]) -> None:
+    """Recompute the running statistics of every batch norm as the mean over some batches.
+
+    A batch is what the module takes: a tensor, a tuple of arguments or a dict of named ones. Everything else of the
+    module runs in eval mode, and every mode is as it was afterwards.
+    """
+    norms = [part for part in module.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
+    modes = {part: part.training for part in module.modules()}
+    momenta = {norm: norm.momentum for norm in norms}
+    module.eval()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the plain mean
+        norm.train()
+    seen = 0
+    try:
+        with torch.no_grad():
+            for batch in batches:
+                _run(module, batch)
+                seen += 1
+    finally:
+        for norm, momentum in momenta.items():
+            norm.momentum = momentum
+        for part, training in modes.items():
+            part.training = training
+    if not seen:
+        raise SettingError("there is no batch to recompute the statistics of batch norms from")
+
+
+def _run(module: nn.Module, batch: Any) -> None:
+    if isinstance(batch, dict):
+        module(**batch)
+    elif isinstance(batch, tuple | list):
+        module(*batch)
+    else:
+        module(batch)

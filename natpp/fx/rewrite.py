@@ -1,0 +1,264 @@
+"""A traced module with other operations, as a plain `GraphModule`.
+
+What is unchanged keeps its nodes, its names and its weights to the bit; a replaced operation stands under the name of
+the one it replaces. Nothing is shared with the original. A shortcut that is put in starts at nothing (`FadeIn`), so
+that the function is the same at first. Values that get a new reader are protected from what works in place.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.node import Node
+
+from natpp.arch.graph import NULL, SKIP
+from natpp.errors import GraphError
+from natpp.fx.blocks import Block, BlockNode, Term, shape
+from natpp.fx.replace import FadeIn, build, forms, shortcut
+from natpp.fx.sites import Site, Sum, mutated
+from natpp.fx.trace import Traced, value
+
+Ops = Sequence[str]  # one operation for each term of a block
+
+
+def rewrite(traced: Traced, blocks: Sequence[Block] = (), ops: Sequence[Ops] = ()) -> fx.GraphModule:
+    """The module with these operations in its blocks; without any, a copy that computes the same to the bit."""
+    return _Writer(traced, blocks, ops).written()
+
+
+class _Writer:
+    def __init__(self, traced: Traced, blocks: Sequence[Block], ops: Sequence[Ops]):
+        self.traced = traced
+        self.graph = fx.Graph()
+        self.new: dict[Node, Node] = {}  # old value → new one
+        self.had_readers: set[Node] = set()  # new nodes whose old ones were read
+        self.made: dict[str, nn.Module] = {}  # new modules by path
+        self.guarded: set[Node] = set()  # new nodes with a reader that the original does not have
+        self.changed = [_Changed(block, row) for block, row in zip(blocks, ops, strict=True) if tuple(row) != block.ops]
+        self.extra_reads = {
+            changed.block.inputs[0] for changed in self.changed for read in changed.added_sources() if read == 0
+        }
+
+    def written(self) -> fx.GraphModule:
+        inside = {node: changed for changed in self.changed for item in changed.block.items for node in item.nodes}
+        outputs = {item.output: changed for changed in self.changed for item in changed.block.items}
+        for node in self.traced.graph.nodes:
+            if node in outputs:
+                self._emit(outputs[node], node)
+            elif node not in inside:
+                self.new[node] = self._copied(node, self.new.__getitem__)
+            if node in self.extra_reads and node in self.new:
+                self.guarded.add(self.new[node])
+        self._prune()
+        return self._module()
+
+    # Nodes.
+
+    def _copied(self, node: Node, find: Callable[[Node], Node]) -> Node:
+        touched = mutated(node, self.traced.parts)
+        if touched is not None and find(touched) in self.guarded:
+            safe = self.graph.call_function(torch.clone, (find(touched),))
+            found = self.graph.node_copy(node, lambda read: safe if read is touched else find(read))
+        else:
+            found = self.graph.node_copy(node, find)
+        found.meta = {}
+        if node.users:
+            self.had_readers.add(found)
+        return found
+
+    def _emit(self, changed: _Changed, output: Node) -> None:
+        """The new value of a site or sum of a changed block, if anything still reads it."""
+        number = changed.heard_as.get(output)
+        if number is not None and changed.needed[number]:
+            self.new[output] = self._value(changed, number)
+
+    def _value(self, changed: _Changed, number: int) -> Node:
+        if number < 2:
+            given = changed.block.inputs[number]
+            assert given is not None
+            return self.new[given]
+        if number in changed.values:
+            return changed.values[number]
+        node = changed.block.nodes[number - 2]
+        live = [(index, term) for index, term in changed.terms_of(number) if changed.live[index]]
+        live.sort(key=lambda pair: (pair[1].op == NULL, pair[1].order))  # what is put in comes last
+        found = [self._term(changed, number, index, term, alone=len(live) == 1) for index, term in live]
+        total = found[0]
+        for other in found[1:]:
+            total = self._function(operator.add, total, other)
+        if isinstance(node.item, Sum):
+            if len(found) == 1:
+                self.guarded.add(total)  # it may be the very tensor that others read
+            total = self._chain(node.item.after, node.item.additions[-1], total)
+        changed.values[number] = total
+        return total
+
+    def _term(self, changed: _Changed, number: int, index: int, term: Term, *, alone: bool) -> Node:
+        op, source = changed.ops[index], self._value(changed, term.source)
+        if term.site is None:
+            if term.op != NULL:
+                return source
+            return self._shortcut(changed.block, number, term, source, alone=alone)
+        site = term.site
+        if op == term.op:
+            return self._chain(site.nodes, site.source, source)
+        if not forms(site, op):
+            self.guarded.add(source)
+            return source
+        read = self._chain(site.before, site.source, source)
+        path = _free(site.name, self.made)
+        self.made[path] = build(site, op, self.traced.parts)
+        main = self.graph.create_node("call_module", path, (read,), {})
+        self.had_readers.add(main)
+        return self._chain(site.after, site.main[-1], main)
+
+    def _chain(self, nodes: Sequence[Node], read: Node, source: Node) -> Node:
+        """Copies of nodes that read one after the other, the first one `read`, which is `source` now."""
+        for node in nodes:
+            source = self._copied(node, lambda old, read=read, source=source: source if old is read else self.new[old])  # type: ignore[misc]
+            read = node
+        return source
+
+    def _shortcut(self, block: Block, number: int, term: Term, source: Node, *, alone: bool) -> Node:
+        """A skip where there was nothing."""
+        self.guarded.add(source)
+        given = block.inputs[term.source]
+        assert given is not None
+        wide, target = shape(given), node_shape(block, number)
+        if wide == target and alone:
+            return source
+        like = value(given)
+        if wide == target:
+            made: nn.Module = FadeIn().to(like.device, like.dtype)
+        else:
+            made = shortcut(wide[1], target[1], _halvings(wide, target), like)
+        path = _shortcut_path(block, number, term, self.traced, self.made)
+        self.made[path] = made
+        call = self.graph.create_node("call_module", path, (source,), {})
+        self.had_readers.add(call)
+        return call
+
+    def _function(self, function: Any, *args: Node) -> Node:
+        node = self.graph.call_function(function, args)
+        self.had_readers.add(node)
+        return node
+
+    def _prune(self) -> None:
+        """Remove what lost its last reader."""
+        for node in reversed(self.graph.nodes):
+            if not node.users and node in self.had_readers and node.op != "placeholder":
+                self.graph.erase_node(node)
+
+    # Modules.
+
+    def _module(self) -> fx.GraphModule:
+        used = {str(node.target) for node in self.graph.nodes if node.op in ("call_module", "get_attr")}
+        parts = copy.deepcopy({path: self.traced.parts[path] for path in sorted(used - self.made.keys())})
+        original = self.traced.module
+        module = fx.GraphModule(parts | self.made, self.graph, class_name=type(original).__name__)
+        module.graph.lint()
+        module.meta = {}
+        _restore_modes(module, original, self.made)
+        _restore_persistence(module, original)
+        return module
+
+
+class _Changed:
+    """A block with other operations: what of it is alive."""
+
+    def __init__(self, block: Block, ops: Ops):
+        self.block, self.ops = block, tuple(ops)
+        self.values: dict[int, Node] = {}
+        self.live, connected = block.alive(ops)
+        if not connected:
+            raise GraphError(f"{block.name}: with these operations nothing reaches its output")
+        self.needed = [False] * (len(block.nodes) + 2)
+        for number in block.outputs:
+            self.needed[number] = True
+        for (_, term), alive in zip(block.terms, self.live, strict=True):
+            self.needed[term.source] |= alive
+        self.heard_as = _heard_as(block)
+
+    def terms_of(self, number: int) -> list[tuple[int, Term]]:
+        return [(index, term) for index, (target, term) in enumerate(self.block.terms) if target == number]
+
+    def added_sources(self) -> list[int]:
+        pairs = zip(self.block.terms, self.ops, strict=True)
+        return [term.source for (_, term), op in pairs if term.op == NULL and op == SKIP]
+
+
+def _heard_as(block: Block) -> dict[Node, int]:
+    """Per value of the block, the node that stands for it outside: a skip put behind the last site takes its place."""
+    numbers = {node.item.output: number for number, node in enumerate(block.nodes, start=2) if node.item is not None}
+    last: BlockNode = block.nodes[-1]
+    if last.item is None:
+        behind = last.terms[-1].source
+        return {node: len(block.nodes) + 1 if number == behind else number for node, number in numbers.items()}
+    return numbers
+
+
+def node_shape(block: Block, number: int) -> tuple[int, ...]:
+    """The shape of a node's feature map."""
+    if number < 2:
+        given = block.inputs[number]
+        assert given is not None
+        return shape(given)
+    node = block.nodes[number - 2]
+    if node.item is not None:
+        return shape(node.item.output)
+    return node_shape(block, node.terms[-1].source)
+
+
+def _halvings(wide: tuple[int, ...], target: tuple[int, ...]) -> int:
+    halvings, size = 0, wide[2:]
+    while size != target[2:] and max(size) > 1:
+        size = tuple(-(-side // 2) for side in size)
+        halvings += 1
+    return halvings
+
+
+def _free(path: str, taken: Any) -> str:
+    number, free = 1, path
+    while free in taken:
+        number += 1
+        free = f"{path}_{number}"
+    return free
+
+
+def _shortcut_path(block: Block, number: int, term: Term, traced: Traced, taken: Any) -> str:
+    name = block.name.replace(" (", "_").replace(")", "")
+    label = f"shortcut_{term.source}_{number}"
+    site = next((item for item in block.items if isinstance(item, Site)), None)
+    if name in traced.parts or (site is not None and name == site.name):
+        parent, _, last = name.rpartition(".")
+        label = f"{label}_of_{last}"
+        return _free(f"{parent}.{label}" if parent else label, taken | traced.parts.keys())
+    return _free(f"{name}.{label}", taken | traced.parts.keys())
+
+
+def _restore_modes(module: fx.GraphModule, original: nn.Module, made: dict[str, nn.Module]) -> None:
+    """Training or eval as it was, part by part; what is new is in the mode of what it stands in."""
+    modes = {path: part.training for path, part in original.named_modules()}
+    for path, part in module.named_modules():
+        known = path
+        while known and known not in modes:
+            known = known.rpartition(".")[0]
+        part.training = modes[known]
+    del made
+
+
+def _restore_persistence(module: fx.GraphModule, original: nn.Module) -> None:
+    """Buffers that were not kept in the state dict still are not."""
+    for path, part in original.named_modules():
+        for name in part._non_persistent_buffers_set:
+            try:
+                holder = module.get_submodule(path)
+            except AttributeError:
+                continue
+            if name in holder._buffers:
+                holder._non_persistent_buffers_set.add(name)

@@ -1,0 +1,479 @@
+"""What of a traced graph may be replaced: operations with their norm and activation, and sums of feature maps.
+
+A site is a convolution or pooling that has a name in the vocabulary of the paper, with the norm and the activation
+before or after it, in any order. A depthwise convolution counts as separable, and so does one with its pointwise
+convolution directly behind it. What has no name (7x7, grouped, transposed, other strides and paddings, 1-D and 3-D),
+what is called twice or shares its weights, what has hooks or a parametrization, and what the user keeps, is no site:
+it stays as it is and separates sites.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx.node import Node
+from torch.nn import functional as F
+from torch.nn.utils import parametrize
+
+from natpp.arch.layers import Size, halved
+from natpp.arch.ops import Place
+from natpp.errors import SettingError, did_you_mean
+from natpp.fx.trace import Traced, value
+from natpp.registry import OPS
+
+Keep = Sequence[str | type[nn.Module]]
+
+NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm, nn.GroupNorm, nn.InstanceNorm2d)
+ACTIVATIONS = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish),
+    *(nn.Hardswish, nn.Hardtanh, nn.Softplus, nn.Tanh),
+)
+ACTIVATION_FUNCTIONS = {
+    *(torch.relu, torch.relu_, F.relu, F.relu6, F.leaky_relu, F.elu, F.celu, F.selu, F.gelu, F.silu, F.mish),
+    *(F.hardswish, F.hardtanh, F.softplus, torch.tanh, F.tanh, "relu", "relu_", "tanh"),
+}
+ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_", "__add__", "__iadd__"}
+CONVOLUTIONS = {F.conv2d, torch.ops.aten.conv2d.default}  # also as torch.export writes them
+ADDITIONS |= {torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor}
+ACTIVATION_FUNCTIONS |= {torch.ops.aten.relu.default, torch.ops.aten.relu_.default, torch.ops.aten.silu.default}
+IN_PLACE = {getattr(operator, name) for name in ("iadd", "isub", "imul", "itruediv", "iand", "ior", "ipow")}
+
+
+@dataclass(frozen=True)
+class Form:
+    """The shape of a convolution or pooling."""
+
+    kind: str  # conv, max or avg
+    kernel: int
+    channels_in: int
+    channels_out: int
+    stride: int = 1
+    dilation: int = 1
+    groups: int = 1
+    bias: bool = False
+
+    @property
+    def depthwise(self) -> bool:
+        return self.kind == "conv" and self.groups == self.channels_in == self.channels_out and self.groups > 1
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A replaceable operation with its norm and activation."""
+
+    name: str
+    """the path of its module; for a functional call, the path of its weight or of the call"""
+    op: str
+    place: Place
+    form: Form
+    pointwise: Form | None
+    """the 1x1 convolution directly behind a depthwise one, where both are one site"""
+    source: Node
+    before: tuple[Node, ...]
+    main: tuple[Node, ...]
+    after: tuple[Node, ...]
+
+    @property
+    def output(self) -> Node:
+        return self.nodes[-1]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return (*self.before, *self.main, *self.after)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source,)
+
+    @property
+    def size_out(self) -> Size:
+        return halved(self.place.size, (self.place.stride, self.place.stride))
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """Feature maps of one shape, added, and the activation behind."""
+
+    name: str
+    terms: tuple[Node, ...]
+    additions: tuple[Node, ...]
+    after: tuple[Node, ...]
+
+    @property
+    def output(self) -> Node:
+        return self.nodes[-1]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return (*self.additions, *self.after)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return self.terms
+
+
+Item = Site | Sum
+
+
+def find_items(traced: Traced, keep: Keep = ()) -> list[Item]:
+    """The sites and sums of a graph, in the order in which they run."""
+    return _Finder(traced, keep).items()
+
+
+def mutated(node: Node, parts: Any) -> Node | None:
+    """The value that a node changes in place, if any."""
+    first = node.args[0] if node.args and isinstance(node.args[0], Node) else None
+    if node.op == "call_module":
+        return first if getattr(parts.get(node.target), "inplace", False) is True else None
+    if node.op not in ("call_function", "call_method"):
+        return None
+    out = node.kwargs.get("out")
+    if isinstance(out, Node):
+        return out
+    if isinstance(node.target, torch._ops.OpOverload):
+        return first if node.target._schema.is_mutable else None
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = node.target in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or name in ("__iadd__",)
+    if in_place or node.kwargs.get("inplace") is True or node.target is operator.setitem:
+        return first
+    return None
+
+
+class _Finder:
+    def __init__(self, traced: Traced, keep: Keep):
+        self.parts = traced.parts
+        self.graph = traced.graph
+        self.position = {node: index for index, node in enumerate(traced.graph.nodes)}
+        self.calls = Counter(node.target for node in self.graph.nodes if node.op == "call_module")
+        self.shared = _shared_tensors(traced)
+        self.kept_names, self.kept_types = _kept(traced.module, keep)
+        self.claimed: dict[Node, Item] = {}
+        self.changed = self._changed_values()
+
+    def items(self) -> list[Item]:
+        found: list[Item] = []
+        for node in self.graph.nodes:
+            if node not in self.claimed and (item := self._site(node) or self._sum(node)):
+                found.append(item)
+                self.claimed.update(dict.fromkeys(item.nodes, item))
+        return sorted(found, key=lambda item: self.position[item.output])
+
+    # Sites.
+
+    def _site(self, node: Node) -> Site | None:
+        form = self._form(node)
+        if form is None or self._kept(node):
+            return None
+        source = node.args[0] if node.args else node.kwargs.get("input")
+        if not isinstance(source, Node) or not _is_map(source) or not _is_map(node):
+            return None
+        main: tuple[Node, ...] = (node,)
+        pointwise = None
+        if form.depthwise and (behind := self._only_reader(node)) is not None:
+            second = self._form(behind)
+            plain = (
+                second is not None
+                and second.kind == "conv"
+                and (second.kernel, second.stride, second.groups) == (1, 1, 1)
+            )
+            if plain and not self._kept(behind) and behind not in self.claimed:
+                main, pointwise = (node, behind), second
+        size, size_out = _size(source), _size(main[-1])
+        channels_out = pointwise.channels_out if pointwise else form.channels_out
+        op = _op_name(form)
+        if op is None or size_out != halved(size, (form.stride, form.stride)) or size == (1, 1):
+            return None
+        after = self._chain_after(main[-1])
+        before, first = self._chain_before(source)
+        output = after[-1] if after else main[-1]
+        if output in self.changed or first in self.changed:
+            return None
+        name = _site_name(node)
+        place = Place(form.channels_in, channels_out, form.stride, size)
+        return Site(name, op, place, form, pointwise, first, before, main, after)
+
+    def _form(self, node: Node) -> Form | None:
+        if node.op == "call_module":
+            module = self.parts[str(node.target)]
+            if len(node.args) != 1 or node.kwargs or not self._own(node, module):
+                return None
+            return _module_form(module, node)
+        if node.op == "call_function":
+            return self._function_form(node)
+        return None
+
+    def _own(self, node: Node, module: nn.Module) -> bool:
+        """Whether a module is called once, shares no tensor, and does nothing beside its forward."""
+        hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+        if hooks or parametrize.is_parametrized(module):
+            return False
+        tensors = [*module.parameters(), *module.buffers()]
+        if not tensors:
+            return True
+        return self.calls[node.target] == 1 and not any(id(tensor) in self.shared for tensor in tensors)
+
+    def _function_form(self, node: Node) -> Form | None:
+        if node.target in CONVOLUTIONS:
+            bound = _bound(node, "input weight bias stride padding dilation groups", (None, None, None, 1, 0, 1, 1))
+            tensors = [tensor for tensor in (bound["weight"], bound["bias"]) if tensor is not None]
+            if not all(self._parameter(tensor) for tensor in tensors):
+                return None
+            weight = self.parts[bound["weight"].target]
+            shape = (weight.shape[1] * bound["groups"], weight.shape[0], tuple(weight.shape[2:]))
+            bias = bound["bias"] is not None
+            geometry = (bound["stride"], bound["padding"], bound["dilation"], bound["groups"])
+            return _conv_form(*shape, *geometry, bias)
+        if node.target in (F.max_pool2d, torch.max_pool2d, F.avg_pool2d):
+            kind = "avg" if node.target is F.avg_pool2d else "max"
+            names = "input kernel_size stride padding"
+            bound = _bound(node, names, (None, None, None, 0), rest=("ceil_mode",))
+            plain = node.kwargs.get("dilation", 1) in (1, (1, 1)) and not node.kwargs.get("return_indices", False)
+            if not plain or node.kwargs.get("divisor_override") is not None or not isinstance(bound["input"], Node):
+                return None
+            return _pool_form(kind, bound["kernel_size"], bound["stride"], _channels(bound["input"]))
+        return None
+
+    def _parameter(self, given: Any) -> bool:
+        """Whether an argument is a parameter that nothing else reads."""
+        if not isinstance(given, Node) or given.op != "get_attr" or len(given.users) != 1:
+            return False
+        return id(self.parts[str(given.target)]) not in self.shared
+
+    def _chain_after(self, node: Node) -> tuple[Node, ...]:
+        """At most one norm and one activation behind a node, each the only reader of the one before."""
+        chain: list[Node] = []
+        seen: set[str] = set()
+        while (reader := self._only_reader(chain[-1] if chain else node)) is not None:
+            role = self._role(reader)
+            if role is None or role in seen or self._kept(reader):
+                break
+            seen.add(role)
+            chain.append(reader)
+        while chain and self._role(chain[-1]) == "nothing":
+            chain.pop()
+        return tuple(chain)
+
+    def _chain_before(self, source: Node) -> tuple[tuple[Node, ...], Node]:
+        """At most one norm and one activation before a site that belong to no other, and what they read."""
+        chain: list[Node] = []
+        seen: set[str] = set()
+        while source not in self.claimed and len(source.users) == 1:
+            role = self._role(source)
+            read = source.args[0] if source.args else None
+            if role is None or role in seen or self._kept(source) or not isinstance(read, Node) or not _is_map(read):
+                break
+            if mutated(source, self.parts) is not None and len(read.users) > 1:
+                break
+            seen.add(role)
+            chain.insert(0, source)
+            source = read
+        return tuple(chain), source
+
+    def _only_reader(self, node: Node) -> Node | None:
+        readers = list(node.users)
+        return readers[0] if len(readers) == 1 and readers[0].op != "output" else None
+
+    def _role(self, node: Node) -> str | None:
+        """norm, activation, nothing (an identity), or None."""
+        if not node.args or not isinstance(node.args[0], Node) or not _is_map(node):
+            return None
+        others = [part for part in node.all_input_nodes if part is not node.args[0]]
+        if node.op == "call_module":
+            module = self.parts[str(node.target)]
+            if others or not self._own(node, module):
+                return None
+            if type(module) in NORMS:
+                return "norm"
+            if type(module) in ACTIVATIONS:
+                return "activation"
+            return "nothing" if type(module) is nn.Identity else None
+        constant = all(
+            part.op == "get_attr" or (not part.all_input_nodes and part.op == "call_module") for part in others
+        )
+        if node.target is F.batch_norm and constant:
+            return "norm" if all(len(part.users) == 1 for part in others) else None
+        return "activation" if node.target in ACTIVATION_FUNCTIONS and not others else None
+
+    # Sums.
+
+    def _sum(self, node: Node) -> Sum | None:
+        if not self._addition(node) or self._kept(node):
+            return None
+        reader = self._only_reader(node)
+        if reader is not None and self._addition(reader) and not self._kept(reader):
+            return None  # the outer one takes it in
+        additions: list[Node] = []
+        terms = self._terms(node, additions)
+        if len(set(terms)) < len(terms):
+            return None
+        chain = self._chain_after(node)
+        after = chain[:1] if chain and self._role(chain[0]) == "activation" else ()
+        if (after or (node,))[-1] in self.changed or any(term in self.changed for term in terms):
+            return None
+        return Sum(node.name, tuple(terms), tuple(sorted(additions, key=self.position.__getitem__)), after)
+
+    def _addition(self, node: Node) -> bool:
+        if node.op not in ("call_function", "call_method") or node.target not in ADDITIONS or node.kwargs:
+            return False
+        if len(node.args) != 2 or not all(isinstance(arg, Node) and _is_map(arg) for arg in node.args):
+            return False
+        added = value(node)
+        for read in node.all_input_nodes:
+            if value(read).shape != added.shape or value(read).dtype != added.dtype:
+                return False
+        return node not in self.changed
+
+    def _terms(self, node: Node, additions: list[Node]) -> list[Node]:
+        additions.append(node)
+        terms: list[Node] = []
+        for arg in node.args:
+            assert isinstance(arg, Node)
+            inner = self._addition(arg) and len(arg.users) == 1 and not self._kept(arg)
+            terms += self._terms(arg, additions) if inner else [arg]
+        return terms
+
+    # What must stay.
+
+    def _kept(self, node: Node) -> bool:
+        stack = (node.meta.get("nn_module_stack") or {}).values()
+        for path, kind in stack:
+            if isinstance(kind, type) and issubclass(kind, self.kept_types):
+                return True
+            if any(path == name or path.startswith(f"{name}.") for name in self.kept_names):
+                return True
+        return False
+
+    def _changed_values(self) -> set[Node]:
+        """Values that something changes in place and something reads afterwards: nobody else may touch them."""
+        found = set()
+        for node in self.graph.nodes:
+            given = mutated(node, self.parts)
+            if given is not None and any(self.position[reader] > self.position[node] for reader in given.users):
+                found |= {given, node}
+        return found
+
+
+def _module_form(module: nn.Module, node: Node) -> Form | None:
+    if isinstance(module, nn.Conv2d) and type(module).forward is nn.Conv2d.forward:
+        if module.padding_mode != "zeros":
+            return None
+        channels = module.in_channels, module.out_channels
+        geometry = module.kernel_size, module.stride, module.padding, module.dilation
+        return _conv_form(*channels, *geometry, module.groups, module.bias is not None)
+    if not _is_map(node):
+        return None
+    if type(module) is nn.MaxPool2d and module.dilation in (1, (1, 1)) and not module.return_indices:
+        return _pool_form("max", module.kernel_size, module.stride, _channels(node))
+    if type(module) is nn.AvgPool2d and module.divisor_override is None:
+        return _pool_form("avg", module.kernel_size, module.stride, _channels(node))
+    return None
+
+
+def _conv_form(
+    channels_in: int, channels_out: int, kernel: Any, stride: Any, padding: Any, dilation: Any, groups: int, bias: bool
+) -> Form | None:
+    side, step, gap = (_square(given) for given in (kernel, stride, dilation))
+    if side is None or step not in (1, 2) or gap is None:
+        return None
+    same = gap * (side // 2)
+    padded = (
+        (step == 1 or side == 1) if padding == "same" else same == 0 if padding == "valid" else _square(padding) == same
+    )
+    return Form("conv", side, channels_in, channels_out, step, gap, groups, bias) if padded else None
+
+
+def _pool_form(kind: str, kernel: Any, stride: Any, channels: int) -> Form | None:
+    side, step = _square(kernel), _square(kernel if stride in (None, ()) else stride)
+    if side is None or step not in (1, 2):
+        return None
+    return Form(kind, side, channels, channels, step)
+
+
+def _op_name(form: Form) -> str | None:
+    """The name in the paper's vocabulary, or None."""
+    side = f"{form.kernel}x{form.kernel}"
+    if form.kind != "conv":
+        name = f"{form.kind}_pool_{side}"
+    elif form.depthwise and form.kernel > 1:
+        name = f"dil_conv_{side}" if form.dilation > 1 else f"sep_conv_{side}"
+    elif form.groups == 1:
+        name = f"conv_{side}"
+    else:
+        return None
+    return name if name in OPS else None
+
+
+def _site_name(node: Node) -> str:
+    if node.op == "call_module":
+        return str(node.target)
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    return f"{stack[-1][0]}.{node.name}" if stack else node.name
+
+
+def _bound(node: Node, names: str, defaults: tuple[Any, ...], rest: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The arguments of a functional call by name."""
+    order = names.split()
+    return dict(zip(order, defaults, strict=True)) | dict(zip(order, node.args, strict=False)) | dict(node.kwargs)
+
+
+def _square(given: Any) -> int | None:
+    """The one number of a square setting."""
+    if isinstance(given, int):
+        return given
+    if isinstance(given, (tuple, list)) and len(set(given)) == 1 and isinstance(given[0], int):
+        return given[0]
+    return None
+
+
+def _is_map(node: Node) -> bool:
+    """Whether a node is a feature map: (batch, channels, height, width)."""
+    known = value(node)
+    return isinstance(known, Tensor) and known.dim() == 4 and known.is_floating_point()
+
+
+def _channels(node: Node) -> int:
+    return int(value(node).shape[1])
+
+
+def _size(node: Node) -> Size:
+    height, width = value(node).shape[2:]
+    return int(height), int(width)
+
+
+def _shared_tensors(traced: Traced) -> set[int]:
+    """Tensors that more than one module holds, or that the forward also reads by itself."""
+    holders = Counter(
+        id(tensor)
+        for module in traced.module.modules()
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+        if tensor is not None
+    )
+    shared = {key for key, count in holders.items() if count > 1}
+    called = {node.target for node in traced.graph.nodes if node.op == "call_module"}
+    for node in traced.graph.nodes:
+        if node.op == "get_attr" and str(node.target).rpartition(".")[0] in called:
+            shared.add(id(traced.parts[node.target]))
+    return shared
+
+
+def _kept(module: nn.Module, keep: Keep) -> tuple[tuple[str, ...], tuple[type, ...]]:
+    names, types = [], []
+    for given in keep if not isinstance(keep, str) else (keep,):
+        if isinstance(given, str):
+            known = [name for name, _ in module.named_modules() if name]
+            if given not in known:
+                raise SettingError(
+                    f"keep names {given!r}, but {type(module).__name__} has no such part. {did_you_mean(given, known)}"
+                )
+            names.append(given)
+        elif isinstance(given, type) and issubclass(given, nn.Module):
+            types.append(given)
+        else:
+            raise SettingError(f"keep takes names of parts and types of modules, not {given!r}")
+    return tuple(names), tuple(types)

@@ -1,0 +1,560 @@
+"""A module as a graph with real shapes, in one symbolic pass: nothing is computed but shapes.
+
+`torch.fx` follows the module's forward with stand-ins for its inputs; each stand-in carries a fake tensor of
+the example's shape, so that code which asks for shapes (`if x.shape[1] == 3`, `for part in x.chunk(2)`) gets
+its answer. A submodule that cannot be followed stays whole: it becomes a leaf, and the notes say so. The pass
+is made in eval mode and, in lockstep, in training mode; a value that differs between the two (the `training`
+of a functional dropout) becomes a `ByMode`, so that `train()` and `eval()` mean what they meant. Where the
+module's own forward cannot be followed, `torch.export` is the second way (`export.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.fx.node import Node
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from natpp.errors import NatppError, SettingError
+from natpp.fx.leaf import is_leaf
+
+VALUE = "natpp_value"  # the key of a node's fake value in its meta
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+FACTORIES = ("zeros", "ones", "empty", "full", "arange", "linspace", "eye", "rand", "randn", "randint", "randperm")
+CONSTANTS = (bool, int, float, str, type(None))
+
+
+class TraceError(NatppError):
+    """A module whose forward cannot be followed."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A module's forward as a graph; the module itself is not changed and not copied."""
+
+    module: nn.Module
+    graph: fx.Graph
+    """every node's meta has its fake value"""
+    parts: Mapping[str, Any]
+    """the modules, parameters and buffers that the graph names"""
+    example: Any
+    notes: tuple[str, ...] = ()
+    """what could not be looked into, and why"""
+
+
+def value(node: Node) -> Any:
+    """The fake value of a node: a tensor without data, or a plain value."""
+    return node.meta.get(VALUE)
+
+
+class ByMode(nn.Module):
+    """A constant that is one thing in training mode and another in eval mode."""
+
+    def __init__(self, training: Any, otherwise: Any):
+        super().__init__()
+        self.in_training = training
+        self.otherwise = otherwise
+
+    def forward(self) -> Any:
+        return self.in_training if self.training else self.otherwise
+
+
+def trace(module: nn.Module, example_input: Any) -> Traced:
+    """The graph of a module on inputs like the example: a tensor, a tuple of arguments or a dict of named ones."""
+    arguments = _bound(module, example_input)
+    leaves = _Leaves()
+    while True:
+        try:
+            with _mode(module, training=False):
+                graph, extra = _symbolic(module, arguments, leaves)
+            with _mode(module, training=True):
+                differences = _compared(module, arguments, leaves, graph)
+            break
+        except _Stopped as stopped:
+            if not leaves.add(stopped, module):
+                _check_runs(module, example_input)
+                return _second_way(module, example_input, stopped)
+    extra |= _by_mode(graph, differences)
+    parts = {
+        node.target: extra[node.target] if node.target in extra else _get(module, node.target)
+        for node in graph.nodes
+        if node.op in ("call_module", "get_attr")
+    }
+    return Traced(module, graph, parts, example_input, tuple(leaves.notes))
+
+
+class _Stopped(Exception):
+    """Tracing stopped inside a module."""
+
+    def __init__(self, path: str, kind: type[nn.Module] | None, reason: str):
+        super().__init__(reason)
+        self.path, self.kind, self.reason = path, kind, reason
+
+
+class _Leaves:
+    """Modules that stay whole because their forward cannot be followed."""
+
+    def __init__(self) -> None:
+        self.paths: set[str] = set()
+        self.kinds: set[type[nn.Module]] = set()
+        self.notes: list[str] = []
+
+    def add(self, stopped: _Stopped, root: nn.Module) -> bool:
+        """Make the place where tracing stopped a leaf; False where that is the module itself, or one already."""
+        if not stopped.path or stopped.kind is None or self.has(stopped.path, stopped.kind):
+            return False
+        if issubclass(stopped.kind, CONTAINERS) or stopped.kind is type(root):
+            self.paths.add(stopped.path)
+        else:
+            self.kinds.add(stopped.kind)
+        self.notes.append(f"{stopped.path} ({stopped.kind.__name__}) is kept whole: {stopped.reason}")
+        return True
+
+    def has(self, path: str, kind: type) -> bool:
+        return path in self.paths or kind in self.kinds
+
+
+class _Tracer(fx.Tracer):
+    """Follows a forward, with the value of every node beside it."""
+
+    def __init__(self, arguments: inspect.BoundArguments, leaves: _Leaves, reference: list[Node] | None = None):
+        super().__init__()
+        self.arguments = arguments
+        self.leaves = leaves
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.quiet = False  # while shapes are computed nothing is recorded
+        self.reference = reference  # the same forward in eval mode
+        self.differences: list[tuple[Node, Callable[[Node, Any], None], Any, Any]] = []
+        self.made = 0
+        self.fixed: set[Node] = set()
+
+    # What is looked into.
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        kind = type(m)
+        if is_leaf(m) or self.leaves.has(module_qualified_name, kind):
+            return True
+        if isinstance(m, CONTAINERS):
+            return False
+        home = getattr(kind.forward, "__module__", "") or ""
+        return home.startswith(("torch.nn.", "torch.ao.nn."))
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        if self.quiet:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
+        return attr_val if self.quiet else super().getattr(attr, attr_val, parameter_proxy_cache)
+
+    # The module's arguments.
+
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
+        function = inspect.unwrap(root_fn)
+        given = self.arguments.arguments
+        positional: list[Any] = [self.root]
+        named: dict[str, Any] = {}
+        for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                proxy: Any = self._placeholder(f"*{name}", given.get(name, ()))
+                positional += [proxy[i] for i in range(len(given.get(name, ())))]
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                proxy = self._placeholder(f"**{name}", given.get(name, {}))
+                named |= {key: proxy[key] for key in given.get(name, {})}
+            else:
+                default = () if parameter.default is parameter.empty else (parameter.default,)
+                proxy = self._placeholder(name, given[name], default)
+                passed = self._fixed(proxy, name, given[name]) if isinstance(given[name], CONSTANTS) else proxy
+                if parameter.kind is parameter.KEYWORD_ONLY:
+                    named[name] = passed
+                else:
+                    positional.append(passed)
+
+        def call(*args: Any) -> Any:
+            return function(*args, **named)
+
+        return call, positional
+
+    def _placeholder(self, target: str, given: Any, default: tuple[Any, ...] = ()) -> fx.Proxy:
+        self._given = given
+        return self.create_proxy("placeholder", target, default, {})
+
+    def _fixed(self, proxy: fx.Proxy, name: str, given: Any) -> Any:
+        """A plain argument is what the example gives: the result takes no other."""
+        same = operator.is_ if given is None or isinstance(given, bool) else operator.eq
+        held = self.create_proxy("call_function", same, (proxy, given), {})
+        message = f"{name} was {given!r} when this module was traced: give the same, or trace it with another"
+        self.create_proxy("call_function", torch._assert, (held, message), {})
+        return given
+
+    # What is recorded.
+
+    def create_node(
+        self, kind: str, target: Any, args: Any, kwargs: Any, name: Any = None, type_expr: Any = None
+    ) -> Node:
+        node = super().create_node(kind, target, args, kwargs, name, type_expr)
+        if self.reference is None:
+            node.meta[VALUE] = None if kind == "output" else self._evaluated(node)
+        else:
+            self._compare(node)
+        self.made += 1
+        return node
+
+    def _evaluated(self, node: Node) -> Any:
+        """The fake value of a node."""
+        self.quiet = True
+        try:
+            if node.op == "placeholder":
+                return tree_map(self._to_fake, self._given)
+            if node.op == "get_attr":
+                return self._to_fake(_get(self.root, str(node.target)))
+            read: Any = fx.node.map_arg((node.args, node.kwargs), lambda read: read.meta[VALUE])
+            args, kwargs = read
+            with self.fake, torch.no_grad():
+                if node.op == "call_function":
+                    return node.target(*args, **kwargs)  # type: ignore[operator]
+                if node.op == "call_method":
+                    return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+                module = _get(self.root, str(node.target))
+                if type(module) is nn.BatchNorm2d and len(args) == 1 and _fits_norm(module, args[0]):
+                    return torch.empty_like(args[0])  # the same, and ten times as fast
+                return module(*args, **kwargs)
+        except DataDependentOutputException:
+            if node.op != "call_module":
+                raise TraceError("its way depends on the data in a tensor") from None
+            return self._run_once(_get(self.root, str(node.target)), args, kwargs)
+        finally:
+            self.quiet = False
+
+    def _run_once(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """The value of a module that looks at data, by running it on random data of the right shapes."""
+        generator = torch.Generator().manual_seed(0)
+
+        def filled(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            if not leaf.is_floating_point():
+                return torch.zeros(leaf.shape, dtype=leaf.dtype, device=leaf.device)
+            return torch.randn(leaf.shape, generator=generator).to(leaf.device, leaf.dtype)
+
+        with torch.no_grad():
+            found = copy.deepcopy(module)(*tree_map(filled, args), **tree_map(filled, kwargs))
+        return tree_map(self._to_fake, found)
+
+    def _to_fake(self, leaf: Any) -> Any:
+        return self.fake.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
+
+    def _compare(self, node: Node) -> None:
+        """Stop where training mode goes another way than eval mode; remember constants that differ."""
+        assert self.reference is not None
+        twin = self.reference[self.made] if self.made < len(self.reference) else None
+        if twin is None or twin.op != node.op or not _same_target(twin.target, node.target):
+            raise _OtherWay
+        node.meta[VALUE] = twin.meta.get(VALUE)
+        node.meta["twin"] = twin
+        for slot, mine, theirs in zip(
+            ("args", "kwargs"), (node.args, node.kwargs), (twin.args, twin.kwargs), strict=True
+        ):
+            _differing(mine, theirs, (slot,), lambda path, a, b: self.differences.append((twin, path, a, b)))
+
+    # What the forward asks.
+
+    def fix(self, obj: Any, known: int) -> None:
+        """Let the result refuse inputs for which a number that shaped it would be another."""
+        if obj.node not in self.fixed:
+            self.fixed.add(obj.node)
+            held = self.create_proxy("call_function", operator.eq, (obj, known), {})
+            message = f"this module was traced with a size of {known} here: trace it again for inputs of other sizes"
+            self.create_proxy("call_function", torch._assert, (held, message), {})
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        known = obj.node.meta.get(VALUE)
+        if isinstance(known, Tensor):
+            raise TraceError("its way depends on the data in a tensor")
+        return bool(known)
+
+    def iter(self, obj: fx.Proxy) -> Iterator[Any]:
+        known: Any = obj.node.meta.get(VALUE)
+        if isinstance(known, Mapping):
+            return iter(known)
+        indexed: Any = obj
+        return (indexed[i] for i in range(len(known)))
+
+    def keys(self, obj: fx.Proxy) -> Any:
+        known = obj.node.meta.get(VALUE)
+        return known.keys() if isinstance(known, Mapping) else super().keys(obj)
+
+    def proxy(self, node: Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+
+class _Known:
+    """What a stand-in can be asked beyond what `torch.fx` allows, since its value is known."""
+
+    node: Node
+    tracer: Any
+
+    def __len__(self) -> int:
+        return len(self.node.meta[VALUE])
+
+    def __getattr__(self, name: str) -> Any:
+        return _Attribute(self, name)  # type: ignore[arg-type]
+
+    def __setitem__(self, key: Any, given: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, key, given), {})
+
+    def __index__(self) -> int:
+        """A size as a plain number, for `range` and its like: from then on only inputs of that size will do."""
+        known = self.node.meta.get(VALUE)
+        if not isinstance(known, int):
+            raise TraceError(f"it asks for a whole number where a {type(known).__name__} is")
+        self.tracer.fix(self, known)
+        return known
+
+    __int__ = __index__
+
+
+class _Proxy(_Known, fx.Proxy):
+    """A stand-in for a value."""
+
+
+class _Attribute(_Known, fx.proxy.Attribute):
+    """A stand-in for an attribute of a value."""
+
+
+class _OtherWay(Exception):
+    """Training mode goes another way than eval mode."""
+
+
+class _Chance(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Stops a forward that draws random numbers itself: they would become constants."""
+
+    def __init__(self, tracer: _Tracer):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tracer = tracer
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self.tracer.quiet and torch.Tag.nondeterministic_seeded in func.tags:
+            raise TraceError("it draws random numbers, which would become constants")
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def _recorded_factories(tracer: _Tracer) -> Iterator[None]:
+    """New tensors whose size depends on the input are made anew at every call, and are no constants."""
+
+    def recording(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if tracer.quiet or not any(isinstance(leaf, fx.Proxy) for leaf in _leaves_of((args, kwargs))):
+                return function(*args, **kwargs)
+            return tracer.create_proxy("call_function", function, args, kwargs)
+
+        return call
+
+    own = {name: getattr(torch, name) for name in FACTORIES}
+    try:
+        for name, function in own.items():
+            setattr(torch, name, recording(function))
+        yield
+    finally:
+        for name, function in own.items():
+            setattr(torch, name, function)
+
+
+def _leaves_of(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, (tuple, list)):
+        for branch in tree:
+            yield from _leaves_of(branch)
+    elif isinstance(tree, dict):
+        yield from _leaves_of(list(tree.values()))
+    else:
+        yield tree
+
+
+def _followed(module: nn.Module, tracer: _Tracer) -> tuple[fx.Graph, dict[str, Tensor]]:
+    """The graph of one pass and the constants it made; what fails names its place."""
+    before = set(vars(module))
+    try:
+        with _Chance(tracer), _recorded_factories(tracer):
+            graph = tracer.trace(module)
+    except Exception as error:  # whatever a user's forward raises on stand-ins
+        path, kind = next(reversed(tracer.module_stack.values()), ("", None))
+        if isinstance(error, _OtherWay):
+            reason = "it goes another way in training mode than in eval mode"
+        else:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise _Stopped(path, kind, reason) from error
+    finally:
+        constants = {name: vars(module)[name] for name in set(vars(module)) - before}
+        for name in constants:
+            delattr(module, name)
+    return graph, constants
+
+
+def _symbolic(module: nn.Module, arguments: inspect.BoundArguments, leaves: _Leaves) -> tuple[fx.Graph, dict[str, Any]]:
+    graph, constants = _followed(module, _Tracer(arguments, leaves))
+    return graph, dict(constants)
+
+
+def _compared(
+    module: nn.Module, arguments: inspect.BoundArguments, leaves: _Leaves, graph: fx.Graph
+) -> list[tuple[Node, Any, Any, Any]]:
+    """Constants that differ in training mode: (node, path into its arguments, in training, otherwise)."""
+    tracer = _Tracer(arguments, leaves, list(graph.nodes))
+    _followed(module, tracer)
+    return tracer.differences
+
+
+def _by_mode(graph: fx.Graph, differences: list[tuple[Node, Any, Any, Any]]) -> dict[str, nn.Module]:
+    """Put a `ByMode` where a constant differs; the new modules by name."""
+    made: dict[str, nn.Module] = {}
+    for number, (node, path, training, otherwise) in enumerate(differences):
+        name = f"by_mode_{number}"
+        made[name] = ByMode(training, otherwise)
+        with graph.inserting_before(node):
+            constant = graph.call_module(name)
+        constant.meta |= {VALUE: otherwise, "nn_module_stack": node.meta.get("nn_module_stack")}
+        slot, *rest = path
+        setattr(node, slot, _replaced(getattr(node, slot), rest, constant))
+    return made
+
+
+def _differing(mine: Any, theirs: Any, path: tuple[Any, ...], found: Callable[[Any, Any, Any], None]) -> None:
+    """Compare two trees of arguments; constants may differ, anything else may not."""
+    if isinstance(mine, Node) or isinstance(theirs, Node):
+        if not (isinstance(mine, Node) and isinstance(theirs, Node) and mine.meta.get("twin") is theirs):
+            raise _OtherWay
+    elif isinstance(mine, (tuple, list)) and isinstance(theirs, (tuple, list)) and len(mine) == len(theirs):
+        for index, pair in enumerate(zip(mine, theirs, strict=True)):
+            _differing(*pair, (*path, index), found)
+    elif isinstance(mine, dict) and isinstance(theirs, dict) and mine.keys() == theirs.keys():
+        for key in mine:
+            _differing(mine[key], theirs[key], (*path, key), found)
+    elif isinstance(mine, slice) and isinstance(theirs, slice):
+        for name in ("start", "stop", "step"):
+            if getattr(mine, name) != getattr(theirs, name) and not isinstance(getattr(mine, name), Node):
+                raise _OtherWay
+    elif isinstance(mine, CONSTANTS) and isinstance(theirs, CONSTANTS):
+        if mine != theirs:
+            found(path, mine, theirs)
+    elif type(mine) is not type(theirs) or not (mine is theirs or mine == theirs):
+        raise _OtherWay
+
+
+def _replaced(tree: Any, path: list[Any], new: Any) -> Any:
+    if not path:
+        return new
+    first, *rest = path
+    if isinstance(tree, dict):
+        return {**tree, first: _replaced(tree[first], rest, new)}
+    changed = [*tree[:first], _replaced(tree[first], rest, new), *tree[first + 1 :]]
+    return tuple(changed) if isinstance(tree, tuple) else changed
+
+
+def _same_target(first: Any, second: Any) -> bool:
+    constant = "_tensor_constant"  # numbered anew in every pass
+    if isinstance(first, str) and isinstance(second, str) and first.startswith(constant):
+        return second.startswith(constant)
+    return bool(first is second or first == second)
+
+
+def _fits_norm(module: nn.BatchNorm2d, x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dim() == 4 and x.shape[1] == module.num_features
+
+
+def _get(module: nn.Module, path: str) -> Any:
+    found: Any = module
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def _bound(module: nn.Module, example_input: Any) -> inspect.BoundArguments:
+    """The example as the arguments of the module's forward, defaults among them."""
+    signature = inspect.signature(module.forward)
+    try:
+        match example_input:
+            case dict():
+                bound = signature.bind(**example_input)
+            case tuple() | list():
+                bound = signature.bind(*example_input)
+            case _:
+                bound = signature.bind(example_input)
+    except TypeError as error:
+        raise SettingError(
+            f"the example input does not fit {type(module).__name__}.forward{signature}: {error}. "
+            "Give a tensor, a tuple of arguments or a dict of named ones"
+        ) from None
+    bound.apply_defaults()
+    return bound
+
+
+@contextlib.contextmanager
+def _mode(module: nn.Module, *, training: bool) -> Iterator[None]:
+    """The whole module in one mode, every part back in its own afterwards."""
+    modes = {part: part.training for part in module.modules()}
+    module.train(training)
+    try:
+        yield
+    finally:
+        for part, before in modes.items():
+            part.training = before
+
+
+def _check_runs(module: nn.Module, example_input: Any) -> None:
+    """Say so where the module does not run on the example at all."""
+    from natpp.nets.measure import module_cost
+
+    module_cost(module, example_input)  # says what is wrong
+
+
+def _second_way(module: nn.Module, example_input: Any, stopped: _Stopped) -> Traced:
+    """The module by `torch.export`; an error that names the place where that does not go either."""
+    from natpp.fx.export import evaluate, exported
+
+    where = f"its part {stopped.path}" if stopped.path else "its own forward"
+    arguments = _bound(module, example_input)
+    try:
+        with _mode(module, training=False):
+            graph, parts = exported(module, arguments)
+            evaluate(graph, parts, arguments, VALUE)
+        with _mode(module, training=True):
+            twin, _ = exported(module, arguments)
+        differences = _differences(graph, twin)
+    except Exception as error:  # whatever torch.export or the user's forward raises
+        raise TraceError(
+            f"{type(module).__name__} cannot be traced: {where} stops it ({stopped.reason}). "
+            "Mark the part that does it with natpp.leaf, or move that code into a submodule and mark it"
+        ) from error
+    parts |= _by_mode(graph, differences)
+    note = f"{where} could not be followed by torch.fx ({stopped.reason}): it was traced by torch.export"
+    return Traced(module, graph, parts, example_input, (note,))
+
+
+def _differences(graph: fx.Graph, twin: fx.Graph) -> list[tuple[Node, Any, Any, Any]]:
+    """Constants that differ between a graph and the same in training mode."""
+    if len(graph.nodes) != len(twin.nodes):
+        raise _OtherWay
+    found: list[tuple[Node, Any, Any, Any]] = []
+    for node, other in zip(graph.nodes, twin.nodes, strict=True):
+        if node.op != other.op or not _same_target(node.target, other.target):
+            raise _OtherWay
+        other.meta["twin"] = node
+        for slot in ("args", "kwargs"):
+            _differing(
+                *(getattr(other, slot), getattr(node, slot), (slot,)),
+                lambda path, a, b, node=node: found.append((node, path, a, b)),  # type: ignore[misc]
+            )
+    return found

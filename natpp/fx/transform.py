@@ -1,0 +1,684 @@
+"""A policy applied to any module: what changes, within the rule and the budget, with the reasons.
+
+Blocks that are alike get one decision, as in the paper, or each its own. A transition is allowed where the rule allows
+it at the site's place, where the shapes agree, where it costs no more than what really stands there, and where the
+network stays connected. A budget below the module's own cost is met by further changes, those first that lose the
+least log-probability for what they save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_leaves
+
+from natpp.arch.cost import Cost
+from natpp.arch.graph import NULL, SKIP, Architecture, Graph
+from natpp.arch.transitions import Mask
+from natpp.errors import NatppError, SettingError, did_you_mean
+from natpp.fx.blocks import Block, find_blocks, grouped, shape
+from natpp.fx.recalibrate import recalibrate
+from natpp.fx.replace import cost as site_cost
+from natpp.fx.replace import forms
+from natpp.fx.rewrite import node_shape, rewrite
+from natpp.fx.sites import Keep
+from natpp.fx.trace import Traced, trace, value
+from natpp.fx.upstream import upstream_cost
+from natpp.nets.measure import module_cost, with_latency
+from natpp.nets.policy import Encoded, Policy, Transitions, collate, encode_cells
+from natpp.registry import OPS, RULES
+
+Row = NDArray[np.int64]  # one operation for every term of a group's blocks
+Budget = str | Mapping[str, float]
+BUDGETED = ("params", "madds", "memory", "latency")
+UNITS = {"params": "parameters", "madds": "multiply-adds", "memory": "bytes of peak memory", "latency": "ms"}
+MODES = ("greedy", "sample")
+COUNTED = ("params", "madds")  # the others are measured on the built module
+REMEASURE = 0.02  # how much of what decides must be saved before memory and latency are measured again
+
+
+class BudgetError(NatppError):
+    """A budget that no allowed result meets."""
+
+
+@dataclass(frozen=True)
+class SiteChange:
+    """One operation that became another, or a shortcut that was put in or taken out."""
+
+    name: str
+    """the site's name; for a shortcut, its block and the two nodes it joins"""
+    before: str
+    after: str
+    probability: float
+    """of this transition, by the policy; of something that went because nothing reads it any more: 1"""
+
+
+@dataclass(frozen=True)
+class ModuleResult:
+    """What became of a module, and why."""
+
+    module: nn.Module
+    """a plain module that takes and gives what the original did"""
+    changes: list[SiteChange]
+    cost_before: Cost
+    cost_after: Cost
+    log_prob: float
+    """log-probability of the decisions that are returned"""
+    probabilities: dict[str, dict[str, float]]
+    """per site or shortcut, the operations the policy could choose and how likely each was"""
+    masked: dict[str, dict[str, str]]
+    """per site or shortcut, the operations it could not choose, and why"""
+    traced: Traced = field(repr=False)
+    blocks: list[Block] = field(repr=False)
+    ops: list[tuple[str, ...]] = field(repr=False)
+    """per block, the operation of every term"""
+    settings: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """what was kept whole because it could not be looked into"""
+
+    def __str__(self) -> str:
+        lines = [
+            f"{change.name}: {change.before} → {change.after}"
+            + (f"  (probability {change.probability:.2f})" if change.probability < 1 else "")
+            for change in self.changes
+        ] or ["nothing changed"]
+        rows: list[tuple[str, float | None, float | None, str]] = [
+            ("parameters", self.cost_before.params, self.cost_after.params, ",.0f"),
+            ("multiply-adds", self.cost_before.madds, self.cost_after.madds, ",.0f"),
+            ("peak memory, bytes", self.cost_before.peak_memory_bytes, self.cost_after.peak_memory_bytes, ",.0f"),
+            ("latency, ms", self.cost_before.latency_ms, self.cost_after.latency_ms, ",.2f"),
+        ]
+        for name, before, after, form in rows:
+            if before is not None and after is not None:
+                share = f"({after / before - 1:+.1%})" if before else ""
+                lines.append(f"{name:<20} {before:>15{form}} → {after:>15{form}}  {share}")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def optimize_module(
+    module: nn.Module,
+    example_input: Any,
+    policy: Policy,
+    *,
+    rule: str = "nat++",
+    mode: str = "greedy",
+    seed: int = 0,
+    budget: Budget = "strict",
+    keep: Keep = (),
+    share_blocks: bool = True,
+    measure_latency: bool = False,
+    batches: Iterable[Any] | None = None,
+) -> ModuleResult:
+    """The policy's answer for a module, within rule and budget, with inherited weights.
+
+    `batches` are a few inputs like the example: with them the statistics of batch norms are recomputed.
+    """
+    if mode not in MODES:
+        raise SettingError(f"unknown mode {mode!r} for a module. {did_you_mean(mode, MODES)}")
+    RULES[rule]  # answers an unknown name
+    wanted = check_budget(budget)
+    traced = trace(module, example_input)
+    problem = Problem(traced, find_blocks(traced, keep), policy, rule, strict=budget != "rule", share=share_blocks)
+    before = module_cost(module, example_input)
+    timed = measure_latency or "latency" in wanted
+    if timed:
+        before = with_latency(before, module, example_input)
+    rows = problem.answer(mode, seed)
+    made, rows = _within(problem, rows, before, _limits(wanted, before))
+    if batches is not None and problem.changes(rows):
+        recalibrate(made, batches)
+    after = module_cost(made, example_input)
+    if timed:
+        after = with_latency(after, made, example_input)
+    assert budget == "rule" or (after.params <= before.params and after.madds <= before.madds)
+    ops = problem.block_ops(rows)
+    return ModuleResult(
+        module=made,
+        changes=[*problem.changes(rows), *vanished(problem.blocks, ops, made)],
+        cost_before=before,
+        cost_after=after,
+        log_prob=problem.log_prob(rows),
+        probabilities=problem.probabilities(),
+        masked=problem.masked(),
+        traced=traced,
+        blocks=problem.blocks,
+        ops=ops,
+        settings={
+            "rule": rule,
+            "budget": budget if isinstance(budget, str) else dict(budget),
+            "mode": mode,
+            "seed": seed,
+            "share_blocks": share_blocks,
+            "keep": [part if isinstance(part, str) else part.__name__ for part in keep],
+        },
+        notes=(*traced.notes, *([] if problem.blocks else ["there is nothing here that natpp can replace"])),
+    )
+
+
+def vanished(blocks: Sequence[Block], ops: Sequence[Sequence[str]], made: fx.GraphModule) -> list[SiteChange]:
+    """Sites that are alive in their own block but went, since no other block reads it any more."""
+    present = {node.name for node in made.graph.nodes}
+    found = []
+    for block, row in zip(blocks, ops, strict=True):
+        live, _ = block.alive(row)
+        for (_, term), op, alive in zip(block.terms, row, live, strict=True):
+            if term.site is not None and alive and op == term.op and term.site.main[0].name not in present:
+                found.append(SiteChange(term.site.name, term.op, NULL, 1.0))
+    return found
+
+
+def adopt(blocks: Sequence[Block], before: Architecture, after: Architecture) -> list[tuple[str, ...]]:
+    """The operations of blocks when what a published architecture changed is done to those of the same form.
+
+    Blocks of another form keep what they have. Shortcuts between different shapes get weights of their own, so the
+    result may cost more than the original.
+    """
+    found = []
+    for block in blocks:
+        old, new = before.graph(block.kind), after.graph(block.kind)
+        if _topology(old) != _topology(block.graph) or (block.inputs[0] is None and _reads_older(new)):
+            found.append(block.ops)
+            continue
+        edges = zip(block.graph.edges, old.edges, new.edges, strict=True)
+        ops = [own.op if first.op == second.op else second.op for own, first, second in edges if not own.fixed]
+        found.append(tuple(ops))
+    return found
+
+
+def _topology(graph: Graph) -> object:
+    return graph.concat, [(edge.source, edge.target, edge.fixed) for edge in graph.edges]
+
+
+def _reads_older(graph: Graph) -> bool:
+    return any(edge.source == 0 and not edge.is_null for edge in graph.edges)
+
+
+class _Alike(NamedTuple):
+    """Blocks of a group whose shortcuts fit at the same terms."""
+
+    block: Block
+    fits: tuple[bool, ...]  # per term, whether a shortcut can be put in there
+    costs: NDArray[np.float64]  # (terms, ops, 3): parameters, multiply-adds, bytes made, of all of them together
+
+
+class Problem:
+    """A traced module's decisions: what each may be, how likely, and what it costs."""
+
+    def __init__(
+        self, traced: Traced, blocks: list[Block], policy: Policy, rule: str, *, strict: bool = True, share: bool = True
+    ):
+        self.traced, self.blocks = traced, blocks
+        self.ops = policy.ops
+        self.rule, self.strict = rule, strict
+        self.batch = _batch(traced.example)
+        self.site_nodes = {node for block in blocks for item in block.items for node in item.nodes}
+        self.groups = grouped(blocks, share=share)
+        self.first = [blocks[group[0]] for group in self.groups]
+        names = [_known(block.ops, self.ops) for block in self.first]
+        self.before: list[Row] = [np.array([self.ops.index(name) for name in row], dtype=np.int64) for row in names]
+        self.why: list[list[dict[str, str]]] = []
+        self.masks: list[Mask] = [self._mask(number) for number in range(len(self.groups))]
+        self.alike = [self._alike(number) for number in range(len(self.groups))]
+        for number, mask in enumerate(self.masks):
+            self._keep_connected(number, mask)
+        encoded: list[Encoded] = [
+            encode_cells([(block.kind, block.with_ops(row))], self.ops)
+            for block, row in zip(self.first, names, strict=True)
+        ]
+        self.log_probs: list[NDArray[np.float64]] = []
+        if encoded:
+            with torch.no_grad():
+                self.transitions: Transitions = policy(collate(encoded, self.masks))
+            self.log_probs = np.split(self.transitions.log_probs.double().numpy(), self._ends)
+
+    @property
+    def _ends(self) -> NDArray[np.int64]:
+        return np.cumsum([len(row) for row in self.before])[:-1]
+
+    # What may be.
+
+    def _mask(self, number: int) -> Mask:
+        """(terms, ops) of a group: what is allowed for all its blocks; a shortcut, where it fits somewhere."""
+        members = [self.blocks[index] for index in self.groups[number]]
+        mask = np.zeros((len(self.before[number]), len(self.ops)), dtype=bool)
+        reasons: list[dict[str, str]] = [{} for _ in mask]
+        for row, current in enumerate(self.before[number]):
+            for column, op in enumerate(self.ops):
+                if column == current:
+                    mask[row, column] = True
+                    continue
+                found = [self._forbidden(block, row, op) for block in members]
+                added = members[0].ops[row] == NULL
+                reason = min(found, key=bool) if added else next((why for why in found if why), "")
+                mask[row, column] = not reason
+                if reason:
+                    reasons[row][op] = reason
+        self.why.append(reasons)
+        return mask
+
+    def _forbidden(self, block: Block, index: int, op: str) -> str:
+        """Why an operation may not stand there: rule, shape or budget; empty where it may."""
+        target, term = block.terms[index]
+        if op not in OPS or OPS[op].extra:
+            return "rule"
+        site = term.site
+        if term.op == NULL:
+            if op != SKIP:
+                return "rule"
+            older = block.inputs[term.source]
+            return "" if older is not None and _fits(block, target, term.source) else "shape"
+        if op == NULL:
+            return ""
+        if site is None or term.op == SKIP:
+            return "rule"
+        if not RULES[self.rule](OPS[term.op], OPS[op], site.place):
+            return "rule"
+        made = forms(site, op)
+        if made == forms(site, site.op) or (op == SKIP and made and site.form.kernel == 1):
+            return "shape"  # it is one already
+        if self.strict:
+            old, new = (site_cost(site, name, self.batch, self.traced.parts) for name in (site.op, op))
+            if new[0] > old[0] or new[1] > old[1]:
+                return "budget"
+        return ""
+
+    def _keep_connected(self, number: int, mask: Mask) -> None:
+        """Forbid what by itself would cut an output off."""
+        for row, column in zip(*np.nonzero(mask), strict=True):
+            changed = self.before[number].copy()
+            changed[row] = column
+            if not self.connected(number, changed):
+                mask[row, column] = False
+                self.why[number][row][self.ops[column]] = "connection"
+
+    # What a row means.
+
+    def member_ops(self, number: int, row: Row, block: Block, fits: Sequence[bool]) -> tuple[str, ...]:
+        """The operations of one block: what is not changed keeps its own, a shortcut stands where it fits."""
+        return tuple(
+            own if new == old or (own == NULL and not fit) else self.ops[new]
+            for own, old, new, fit in zip(block.ops, self.before[number].tolist(), row.tolist(), fits, strict=True)
+        )
+
+    def block_ops(self, rows: Sequence[Row]) -> list[tuple[str, ...]]:
+        """The operations of every block."""
+        found: list[tuple[str, ...]] = [()] * len(self.blocks)
+        for number, (group, row) in enumerate(zip(self.groups, rows, strict=True)):
+            for index in group:
+                block = self.blocks[index]
+                found[index] = self.member_ops(number, row, block, _shortcut_fits(block))
+        return found
+
+    def connected(self, number: int, row: Row) -> bool:
+        """Whether every output of the group's blocks still gets something."""
+        return all(one.block.alive(self.member_ops(number, row, one.block, one.fits))[1] for one in self.alike[number])
+
+    def cost(self, number: int, row: Row) -> NDArray[np.float64]:
+        """Parameters, multiply-adds and bytes made of what is alive in a group's blocks."""
+        total = np.zeros(3)
+        for one in self.alike[number]:
+            live, _ = one.block.alive(self.member_ops(number, row, one.block, one.fits))
+            total += one.costs[np.flatnonzero(live), row[live]].sum(axis=0)
+        return total
+
+    def _alike(self, number: int) -> list[_Alike]:
+        found: dict[tuple[bool, ...], _Alike] = {}
+        for index in self.groups[number]:
+            block = self.blocks[index]
+            fits = _shortcut_fits(block)
+            costs = np.zeros((len(fits), len(self.ops), 3))
+            for row, (_, term) in enumerate(block.terms):
+                current = self.before[number][row]
+                if term.site is None:
+                    if term.op == SKIP and term.source < 2:
+                        costs[row, current, :2] = self._fed(block, row)
+                    continue
+                site = term.site
+                for column in np.flatnonzero(self.masks[number][row]):
+                    op = site.op if column == current else self.ops[column]
+                    if op == NULL:
+                        continue
+                    params, madds = site_cost(site, op, self.batch, self.traced.parts)
+                    made = value(site.output)
+                    size = made.numel() * made.element_size() if forms(site, op) else 0
+                    costs[row, column] = params, madds, size
+            known = found.get((block.inputs[0] is None, *fits))
+            total = costs if known is None else known.costs + costs
+            found[(block.inputs[0] is None, *fits)] = _Alike(block, fits, total)
+        return list(found.values())
+
+    def _fed(self, block: Block, index: int) -> tuple[int, int]:
+        """What only feeds a term from outside of the block, where the block has another input to live on."""
+        _, term = block.terms[index]
+        given, other = block.inputs[term.source], block.inputs[1 - term.source]
+        reads = {read for item in block.items for read in item.sources}
+        own = {node for item in block.items for node in item.nodes}
+        if given is None or other not in reads or not set(given.users) <= own:
+            return 0, 0
+        return upstream_cost(given, self.site_nodes, self.traced.parts)
+
+    # The policy's answer.
+
+    def answer(self, mode: str = "greedy", seed: int = 0) -> list[Row]:
+        """The most likely transitions, or drawn ones; connected, and at least one of them a change."""
+        if not self.groups:
+            return []
+        if mode == "greedy":
+            drawn = self.transitions.greedy()
+        else:
+            drawn = self.transitions.sample(1, torch.Generator().manual_seed(seed))[0]
+        rows = [self.repaired(number, row) for number, row in enumerate(np.split(drawn.numpy(), self._ends))]
+        if mode == "greedy" and not self.changes(rows):
+            rows = self._one_change(rows)
+        return rows
+
+    def repaired(self, number: int, row: Row) -> Row:
+        """The row with its least likely changes taken back until every output gets something; harmless ones return."""
+        if self.connected(number, row):
+            return row
+        before, drawn, row = self.before[number], row, row.copy()
+        changed = np.flatnonzero(row != before)[::-1]
+        likely = self.log_probs[number][changed, row[changed]]
+        order = changed[np.argsort(likely, kind="stable")].tolist()
+        undone: list[int] = []
+        while not self.connected(number, row):
+            undone.append(order[len(undone)])
+            row[undone[-1]] = before[undone[-1]]
+        for index in reversed(undone[:-1]):
+            row[index] = drawn[index]
+            if not self.connected(number, row):
+                row[index] = before[index]
+        return row
+
+    def _one_change(self, rows: list[Row]) -> list[Row]:
+        """The most likely single change; a change of an operation before a shortcut."""
+        best: tuple[bool, float, int, int, int] | None = None
+        for number, mask in enumerate(self.masks):
+            for index, column in zip(*np.nonzero(mask), strict=True):
+                if column == self.before[number][index]:
+                    continue
+                site = self.first[number].terms[index][1].site is not None
+                key = (site, float(self.log_probs[number][index, column]), -number, -int(index), -int(column))
+                best = key if best is None or key > best else best
+        if best is None:
+            return rows
+        rows = [row.copy() for row in rows]
+        rows[-best[2]][-best[3]] = -best[4]
+        return rows
+
+    def log_prob(self, rows: Sequence[Row]) -> float:
+        """Log-probability of the decisions."""
+        return float(
+            sum(table[np.arange(len(row)), row].sum() for table, row in zip(self.log_probs, rows, strict=True))
+        )
+
+    # What a person is told.
+
+    def changes(self, rows: Sequence[Row]) -> list[SiteChange]:
+        """What differs, block by block, and what went with it."""
+        found = []
+        owner = {index: number for number, group in enumerate(self.groups) for index in group}
+        for index, (block, ops) in enumerate(zip(self.blocks, self.block_ops(rows), strict=True)):
+            if ops == block.ops:
+                continue
+            live, _ = block.alive(ops)
+            number = owner[index]
+            for place, (_, term) in enumerate(block.terms):
+                before, after = term.op, ops[place]
+                if before == after and not (term.site is not None and not live[place]):
+                    continue
+                gone = before == after or (not live[place] and after != NULL)
+                if gone and before == NULL:
+                    continue
+                likely = 1.0 if gone else float(np.exp(self.log_probs[number][place, rows[number][place]]))
+                found.append(SiteChange(block.edge_name(place), before, NULL if gone else after, likely))
+        return found
+
+    def probabilities(self) -> dict[str, dict[str, float]]:
+        """Per decision of every block, the operations that could be chosen."""
+        found = {}
+        for number, group in enumerate(self.groups):
+            for index in group:
+                for place in range(len(self.before[number])):
+                    allowed = np.flatnonzero(self.masks[number][place])
+                    table = {self.ops[op]: float(np.exp(self.log_probs[number][place, op])) for op in allowed}
+                    found[self.blocks[index].edge_name(place)] = table
+        return found
+
+    def masked(self) -> dict[str, dict[str, str]]:
+        """Per decision of every block, the operations that could not be chosen, and why."""
+        return {
+            self.blocks[index].edge_name(place): dict(reasons)
+            for number, group in enumerate(self.groups)
+            for index in group
+            for place, reasons in enumerate(self.why[number])
+        }
+
+
+# Budgets.
+
+
+def check_budget(budget: Budget) -> dict[str, float]:
+    """The limits asked for: a fraction of the module's own figure up to 1, or an absolute figure."""
+    if isinstance(budget, str):
+        if budget not in ("strict", "rule"):
+            raise SettingError(f"unknown budget {budget!r}. {did_you_mean(budget, ('strict', 'rule'))}")
+        return {}
+    for name, wanted in budget.items():
+        if name not in BUDGETED:
+            raise SettingError(f"unknown cost {name!r} in the budget. {did_you_mean(name, BUDGETED)}")
+        if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 0 < wanted < float("inf"):
+            raise SettingError(
+                f"the budget of {name} is {wanted!r}, expected a fraction up to 1 of what the module has, or a figure"
+            )
+    return dict(budget)
+
+
+def _figures(cost: Cost) -> dict[str, float]:
+    return {
+        "params": cost.params,
+        "madds": cost.madds,
+        "memory": cost.peak_memory_bytes,
+        "latency": cost.latency_ms or 0.0,
+    }
+
+
+def _limits(wanted: Mapping[str, float], before: Cost) -> dict[str, float]:
+    figures = _figures(before)
+    return {name: figures[name] * given if given <= 1 else given for name, given in wanted.items()}
+
+
+def _within(
+    problem: Problem, rows: list[Row], before: Cost, limits: Mapping[str, float]
+) -> tuple[fx.GraphModule, list[Row]]:
+    """The module built within the limits, by further changes where they are needed.
+
+    What is counted is the most that a result can cost: a block that nobody reads any more goes too, and only the
+    built module shows it. So every result is built and measured, and counting goes on from there.
+    """
+    descent = _Descent(problem, rows, before, limits)
+    while True:
+        made = rewrite(problem.traced, problem.blocks, problem.block_ops(descent.rows))
+        if not limits:
+            return made, descent.rows
+        found = module_cost(made, problem.traced.example, latency="latency" in limits)
+        over = [name for name in limits if _figures(found)[name] > limits[name]]
+        if not over:
+            return made, descent.rows
+        descent.calibrate(found)
+        counted = [name for name in over if name in COUNTED]
+        if not (descent.count_down() if counted else descent.measured_down(over)):
+            raise _unreachable(before, limits, found)
+
+
+class _Step(NamedTuple):
+    """A further change of a group: log-probability lost for what it saves, and the row it leads to."""
+
+    price: float
+    row: Row | None
+
+
+class _Descent:
+    """Further changes, one at a time: the least log-probability lost for what is saved."""
+
+    def __init__(self, problem: Problem, rows: list[Row], before: Cost, limits: Mapping[str, float]):
+        self.problem, self.rows, self.before, self.limits = problem, list(rows), before, limits
+        self.wanted, self.descended = list(rows), False
+        self.costs = [problem.cost(number, row) for number, row in enumerate(self.rows)]
+        originals = [problem.cost(number, row) for number, row in enumerate(problem.before)]
+        self.fixed = np.array([before.params, before.madds, 0.0]) - sum(originals, np.zeros(3)) * [1, 1, 0]
+
+    @property
+    def total(self) -> NDArray[np.float64]:
+        """Parameters, multiply-adds and bytes made."""
+        return self.fixed + sum(self.costs, np.zeros(3))
+
+    def calibrate(self, found: Cost) -> None:
+        """Count on from what the built module really costs."""
+        self.fixed += [found.params - self.total[0], found.madds - self.total[1], 0.0]
+
+    def over(self) -> list[str]:
+        figures = dict(zip(COUNTED, self.total[:2], strict=True))
+        return [name for name in figures if figures[name] > self.limits.get(name, float("inf"))]
+
+    def count_down(self) -> bool:
+        """Until parameters and multiply-adds are within their limits; False where nothing is left to save."""
+        first, saved = not self.descended, False
+        self.descended = True
+        own = np.maximum([self.before.params, self.before.madds, 1], 1)
+        while over := self.over():
+            weights = np.array([name in over for name in COUNTED] + [False]) / own
+            if not self._step_until(weights, lambda over=over: self.over() != over):  # type: ignore[misc]
+                return saved
+            saved = True
+        if first:
+            self._give_back()
+        return saved
+
+    def measured_down(self, over: Sequence[str]) -> bool:
+        """Save some of what memory and latency hang on; False where nothing is left to save."""
+        total = np.maximum(self.total, 1)
+        weights = np.array([0.0, ("latency" in over) / total[1], 1.0 / total[2]])
+        goal = float(weights @ self.total) - REMEASURE * float(weights @ total)
+        return self._step_until(weights, lambda: float(weights @ self.total) <= goal)
+
+    def _step_until(self, weights: NDArray[np.float64], done: Callable[[], bool]) -> bool:
+        """Take the best changes one after the other; False where not one was left."""
+        taken = False
+        best = [self._best(number, weights) for number in range(len(self.rows))]
+        while True:
+            number = min(range(len(best)), key=lambda index: best[index].price, default=None)
+            if number is None or best[number].row is None:
+                return taken
+            self._take(number, best[number].row)
+            taken = True
+            if done():
+                return True
+            best[number] = self._best(number, weights)
+
+    def _take(self, number: int, row: Row | None) -> None:
+        assert row is not None
+        self.rows[number], self.costs[number] = row, self.problem.cost(number, row)
+
+    def _best(self, number: int, weights: NDArray[np.float64]) -> _Step:
+        """The change of a group that loses least for what it saves.
+
+        One that would cut an output off comes with the return of a term that was dropped.
+        """
+        problem, row, before = self.problem, self.rows[number], self.problem.before[number]
+        null = problem.ops.index(NULL)
+        dropped = np.flatnonzero((row == null) & (before != null))
+        best = _Step(float("inf"), None)
+        for index, column in zip(*np.nonzero(problem.masks[number]), strict=True):
+            if column == row[index]:
+                continue
+            changed = row.copy()
+            changed[index] = column
+            tries = [changed]
+            if not problem.connected(number, changed):
+                tries = []
+                for other in dropped:
+                    again = changed.copy()
+                    again[other] = before[other]
+                    if other != index and problem.connected(number, again):
+                        tries.append(again)
+            for one in tries:
+                saved = float(weights @ (self.costs[number] - problem.cost(number, one)))
+                if saved > 0:
+                    price = max(self._lost(number, row, one), 1e-9) / saved
+                    best = min(best, _Step(price, one), key=lambda step: step.price)
+        return best
+
+    def _lost(self, number: int, before: Row, after: Row) -> float:
+        table, terms = self.problem.log_probs[number], np.arange(len(before))
+        return float((table[terms, before] - table[terms, after]).sum())
+
+    def _give_back(self) -> None:
+        """Take back what turned out not to be needed, the dearest first."""
+        taken = [
+            (float(self.problem.log_probs[number][index, row[index]]), number, int(index))
+            for number, row in enumerate(self.rows)
+            for index in np.flatnonzero(row != self.wanted[number])
+        ]
+        for _, number, index in sorted(taken):
+            row, spent = self.rows[number], self.costs[number]
+            self.rows[number] = row.copy()
+            self.rows[number][index] = self.wanted[number][index]
+            self.costs[number] = self.problem.cost(number, self.rows[number])
+            if self.over() or not self.problem.connected(number, self.rows[number]):
+                self.rows[number], self.costs[number] = row, spent
+
+
+def _unreachable(before: Cost, limits: Mapping[str, float], nearest: Cost) -> BudgetError:
+    own, near = _figures(before), _figures(nearest)
+    said = [
+        f"{limits[name]:,.4g} {UNITS[name]} were asked for, the nearest allowed result has {near[name]:,.4g} "
+        f"({near[name] / max(own[name], 1e-12):.2f} of the module's)"
+        for name in limits
+        if near[name] > limits[name]
+    ]
+    return BudgetError(
+        f"the budget cannot be met: {'; '.join(said)}. Raise it, keep less, or decide block by block "
+        "(share_blocks=False)"
+    )
+
+
+def _known(ops: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Operations by names that a policy knows: of another kernel where it does not know one."""
+    found = []
+    for op in ops:
+        if op in known:
+            found.append(op)
+            continue
+        kind = op.rsplit("_", 1)[0]
+        near = [name for name in known if name.rsplit("_", 1)[0] == kind]
+        if not near:
+            raise SettingError(
+                f"the policy does not know the operation {op}, nor one like it: it was learned for another space"
+            )
+        found.append(min(near, key=lambda name: abs(OPS[name].kernel - OPS[op].kernel)))
+    return found
+
+
+def _fits(block: Block, target: int, source: int) -> bool:
+    """Whether a skip can join two nodes as they are."""
+    given = block.inputs[source] if source < 2 else None
+    if given is None or not isinstance(value(given), Tensor):
+        return False
+    return shape(given) == node_shape(block, target)
+
+
+def _shortcut_fits(block: Block) -> tuple[bool, ...]:
+    """Per term, whether it is empty and a shortcut can be put in."""
+    return tuple(term.op == NULL and _fits(block, target, term.source) for target, term in block.terms)
+
+
+def _batch(example: Any) -> int:
+    tensors = [leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor) and leaf.dim() > 0]
+    return int(tensors[0].shape[0]) if tensors else 1

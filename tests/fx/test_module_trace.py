@@ -1,0 +1,231 @@
+"""Tracing: shapes, modes, what stays whole, what is refused."""
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from fx_models import SMALL, BasicBlock, ResNet
+from promises import keeps_promises, no_change_is_no_change, warmed
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import natpp
+from natpp.errors import SettingError
+from natpp.fx.rewrite import rewrite
+from natpp.fx.sites import Site, find_items
+from natpp.fx.trace import ByMode, TraceError, trace, value
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_shapes_are_those_of_the_real_run(name: str) -> None:
+    module, x = warmed(SMALL[name](), torch.randn(2, 3, 16, 16)), torch.randn(2, 3, 16, 16)
+    traced = trace(module, x)
+    seen = {}
+
+    def note(path: str) -> Callable[..., None]:
+        def hook(part: nn.Module, args: object, out: Tensor) -> None:
+            seen[path] = out.shape
+
+        return hook
+
+    for path, part in module.named_modules():
+        part.register_forward_hook(note(path))
+    with torch.no_grad():
+        module(x)
+    called = [node for node in traced.graph.nodes if node.op == "call_module"]
+    assert called
+    assert all(value(node).shape == seen[node.target] for node in called if node.target.count("relu") == 0)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_original_is_untouched(training: bool) -> None:
+    module, x = SMALL["resnet"]().train(training), torch.randn(2, 3, 16, 16)
+    module.layer1[0].eval()
+    before, state = copy.deepcopy(module), {key: tensor.clone() for key, tensor in module.state_dict().items()}
+    names = set(vars(module))
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    same = rewrite(trace(module, x))
+    assert torch.equal(torch.rand(1), expected)  # no random number was drawn
+    assert set(vars(module)) == names
+    assert all(torch.equal(tensor, state[key]) for key, tensor in module.state_dict().items())
+    modes = {path: part.training for path, part in before.named_modules()}
+    assert {path: part.training for path, part in module.named_modules()} == modes
+    assert all(part.training == modes[path] for path, part in same.named_modules())
+
+
+def test_a_constant_made_in_the_forward_stays_out_of_the_module() -> None:
+    class Constant(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * torch.tensor([1.0, 2.0, 3.0])[None, :, None, None]
+
+    module = Constant()
+    same = rewrite(trace(module, torch.randn(1, 3, 2, 2)))
+    assert not [name for name in vars(module) if "constant" in name]
+    x = torch.randn(2, 3, 2, 2)
+    assert torch.equal(same(x), module(x))
+
+
+def test_questions_about_shapes_are_answered() -> None:
+    class Asks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            assert x.shape[1] == 4
+            if x.dim() == 4 and len(x.shape) == 4 and x.dtype == torch.float32:
+                x = x + 1
+            total = x[:, :2]
+            for part in x.chunk(2, dim=1):
+                total = total + part
+            return total.reshape(x.size(0), -1)
+
+    traced = no_change_is_no_change(Asks(), torch.randn(3, 4, 5, 5))
+    larger = torch.randn(7, 4, 5, 5)
+    assert torch.equal(rewrite(traced)(larger), Asks()(larger))  # the batch may be another
+
+
+def test_new_tensors_and_loops_over_sizes() -> None:
+    class Makes(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            grid = torch.zeros(x.shape[0], 1, x.shape[2], x.shape[3], device=x.device)
+            grid[:, 0] = torch.arange(x.shape[3], dtype=x.dtype)
+            for channel in range(x.shape[1]):
+                grid = grid + x[:, channel : channel + 1]
+            return torch.cat([x, grid], 1)
+
+    traced = no_change_is_no_change(Makes(), torch.randn(2, 3, 5, 5))
+    same, other = rewrite(traced), torch.randn(4, 3, 7, 7)
+    assert torch.equal(same(other), Makes()(other))
+    with pytest.raises(AssertionError, match="size of 3"):
+        same(torch.randn(2, 4, 5, 5))
+
+
+def test_chance_stays_chance() -> None:
+    class Noise(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + torch.rand(x.shape[0], 1, 1, 1)
+
+    same = rewrite(trace(Noise(), torch.randn(2, 3, 4, 4)))
+    x = torch.zeros(3, 3, 4, 4)
+    assert not torch.equal(same(x), same(x))
+
+
+class DropPath(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        return x * torch.empty(x.shape[0], 1, 1, 1).bernoulli_(0.5)
+
+
+def test_what_goes_another_way_in_training_stays_whole() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), DropPath(), nn.Conv2d(4, 4, 3, padding=1), DropPath())
+    traced = no_change_is_no_change(module, torch.randn(2, 3, 6, 6))
+    assert [note.split(" ")[0] for note in traced.notes] == ["1"]  # one note for the class
+    assert "training mode" in traced.notes[0] or "random" in traced.notes[0]
+
+
+def test_a_part_that_looks_at_data_stays_whole() -> None:
+    class Looks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2 if x.sum() > 0 else x
+
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), Looks(), nn.Conv2d(4, 4, 3, padding=1))
+    traced = no_change_is_no_change(module, torch.randn(2, 3, 6, 6))
+    assert "1 (Looks)" in traced.notes[0]
+    assert "data" in traced.notes[0]
+
+
+class Cropped(nn.Module):
+    """A loop of Python over the numbers of a shape, which stand-ins cannot answer as `numpy` asks them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(BasicBlock(3, 8), nn.Dropout(0.3), BasicBlock(8, 8))
+        self.last = nn.Conv2d(8, 4, 3, padding=1)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+        side = int(np.sqrt(np.prod(x.shape[2:])))
+        x = F.dropout(self.last(self.body(x[:, :, :side, :side])), 0.5, self.training)
+        return {"map": x, "mean": x.mean((2, 3))}
+
+
+def test_torch_export_is_the_second_way() -> None:
+    example = torch.randn(3, 3, 8, 8)
+    traced = keeps_promises(Cropped(), example)
+    assert "torch.export" in traced.notes[0]
+    sites = [item.name for item in find_items(traced) if isinstance(item, Site)]
+    assert {"body.0.conv1", "body.2.conv2", "last"} <= set(sites)
+    module = Cropped().eval()
+    same, other = rewrite(trace(module, example)), torch.randn(5, 3, 8, 8)
+    assert torch.equal(same(other)["map"], module(other)["map"])  # another batch
+
+
+def test_a_forward_that_looks_at_data_itself_is_refused() -> None:
+    class Looks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 3, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.conv(x)
+            return x * 2 if x.sum() > 0 else x
+
+    with pytest.raises(TraceError, match=r"Looks cannot be traced.*natpp\.leaf"):
+        natpp.optimize(Looks(), example_input=torch.randn(2, 3, 6, 6))
+
+
+def test_a_forward_with_a_path_for_training_is_refused_with_the_way_round() -> None:
+    class Auxiliary(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.aux = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 1, 1)
+
+        def forward(self, x: Tensor) -> object:
+            x = self.conv(x)
+            return (x, self.aux(x)) if self.training else x
+
+    with pytest.raises(TraceError, match="training"):
+        trace(Auxiliary(), torch.randn(2, 3, 6, 6))
+
+
+def test_a_leaf_is_not_looked_into() -> None:
+    @natpp.leaf
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.conv(x)
+
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), Whole(), natpp.leaf(nn.Sequential(nn.Conv2d(4, 4, 1))))
+    called = [node.target for node in trace(module, torch.randn(1, 3, 4, 4)).graph.nodes if node.op == "call_module"]
+    assert called == ["0", "1", "2"]
+
+
+def test_a_wrong_example_says_what_is_wrong() -> None:
+    with pytest.raises(SettingError, match="does not run on the example input"):
+        trace(SMALL["resnet"](), torch.randn(1, 4, 8, 8))
+    with pytest.raises(SettingError, match="does not fit"):
+        trace(SMALL["resnet"](), (torch.randn(1, 3, 8, 8), 1))
+
+
+def test_values_by_mode() -> None:
+    part = ByMode(0.5, 0.0)
+    assert part.train()() == 0.5
+    assert part.eval()() == 0.0
+
+    class Attends(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(x, x, x, dropout_p=0.3 if self.training else 0.0)
+
+    traced = trace(Attends(), torch.randn(2, 2, 4, 4))
+    constants = [part for part in traced.parts.values() if isinstance(part, ByMode)]
+    assert [(part.in_training, part.otherwise) for part in constants] == [(0.3, 0.0)]
+
+
+def test_a_module_without_data_can_be_traced() -> None:
+    module = ResNet(BasicBlock, (2, 2, 2, 2), width=64, imagenet=True).to("meta")
+    traced = trace(module, torch.empty(64, 3, 224, 224, device="meta"))
+    assert value(next(node for node in traced.graph.nodes if node.target == "layer4.1.conv2")).shape == (64, 512, 7, 7)
