@@ -49,6 +49,12 @@ def test_truth_is_judged_by_the_table(runs: Path, data_folder: Path, tmp_path: P
     assert found["rivals"]["live MAdds"]["share_of_oracle"]["mean"] == pytest.approx(0.59, abs=0.01)
 
 
+def test_a_schedule_on_digits(tmp_path: Path) -> None:
+    out = tmp_path / "schedules.json"
+    run("schedules_nasbench201.py", "--smoke", "--only", "400 steps", "--out", str(out))
+    assert len(json.loads(out.read_text())["400 steps"]["scores"]) == 4
+
+
 def test_quick_trainings_on_digits(tmp_path: Path) -> None:
     out = tmp_path / "quick.json"
     run("quick_cifar10.py", "--smoke", "--out", str(out))
