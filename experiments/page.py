@@ -46,8 +46,8 @@ def truth(found: dict[str, Any]) -> str:
         ),
         "",
         _paragraph(
-            f"{_count(len(runs['seed']), 'seed')} on {first['machine']['gpu']}, torch {first['machine']['torch']}. Trainings:"
-            f" {network['cells']} cells a stage, {network['channels']} channels, batch {schedule['batch']},"
+            f"{_count(len(runs['seed']), 'seed')} on {first['machine']['gpu']}, torch {first['machine']['torch']}."
+            f" Trainings: {network['cells']} cells a stage, {network['channels']} channels, batch {schedule['batch']},"
             f" {schedule['steps']} steps, learning rate {schedule['learning_rate']}, {schedule['together']} at a time;"
             f" {first['at_random']} architectures at random and {first['evaluations'] - first['at_random']} chosen by"
             f" the prediction in {settings['search']['predict']['rounds']} rounds; then a policy. The clock starts with"
@@ -99,8 +99,8 @@ def schedules(found: dict[str, Any]) -> str:
         "",
         _paragraph(
             "`python experiments/schedules_nasbench201.py --root DIR --table FILE`. Schedules on one named set of 64"
-            " architectures (the script says which), by agreement with `val_200`; each row differs from the first, which"
-            f" is the default, in what it names. On {machine['gpu']}, torch {machine['torch']}."
+            " architectures (the script says which), by agreement with `val_200`; each row differs from the first,"
+            f" which is the default, in what it names. On {machine['gpu']}, torch {machine['torch']}."
         ),
         "",
         "| schedule | Spearman with `val_200` | partial, given live MAdds | mean accuracy | seconds for 64 |",
