@@ -29,6 +29,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.xdist_group("truth")
 def test_truth_is_searched_on_digits(runs: Path) -> None:
     for stem in ("seed_0", "supernet_0", "paper_0"):
         said = json.loads((runs / f"{stem}.json").read_text())
@@ -40,6 +41,7 @@ def test_truth_is_searched_on_digits(runs: Path) -> None:
 
 
 @pytest.mark.data
+@pytest.mark.xdist_group("truth")
 def test_truth_is_judged_by_the_table(runs: Path, data_folder: Path, tmp_path: Path) -> None:
     table, out = data_folder / "nasbench201_cifar10.parquet", tmp_path / "truth_nasbench201.json"
     run("truth_nasbench201.py", "judge", "--runs", str(runs), "--table", str(table), "--out", str(out))
