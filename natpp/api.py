@@ -257,6 +257,17 @@ def _optimized_module(
     return optimize_module(module, example_input, _policy(policy), **options)
 
 
+def restore(folder: str | Path, module: nn.Module | None = None) -> nn.Module:
+    """The module that `result.save(folder)` wrote, on the CPU; nothing that lies in the folder is run.
+
+    `module` is the original or one like it: it is needed where the result has parts that are not torch's, which are
+    then taken from it.
+    """
+    from natpp.fx.restore import restore_module
+
+    return restore_module(folder, module)
+
+
 def _policy(given: Policy | str | Path | None) -> Policy:
     """The policy itself, one that ships by its name, one from a file, or that of a run's folder."""
     from natpp.nets.policy import Policy
