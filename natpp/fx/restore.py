@@ -275,7 +275,7 @@ def _example(data: Any) -> Any:
 
 def _tensors(file: Path) -> dict[str, Tensor]:
     try:
-        found: dict[str, Tensor] = load_file(file)
+        found = load_file(file)
     except (OSError, SafetensorError) as error:
         raise FormatError(f"cannot read {str(file)!r}: {error}") from None
-    return found
+    return {name: tensor.clone() for name, tensor in found.items()}  # aligned, else sums are rounded otherwise

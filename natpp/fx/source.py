@@ -183,7 +183,8 @@ class _Source:
         yield f"def load({arguments}) -> {self.name}:"
         yield '    """The module with its weights."""'
         yield f"    net = {self.name}({'original' if given else ''})"
-        yield f'    net.load_state_dict(load_file(Path(folder) / "{WEIGHTS}"), assign=True)'
+        yield f'    weights = load_file(Path(folder) / "{WEIGHTS}")'
+        yield "    net.load_state_dict({name: tensor.clone() for name, tensor in weights.items()}, assign=True)"
         tied = [pair for pair in content.same.items() if not self._is_layer(pair[1])]
         for path, first in tied:
             yield f"    {self._place('net', path)} = {self._place('net', first)}"
@@ -209,7 +210,13 @@ class _Source:
             if path not in content.constants:
                 lines.append(self._assigned(path, _zeros(tensor)))
         for path in content.constants:
-            lines.append(f'        self.put("{path}", constants["{path}"], persistent=False)')
+            made = f'constants["{path}"].clone()'
+            inside = path not in content.tensors  # a layer's own
+            lines.append(
+                f"        {self._place('self', path)} = {made}"
+                if inside
+                else f'        self.put("{path}", {made}, persistent=False)'
+            )
         for path, first in content.same.items():
             if self._is_layer(first):
                 lines.append(self._assigned(path, self._place("self", first)))

@@ -147,7 +147,8 @@ def deployed_is_the_same(module: nn.Module, example: Any, *, backend: str = "eag
     found = session.run(None, feeds)
     assert_near(([torch.from_numpy(np.asarray(one)) for one in found], expected[1]), expected, 1e-4)
     torch.compiler.reset()
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         compiled = tree_flatten(call(torch.compile(module, backend=backend), copy.deepcopy(example)))
     assert_near(compiled, expected, 1e-5)
 

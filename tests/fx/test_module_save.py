@@ -44,9 +44,10 @@ class Own(nn.Module):
         super().__init__()
         self.scale = scale
         self.weight = nn.Parameter(torch.ones(1))
+        self.register_buffer("unsaved", torch.zeros(1), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.scale * self.weight if x.sum() < 1e9 else x
+        return x * self.scale * self.weight + self.unsaved if x.sum() < 1e9 else x
 
 
 class Secret(Own):
@@ -252,6 +253,7 @@ def test_a_module_traced_by_torch_export(tmp_path: Path) -> None:
 
 def test_parts_that_can_be_imported_are(tmp_path: Path) -> None:
     module = Mixed(Own(3.0), function=True).eval()
+    module.own.unsaved.fill_(0.5)
     result = optimized(module)
     folder = result.save(tmp_path / "saved")
     assert "from test_module_save import Own" in (folder / "model.py").read_text()
