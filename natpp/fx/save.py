@@ -91,7 +91,7 @@ def save_result(result: ModuleResult, folder: str | Path) -> Path:
         source, missing = module_source(content), None
     except UnwritableError as error:
         source, missing = None, str(error)
-    data = _told(result) | {"missing": missing, "module": content_data(content)}
+    data = result_data(result) | {"missing": missing, "module": content_data(content)}
     with whole_folder(folder, ARCHITECTURE, (WEIGHTS, CONSTANTS, ARCHITECTURE, SOURCE)) as fresh:
         _write_tensors(fresh / WEIGHTS, module.state_dict())
         if content.constants:
@@ -217,8 +217,8 @@ def _form(example: Any) -> Any:
     return [_form(value) for value in example] if type(example) is list else encode(example)
 
 
-def _told(result: ModuleResult) -> dict[str, Any]:
-    """What a person may want to know of a result."""
+def result_data(result: ModuleResult) -> dict[str, Any]:
+    """What a person may want to know of a result, for JSON."""
     from natpp import __version__
 
     return {

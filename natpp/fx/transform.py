@@ -89,6 +89,12 @@ class ModuleResult:
 
         return save_result(self, folder)
 
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: what changed, block by block, what it costs, and what the policy could choose."""
+        from natpp.fx.save import result_data
+
+        return result_data(self) | {"probabilities": self.probabilities, "masked": self.masked}
+
     def __str__(self) -> str:
         lines = [
             f"{change.name}: {change.before} → {change.after}"
