@@ -16,7 +16,7 @@ from natpp.arch.graph import Architecture
 from natpp.arch.layout import Setting, setting
 from natpp.arch.space import sample_batch
 from natpp.errors import FormatError, NatppError, SettingError, did_you_mean, shortened
-from natpp.registry import RULES, ZOO
+from natpp.registry import MODELS, RULES, ZOO
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,6 +51,10 @@ def load(given: str | Path) -> Architecture:
         return ZOO[given].arch
     if os.path.exists(given):
         return _parse_file(Path(given))
+    if given in MODELS:
+        raise FormatError(
+            f"{given} is a whole network, no architecture of cells: natpp.zoo.network({given!r}) builds it"
+        )
     if not given.strip():
         raise FormatError("the text is empty. Expected a zoo name, a file or an architecture's text")
     if Path(given).suffix or "/" in given:
@@ -255,6 +259,17 @@ def _optimized_module(
     if example_input is None:
         raise SettingError("a module needs an example input: natpp.optimize(module, example_input=x)")
     return optimize_module(module, example_input, _policy(policy), **options)
+
+
+def restore(folder: str | Path, module: nn.Module | None = None) -> nn.Module:
+    """The module that `result.save(folder)` wrote, on the CPU; nothing that lies in the folder is run.
+
+    `module` is the original or one like it: it is needed where the result has parts that are not torch's, which are
+    then taken from it.
+    """
+    from natpp.fx.restore import restore_module
+
+    return restore_module(folder, module)
 
 
 def _policy(given: Policy | str | Path | None) -> Policy:

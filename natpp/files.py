@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from natpp.errors import NatppError
@@ -40,3 +43,42 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+@contextmanager
+def whole_folder(path: str | Path, mark: str, names: Collection[str]) -> Iterator[Path]:
+    """A new folder to write into, which takes its place when all is written; after an error there is nothing.
+
+    A folder that is there is replaced if it is empty, or holds the file `mark` and nothing but files of these names.
+    """
+    path = Path(path)
+    _check_replaceable(path, mark, names)
+    try:
+        fresh = Path(tempfile.mkdtemp(dir=path.absolute().parent, prefix=".natpp-"))
+    except OSError as error:
+        raise NatppError(f"cannot write into {str(path.parent)!r}: {error.strerror}") from None
+    old = fresh.with_name(f"{fresh.name}-old")
+    try:
+        yield fresh
+        os.chmod(fresh, 0o777 & ~_umask())
+        if path.exists():
+            os.replace(path, old)
+        os.replace(fresh, path)
+    except OSError as error:
+        if old.exists():
+            os.replace(old, path)
+        raise NatppError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _check_replaceable(path: Path, mark: str, names: Collection[str]) -> None:
+    if not path.absolute().parent.is_dir():
+        raise NatppError(f"the folder {str(path.parent)!r} does not exist. Make it first, or choose another place")
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise NatppError(f"{str(path)!r} is a file, expected a folder to write")
+    held = {file.name for file in path.iterdir()} - {"__pycache__"} if path.exists() else set()
+    if held and not (mark in held and held <= set(names)):
+        raise NatppError(f"the folder {str(path)!r} holds something else. Choose another, or one that is not there yet")

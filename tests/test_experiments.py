@@ -65,6 +65,25 @@ def test_quick_trainings_on_digits(tmp_path: Path) -> None:
         assert len(one["curve"]) == 1
 
 
+def test_models_are_put_through_natpp_and_told_on_the_page(tmp_path: Path) -> None:
+    out = tmp_path / "fx_models.json"
+    said = run("fx_models.py", "--smoke", "--out", str(out))
+    assert "3 traced" in said
+    found = json.loads(out.read_text())
+    for row in found["models"].values():
+        assert row["bit_equal"] and row["same_shapes"] and row["no_dearer"] and row["restored"]  # noqa: PT018
+        assert row["changes"] > 0
+    wrong = ("--models", "zoo:no_such_model,zoo:vgg16_imagenet", "--limit", "1")
+    assert "1 missing, 1 failed" in run("fx_models.py", *wrong, "--out", str(out))
+    found = json.loads(out.read_text())["models"]
+    assert found["zoo:vgg16_imagenet"]["reason"] == "not done in 1 s"
+    page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path)
+    assert "4 models, 3 of them traced" in page
+    assert "| `zoo:resnet20` | 19 |" in page
+    assert "- `zoo:vgg16_imagenet` (failed): not done" in page
+    assert "no_such_model" not in page
+
+
 def test_the_page_of_results_is_up_to_date() -> None:
     page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"]
     assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == page()

@@ -19,7 +19,7 @@ ABOVE = {  # what each room may import, besides itself
     "improve": {"arch", "errors", "files", "nets", "registry"},
     "baselines": {"arch", "nets", "registry", "improve"},
     "evaluate": {"data", "arch", "baselines", "errors", "nets", "registry", "improve"},
-    "fx": {"arch", "errors", "files", "improve", "nets", "registry"},
+    "fx": {"arch", "errors", "files", "improve", "nets", "registry", ""},
     "testing": {"arch", "registry", "improve"},
     "policies": {"errors", "nets"},
     "runs": {"arch", "data", "errors", "evaluate", "files", "nets", "registry", "improve", ""},

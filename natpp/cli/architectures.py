@@ -12,7 +12,8 @@ from natpp.arch.cost import Cost
 from natpp.arch.formats import FORMATS, to_dict, to_genotype
 from natpp.arch.ops import Place
 from natpp.arch.transitions import allowed
-from natpp.cli.flags import Arch, NetworkFlags, Output, Switch, Whole, Word
+from natpp.cli.flags import Arch, NetworkFlags, Output, Shapes, Subject, Switch, Whole, Word
+from natpp.cli.modules import is_module, load_architecture, make_module
 from natpp.cli.output import new_table, picture_suffix, print_json, print_table, write_picture
 from natpp.errors import SettingError, did_you_mean
 from natpp.files import write_whole
@@ -84,9 +85,11 @@ def show(flags: Show) -> None:
 
 @dataclass(frozen=True)
 class CostFlags(NetworkFlags):
-    """Count what an architecture costs in a network, to the digit, without building it."""
+    """Count what an architecture costs in a network, to the digit, without building it; or what a model costs."""
 
-    arch: Arch = tyro.MISSING
+    arch: Subject = tyro.MISSING
+    input: Shapes = None
+    """of a model: the shape of its input; several with semicolons between"""
     latency: Switch = False
     """also build it and measure the time of a forward pass of one image here"""
     json: Switch = False
@@ -94,9 +97,14 @@ class CostFlags(NetworkFlags):
 
 
 def cost(flags: CostFlags) -> None:
+    if is_module(flags.arch):
+        _module_cost(flags)
+        return
+    if flags.input is not None:
+        raise SettingError("--input goes with a model, not with an architecture")
     where = flags.setting()
     found = api.cost(
-        flags.arch,
+        load_architecture(flags.arch),
         where.network,
         channels=where.channels,
         cells=where.cells,
@@ -112,6 +120,21 @@ def cost(flags: CostFlags) -> None:
         f"{where.size} x {where.size} image"
     )
     print_table(_cost_table(found))
+
+
+def _module_cost(flags: CostFlags) -> None:
+    if flags.network != "cifar" or any(value is not None for value in (flags.channels, flags.cells, flags.size)):
+        raise SettingError("--network, --channels, --cells and --size go with an architecture, not with a model")
+    module, example = make_module(flags.arch, flags.input, classes=flags.classes)
+    found = api.cost(module, example_input=example, latency=flags.latency)
+    if flags.json:
+        print_json(found.to_dict())
+        return
+    print(f"parameters          {found.params:>18,}")
+    print(f"multiply-adds       {found.madds:>18,}")
+    print(f"peak memory, bytes  {found.peak_memory_bytes:>18,}")
+    if found.latency_ms is not None:
+        print(f"latency, ms         {found.latency_ms:>18.2f} ± {found.latency_spread_ms:.2f}")
 
 
 @dataclass(frozen=True)

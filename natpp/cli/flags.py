@@ -19,6 +19,16 @@ Arch = Annotated[
     str, tyro.conf.Positional, tyro.conf.arg(metavar="ARCH", help="a zoo name, a file, '-' or the text itself")
 ]
 
+Subject = Annotated[
+    str,
+    tyro.conf.Positional,
+    tyro.conf.arg(
+        metavar="ARCH|NETWORK|FILE.py:FUNCTION",
+        help="an architecture: a zoo name, a file, '-' or the text itself; "
+        "or a model: a network of the zoo, or what a function of your own file makes",
+    ),
+]
+
 
 def _whole(words: list[str]) -> int:
     try:
@@ -75,6 +85,7 @@ Word = Annotated[
         str_from_instance=lambda value: [value or "nothing"],
     ),
 ]
+Shapes = Annotated[Word, tyro.conf.arg(metavar="1,3,224,224")]
 Output = Annotated[Word, tyro.conf.arg(name="output", aliases=("-o",), metavar="FILE")]
 Switch = tyro.conf.FlagCreatePairsOff[bool]
 

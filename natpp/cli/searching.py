@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from natpp import api
 from natpp.arch.formats import to_dict, to_json
-from natpp.cli.flags import Arch, NetworkFlags, NumberOrDefault, Switch, Whole, WholeOrDefault, Word
+from natpp.cli.flags import NetworkFlags, NumberOrDefault, Shapes, Subject, Switch, Whole, WholeOrDefault, Word
+from natpp.cli.modules import is_module, load_architecture, make_module, parse_budget
 from natpp.cli.output import is_first_process, new_table, print_json, print_table, say, shown_progress
 from natpp.errors import SettingError, did_you_mean, shortened
 from natpp.files import write_whole
@@ -23,11 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Optimize(NetworkFlags):
-    """Make an architecture better by a learned policy: changes, costs before and after."""
+    """Make an architecture or a model better by a learned policy: changes, costs before and after."""
 
     network: str = "auto"
     """cifar, imagenet or nasbench201; auto is cifar, and nasbench201 for an architecture of one cell"""
-    arch: Arch = tyro.MISSING
+    arch: Subject = tyro.MISSING
+    input: Shapes = None
+    """of a model: the shape of its input; several with semicolons between"""
+    keep: Annotated[Word, tyro.conf.arg(metavar="layer4,head")] = None
+    """of a model: parts that stay as they are, with commas between"""
+    share_blocks: Switch = True
+    """of a model: decide for every block by itself"""
+    measure_latency: Switch = False
+    """of a model: measure the time of a forward pass before and after"""
     policy: Annotated[Word, tyro.conf.arg(metavar="NAME|FILE|RUN")] = None
     """a policy that ships, a policy's file or a run's folder; by default the one that ships"""
     rule: str = "nat++"
@@ -48,16 +57,27 @@ class Optimize(NetworkFlags):
     """file that short trainings' scores are kept in and taken from"""
     seed: Whole = 0
     """seed of the draws"""
-    budget: str = "strict"
-    """strict: living parameters and MAdds do not rise; rule: what the rule allows"""
+    budget: Annotated[str, tyro.conf.arg(metavar="strict|rule|madds=0.6,…")] = "strict"
+    """strict: living parameters and MAdds do not rise; rule: what the rule allows; of a model also at most so much
+    params, madds, memory (bytes) or latency (ms): a fraction up to 1 of its own, or a figure"""
     json: Switch = False
     """print JSON"""
-    out: Annotated[Word, tyro.conf.arg(aliases=("-o",), metavar="FILE")] = None
-    """file to write the better architecture to, as JSON"""
+    out: Annotated[Word, tyro.conf.arg(aliases=("-o",), metavar="FILE|DIR")] = None
+    """file to write the better architecture to, as JSON; of a model the folder: weights, architecture, Python file"""
+
+
+OF_MODELS = ("input", "keep", "share_blocks", "measure_latency")
+OF_ARCHITECTURES = ("network", "channels", "cells", "size", "samples", "scorer", "reward", "data", "root", "store")
 
 
 def optimize(flags: Optimize) -> None:
-    arch = api.load(flags.arch)
+    if is_module(flags.arch):
+        _optimize_module(flags)
+        return
+    _refuse(flags, OF_MODELS, "goes with a model, not with an architecture")
+    if "=" in flags.budget:
+        raise SettingError("a budget of figures goes with a model: that of an architecture is strict or rule")
+    arch = load_architecture(flags.arch)
     usual = "cifar" if arch.reduce is not None else "nasbench201"
     network = usual if flags.network == "auto" else flags.network
     found = api.optimize(
@@ -83,6 +103,42 @@ def optimize(flags: Optimize) -> None:
         print(found)
         if flags.policy is None:
             print(f"(by the policy {DEFAULT}, named for what it learned from; natpp search learns one on your images)")
+
+
+def _optimize_module(flags: Optimize) -> None:
+    _refuse(flags, OF_ARCHITECTURES, "goes with an architecture, not with a model")
+    budget = parse_budget(flags.budget)
+    module, example = make_module(flags.arch, flags.input, classes=flags.classes, seed=flags.seed)
+    found = api.optimize(
+        module,
+        flags.policy,
+        flags.rule,
+        flags.mode,
+        example_input=example,
+        seed=flags.seed,
+        budget=budget,
+        keep=[name.strip() for name in flags.keep.split(",")] if flags.keep else (),
+        share_blocks=flags.share_blocks,
+        measure_latency=flags.measure_latency,
+    )
+    if flags.out is not None:
+        found.save(flags.out)
+    if flags.json:
+        print_json(found.to_dict() | {"policy": flags.policy or DEFAULT})
+        return
+    print(found)
+    if flags.policy is None:
+        print(f"(by the policy {DEFAULT}, named for what it learned from; natpp search learns one on your images)")
+    if flags.out is not None:
+        print(f"written to {flags.out}; natpp.restore({flags.out!r}) gives the module")
+
+
+def _refuse(flags: Optimize, names: tuple[str, ...], why: str) -> None:
+    usual = {field.name: field.default for field in fields(flags)}
+    for name in names:
+        if getattr(flags, name) != usual[name]:
+            flag = f"no-{name}" if usual[name] is True else name
+            raise SettingError(f"--{flag.replace('_', '-')} {why}")
 
 
 def _result_json(found: Result, flags: Optimize) -> dict[str, Any]:

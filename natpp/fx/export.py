@@ -7,7 +7,9 @@ and constants that differ are handed to `by_mode`, as in `trace`.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 import operator
 import warnings
 from collections.abc import Mapping
@@ -24,7 +26,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 def exported(module: nn.Module, arguments: inspect.BoundArguments) -> tuple[fx.Graph, dict[str, Any]]:
     """The graph of a module in its present mode, and what the graph names; the batch may be another later."""
     given = _named(arguments)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # where it shows what it could not
         warnings.simplefilter("ignore")  # notes of torch about itself
         try:
             program = torch.export.export(module, (), given, dynamic_shapes=tree_map(_any_batch, given), strict=False)

@@ -128,6 +128,8 @@ class _Leaves:
 class _Tracer(fx.Tracer):
     """Follows a forward, with the value of every node beside it."""
 
+    proxy_buffer_attributes = True  # what is computed of buffers alone is computed at every call, and is no constant
+
     def __init__(self, arguments: inspect.BoundArguments, leaves: _Leaves, reference: list[Node] | None = None):
         super().__init__()
         self.arguments = arguments

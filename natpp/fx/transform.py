@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,6 +82,18 @@ class ModuleResult:
     settings: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """what was kept whole because it could not be looked into"""
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the module into a folder: weights, architecture, and a Python file that makes it without natpp."""
+        from natpp.fx.save import save_result
+
+        return save_result(self, folder)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: what changed, block by block, what it costs, and what the policy could choose."""
+        from natpp.fx.save import result_data
+
+        return result_data(self) | {"probabilities": self.probabilities, "masked": self.masked}
 
     def __str__(self) -> str:
         lines = [

@@ -1,12 +1,21 @@
 """What every module that natpp rewrites may rely on; each awkward module is put through it."""
 
 import copy
+import importlib.util
+import io
+import tempfile
+import warnings
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
+import onnxruntime
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+import natpp
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import Traced, trace
@@ -85,7 +94,76 @@ def changed_keeps_promises(module: nn.Module, example: Any, result: ModuleResult
     assert any(parameter.grad is not None for parameter in trained.parameters())
 
 
-def keeps_promises(module: nn.Module, example: Any, *, seeds: int = 4, changes: bool = True) -> Traced:
+def written_module(folder: Path) -> ModuleType:
+    """The Python file of a saved result, imported."""
+    spec = importlib.util.spec_from_file_location("written", folder / "model.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def assert_same_module(made: nn.Module, module: nn.Module, example: Any) -> None:
+    """Both give the same to the bit in both modes, with the same tensors, modes and what learns."""
+    assert made.training == module.training
+    first, second = made.state_dict(), module.state_dict()
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    learning = {name: tensor.requires_grad for name, tensor in module.named_parameters()}
+    assert {name: tensor.requires_grad for name, tensor in made.named_parameters()} == learning
+    for training in (False, True):
+        one, other = copy.deepcopy(made).train(training), copy.deepcopy(module).train(training)
+        assert_same(outputs(one, example), outputs(other, example))
+        buffers = dict(other.named_buffers())
+        assert all(torch.equal(tensor, buffers[name]) for name, tensor in one.named_buffers())
+
+
+def saved_is_the_same(result: ModuleResult, example: Any, original: nn.Module | None = None) -> None:
+    """A saved result comes back as it was, by natpp and by its own Python file."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = result.save(Path(place) / "saved")
+        assert_same_module(natpp.restore(folder, original), result.module, example)
+        given = () if original is None else (original,)
+        assert_same_module(written_module(folder).load(*given), result.module, example)
+
+
+def deployed_is_the_same(module: nn.Module, example: Any, *, backend: str = "eager") -> None:
+    """`torch.export`, ONNX in onnxruntime and `torch.compile` give what the module gives."""
+    module = copy.deepcopy(module).eval()
+    expected = outputs(module, example)
+    args, kwargs = (example if isinstance(example, tuple) else (example,)), {}
+    if isinstance(example, dict):
+        args, kwargs = (), example
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # notes of torch about itself
+        program = torch.export.export(module, args, kwargs)
+        exported = tree_flatten(program.module()(*args, **kwargs))
+        written = torch.onnx.export(program, dynamo=True, verbose=False)
+    assert_near(exported, expected, 1e-6)
+    buffer = io.BytesIO()
+    written.save(buffer)
+    session = onnxruntime.InferenceSession(buffer.getvalue(), providers=["CPUExecutionProvider"])
+    given = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
+    feeds = {place.name: leaf.numpy() for place, leaf in zip(session.get_inputs(), given, strict=True)}
+    found = session.run(None, feeds)
+    assert_near(([torch.from_numpy(np.asarray(one)) for one in found], expected[1]), expected, 1e-4)
+    torch.compiler.reset()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled = tree_flatten(call(torch.compile(module, backend=backend), copy.deepcopy(example)))
+    assert_near(compiled, expected, 1e-5)
+
+
+def assert_near(first: tuple[list[Any], Any], second: tuple[list[Any], Any], tolerance: float) -> None:
+    """The same tensors within a tolerance; a dict may have become one of torch's own kind."""
+    for one, other in zip(first[0], second[0], strict=True):
+        assert one.shape == other.shape
+        scale = max(1.0, float(other.abs().max()))
+        assert float((one.detach() - other).abs().max()) <= tolerance * scale
+
+
+def keeps_promises(
+    module: nn.Module, example: Any, *, seeds: int = 4, changes: bool = True, deploys: bool = True
+) -> Traced:
     """All of it, over random policies; returns the trace. `changes=False`: there is nothing to change."""
     module = warmed(module, example)
     state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
@@ -99,6 +177,10 @@ def keeps_promises(module: nn.Module, example: Any, *, seeds: int = 4, changes: 
                 module, example, random_policy(seed), mode=mode, seed=seed, share_blocks=share, rule="nat++"
             )
             changed += bool(result.changes)
+            if share and seed in (0, seeds - 1):
+                saved_is_the_same(result, example)
+            if deploys and share and seed == seeds - 1:
+                deployed_is_the_same(result.module, example)
             changed_keeps_promises(module, example, result)
     assert bool(changed) == changes
     assert bool(find_blocks(traced)) >= changes

@@ -229,3 +229,21 @@ def test_a_module_without_data_can_be_traced() -> None:
     module = ResNet(BasicBlock, (2, 2, 2, 2), width=64, imagenet=True).to("meta")
     traced = trace(module, torch.empty(64, 3, 224, 224, device="meta"))
     assert value(next(node for node in traced.graph.nodes if node.target == "layer4.1.conv2")).shape == (64, 512, 7, 7)
+
+
+def test_what_is_computed_of_buffers_alone_is_no_constant() -> None:
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3, padding=1)
+            self.register_buffer("first", torch.ones(8, 1, 1))
+            self.register_buffer("second", torch.ones(8, 1, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.conv(x) * (self.first + self.second)
+
+    module, x = Counted().eval(), torch.randn(1, 3, 8, 8)
+    same = rewrite(trace(module, x))
+    assert same.state_dict().keys() == module.state_dict().keys()
+    same.first.fill_(5)
+    assert torch.equal(same(x), module.conv(x) * 6)

@@ -1,0 +1,331 @@
+"""Real models from torchvision and timm, put through `natpp.optimize`: which are traced, and what becomes of them.
+
+    python experiments/fx_models.py [--models torchvision:resnet18,timm:ghostnet_100,…] [--all timm] [--limit 300]
+
+Needs a machine that can import torchvision and timm (what is missing is said); no GPU, no download: weights are random.
+Without `--models` it takes the list below; `--all torchvision` or `--all timm` takes every model of that library. Each
+is built, traced, optimized by the policy that ships, rewritten with nothing changed, saved and restored, in a process
+of its own with a time limit. Writes `results/fx_models.json` after every model; what is there is not done again.
+`--smoke` does it with three networks of natpp's own zoo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import multiprocessing
+import os
+import platform
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
+
+import natpp
+from natpp.files import write_whole
+from natpp.fx.rewrite import rewrite
+from natpp.fx.sites import Site
+from natpp.fx.trace import TraceError
+from natpp.fx.transform import ModuleResult, optimize_module
+from natpp.policies import DEFAULT, load_named
+from natpp.registry import MODELS
+
+RESULTS = Path(__file__).parent / "results" / "fx_models.json"
+LIMIT = 300.0  # seconds a model
+TORCHVISION = (
+    *("alexnet", "vgg11", "vgg16_bn", "resnet18", "resnet34", "resnet50", "resnet101", "wide_resnet50_2"),
+    *("resnext50_32x4d", "squeezenet1_0", "squeezenet1_1", "densenet121", "densenet169", "inception_v3", "googlenet"),
+    *("shufflenet_v2_x0_5", "shufflenet_v2_x1_0", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large"),
+    *("mnasnet0_5", "mnasnet1_0", "efficientnet_b0", "efficientnet_b1", "efficientnet_v2_s", "regnet_x_400mf"),
+    *("regnet_y_400mf", "convnext_tiny", "vit_b_16", "swin_t", "swin_v2_t", "maxvit_t", "fcn_resnet50"),
+    *("deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large", "r3d_18"),
+)
+TIMM = (
+    *("resnet26", "resnet50d", "seresnet50", "skresnet18", "res2net50_26w_4s", "resnest14d", "cspresnet50"),
+    *("cspdarknet53", "darknet53", "dla34", "dpn68", "hrnet_w18_small", "ese_vovnet19b_dw", "efficientnet_b0"),
+    *("tf_efficientnet_b0", "mobilenetv2_100", "mobilenetv3_large_100", "fbnetc_100", "mnasnet_100", "ghostnet_100"),
+    *("lcnet_050", "tinynet_e", "regnetx_002", "regnety_002", "repvgg_a0", "mobileone_s0", "rexnet_100"),
+    *("convnext_atto", "convnextv2_atto", "edgenext_xx_small", "mobilevit_xxs", "efficientformer_l1", "fastvit_t8"),
+    *("levit_128s", "poolformer_s12", "vit_tiny_patch16_224", "deit_tiny_patch16_224", "mixer_s32_224"),
+    *("resmlp_12_224", "swin_tiny_patch4_window7_224", "xception41", "inception_v4", "nf_resnet50", "selecsls42b"),
+    *("gernet_s", "hardcorenas_a", "pvt_v2_b0", "tresnet_m", "coatnet_nano_rw_224", "visformer_tiny"),
+)
+SMOKE = ("zoo:resnet20", "zoo:shufflenet", "zoo:mobilenetv2")
+
+
+def torchvision_model(name: str) -> tuple[nn.Module, Any]:
+    """A model of torchvision with random weights, and an input of a size it takes."""
+    models = importlib.import_module("torchvision.models")
+    module = _first(
+        lambda: models.get_model(name, weights=None, weights_backbone=None),  # segmentation and detection have one
+        lambda: models.get_model(name, weights=None),
+    )
+    home = type(module).__module__
+    if ".detection." in home:
+        return module, ([torch.rand(3, 320, 320)],)
+    if ".video." in home:
+        return module, torch.randn(1, 3, 16, 224 if "mvit" in name else 112, 224 if "mvit" in name else 112)
+    if ".optical_flow." in home:
+        return module, (torch.randn(1, 3, 128, 128), torch.randn(1, 3, 128, 128))
+    side = 299 if name == "inception_v3" else 224
+    return module, torch.randn(1, 3, side, side)
+
+
+def timm_model(name: str) -> tuple[nn.Module, Any]:
+    """A model of timm with random weights, and an input of the size it is made for."""
+    timm = importlib.import_module("timm")
+    module = timm.create_model(name, pretrained=False)
+    config = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None) or {}
+    return module, torch.randn(1, *(config.get("input_size") or (3, 224, 224)))
+
+
+def zoo_model(name: str) -> tuple[nn.Module, Any]:
+    """A network of natpp's own."""
+    model = MODELS[name]
+    return model.build(), torch.randn(1, *model.input_shape)
+
+
+SOURCES: dict[str, Callable[[str], tuple[nn.Module, Any]]] = {
+    "torchvision": torchvision_model,
+    "timm": timm_model,
+    "zoo": zoo_model,
+}
+
+
+def measured(word: str) -> dict[str, Any]:
+    """What becomes of one model. Whatever goes wrong is a row too, with its reason."""
+    source, _, name = word.partition(":")
+    torch.manual_seed(0)
+    row: dict[str, Any] = {"model": word, "state": "missing"}
+    try:
+        module, example = SOURCES[source](name)
+        module.eval()
+        row |= {"state": "broken", "input": _shape(example)}
+        with torch.no_grad():
+            given = _outputs(module, example)
+        row |= {"state": "failed", "params": sum(tensor.numel() for tensor in module.parameters())}
+        start = time.perf_counter()
+        result = optimize_module(module, example, load_named())
+        row["seconds"] = time.perf_counter() - start
+        row |= _told(result)
+        row |= _checked(module, example, given, result)
+        row["state"] = "traced"
+    except TraceError as error:
+        row |= {"state": "refused", "reason": _line(error)}
+    except Exception as error:  # a model nobody has seen may raise anything: that is what this table is for
+        row |= {"reason": _line(error), "traceback": traceback.format_exc().splitlines()[-12:]}
+    return row
+
+
+def _told(result: ModuleResult) -> dict[str, Any]:
+    sites = [term.site for block in result.blocks for _, term in block.terms if isinstance(term.site, Site)]
+    return {
+        "sites": len(sites),
+        "blocks": len(result.blocks),
+        "changes": len(result.changes),
+        "params_after": result.cost_after.params,
+        "madds": result.cost_before.madds,
+        "madds_after": result.cost_after.madds,
+        "by_export": any("torch.export" in note for note in result.notes),
+        "notes": list(result.notes),
+    }
+
+
+def _checked(module: nn.Module, example: Any, given: Any, result: ModuleResult) -> dict[str, Any]:
+    """The promises: unchanged is the same to the bit, a change keeps shapes and raises no cost, files come back."""
+    found = _cut(module, example)
+    with torch.no_grad():
+        found["bit_equal"] = _same(_outputs(rewrite(result.traced), example), given)
+        after = _outputs(result.module, example)
+        found["same_shapes"] = _shapes(after) == _shapes(given)
+        found["no_dearer"] = (
+            result.cost_after.params <= result.cost_before.params
+            and result.cost_after.madds <= result.cost_before.madds
+        )
+        try:
+            with tempfile.TemporaryDirectory() as place:
+                folder = result.save(Path(place) / "saved")
+                data = json.loads((folder / "architecture.json").read_text())
+                found["given"] = data["module"]["given"]
+                found["file"] = (folder / "model.py").exists()
+                original = module if found["given"] else None
+                found["restored"] = _same(_outputs(natpp.restore(folder, original), example), after)
+        except Exception as error:  # kept as the reason why it could not be saved
+            found |= {"restored": False, "not_restored": _line(error)}
+    return found
+
+
+def _cut(module: nn.Module, example: Any) -> dict[str, Any]:
+    """How many multiply-adds are left when 0.6 of them are asked for; or why not."""
+    try:
+        result = optimize_module(module, example, load_named(), budget={"madds": 0.6})
+    except Exception as error:  # a budget out of reach is an answer
+        return {"cut": None, "not_cut": _line(error)}
+    return {"cut": result.cost_after.madds / max(result.cost_before.madds, 1)}
+
+
+def _outputs(module: nn.Module, example: Any) -> Any:
+    torch.manual_seed(0)
+    return tree_flatten(module(*example) if isinstance(example, tuple) else module(example))
+
+
+def _same(first: Any, second: Any) -> bool:
+    if len(first[0]) != len(second[0]):
+        return False
+    pairs = zip(first[0], second[0], strict=True)
+    return all(torch.equal(one, other) if isinstance(one, Tensor) else one == other for one, other in pairs)
+
+
+def _shapes(outputs: Any) -> list[Any]:
+    return [(tuple(one.shape), one.dtype) if isinstance(one, Tensor) else one for one in outputs[0]]
+
+
+def _shape(example: Any) -> list[list[int]]:
+    return [list(leaf.shape) for leaf in tree_flatten(example)[0] if isinstance(leaf, Tensor)]
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+
+
+def _first(*ways: Callable[[], nn.Module]) -> nn.Module:
+    """The first way that takes its arguments."""
+    for way in ways[:-1]:
+        try:
+            return way()
+        except (TypeError, ValueError):
+            continue
+    return ways[-1]()
+
+
+class Worker:
+    """A process that measures one model after the other, and can be ended."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.connection.recv()  # it is ready: what it imports is not counted
+
+    def ask(self, word: str, limit: float) -> dict[str, Any] | None:
+        """The row of a model; None where the process had to be ended, or ended itself."""
+        try:
+            self.connection.send(word)
+            if self.connection.poll(limit):
+                row: dict[str, Any] = self.connection.recv()
+                return row
+        except (EOFError, OSError):
+            pass
+        self.end()
+        return None
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+
+def serve(connection: Connection) -> None:
+    warnings.simplefilter("ignore")  # of models, about themselves
+    connection.send("ready")
+    while word := connection.recv():
+        connection.send(measured(word))
+
+
+def run(words: list[str], out: Path, limit: float) -> dict[str, Any]:
+    """The table, written after every model."""
+    found: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"models": {}}
+    worker: Worker | None = None
+    for word in words:
+        if found["models"].get(word, {"state": "missing"})["state"] == "missing":
+            worker = worker or Worker()
+            start = time.perf_counter()
+            row = worker.ask(word, limit)
+            if row is None:
+                spent = time.perf_counter() - start
+                reason = (
+                    f"not done in {limit:.0f} s" if spent >= limit else "the process ended, for want of memory maybe"
+                )
+                row, worker = {"model": word, "state": "failed", "reason": reason}, None
+            found["models"][word] = row
+            found |= {"machine": machine(), "policy": DEFAULT, "limit_s": limit}
+            write_whole(out, json.dumps(found, indent=1) + "\n")
+        print(said(found["models"][word]), flush=True)
+    if worker is not None:
+        worker.end()
+    return found
+
+
+def said(row: dict[str, Any]) -> str:
+    if row["state"] != "traced":
+        return f"{row['model']}: {row['state']}, {row['reason']}"
+    return (
+        f"{row['model']}: {row['sites']} sites, {row['changes']} changes, {row['madds'] / 1e6:,.1f} → "
+        f"{row['madds_after'] / 1e6:,.1f} M MAdds, {row['seconds']:.1f} s, unchanged is "
+        f"{'equal' if row['bit_equal'] else 'NOT EQUAL'}, restored is {'equal' if row['restored'] else 'NOT EQUAL'}"
+    )
+
+
+def machine() -> dict[str, Any]:
+    versions = {}
+    for name in ("torchvision", "timm"):
+        try:
+            versions[name] = importlib.import_module(name).__version__
+        except Exception as error:  # torchvision, say, may be there and not go with this torch
+            versions[name] = f"none ({type(error).__name__})"
+    return {
+        "natpp": natpp.__version__,
+        "torch": torch.__version__,
+        **versions,
+        "python": platform.python_version(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def everything(source: str) -> Iterator[str]:
+    """Every model that a library lists."""
+    if source == "torchvision":
+        names = importlib.import_module("torchvision.models").list_models()
+    else:
+        names = importlib.import_module("timm").list_models()
+    return (f"{source}:{name}" for name in names)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", help="SOURCE:NAME with commas between; SOURCE is torchvision, timm or zoo")
+    parser.add_argument("--all", choices=("torchvision", "timm"), help="every model of a library")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds a model")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--smoke", action="store_true")
+    arguments = parser.parse_args()
+    words = [*(f"torchvision:{name}" for name in TORCHVISION), *(f"timm:{name}" for name in TIMM)]
+    if arguments.smoke:
+        words = list(SMOKE)
+    elif arguments.models:
+        words = [word.strip() for word in arguments.models.split(",")]
+    elif arguments.all:
+        words = list(everything(arguments.all))
+    for word in words:
+        if word.partition(":")[0] not in SOURCES:
+            parser.error(f"{word}: name it torchvision:NAME, timm:NAME or zoo:NAME")
+    found = run(words, arguments.out, arguments.limit)["models"]
+    states = [found[word]["state"] for word in words]
+    print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
+
+
+if __name__ == "__main__":
+    main()

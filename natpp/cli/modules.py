@@ -1,0 +1,171 @@
+"""Modules on the command line: a network of the zoo by name, or what a function of the user's own file makes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from natpp import api
+from natpp.errors import FormatError, NatppError, SettingError, did_you_mean, shortened
+from natpp.registry import MODELS, ZOO
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from torch import Tensor, nn
+
+FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
+
+
+def is_module(word: str) -> bool:
+    """Whether a word names a module: a network of the zoo, or FILE.py:FUNCTION. All else is an architecture."""
+    return word in MODELS or FUNCTION.fullmatch(word) is not None
+
+
+def load_architecture(word: str) -> Any:
+    """The architecture of a word; an unknown one is answered by the nearest architecture or network."""
+    try:
+        return api.load(word)
+    except FormatError:
+        if word.endswith(".py") and os.path.isfile(word):
+            raise FormatError(
+                f"{word!r} is no architecture. For a model in it, name the function that makes it: {word}:make_model"
+            ) from None
+        if not re.fullmatch(r"[\w+-]+", word) or os.path.exists(word):
+            raise
+        known = did_you_mean(word, [*ZOO, *MODELS])
+        raise FormatError(
+            f"unknown architecture {shortened(word)}. {known} Or give a file, '-' or the text itself."
+        ) from None
+
+
+def make_module(word: str, shapes: str | None, *, classes: int | None = None, seed: int = 0) -> tuple[nn.Module, Any]:
+    """The module that a word names, and an example input: of the shapes given, or of the network's own."""
+    import torch
+
+    given = None if shapes is None else parse_shapes(shapes)
+    torch.manual_seed(seed)  # of fresh weights
+    if word in MODELS:
+        model = MODELS[word]
+        inputs = given or [(1, *model.input_shape)]
+        return model.build(classes), _example(inputs, seed)
+    if given is None:
+        raise SettingError(f"{word} needs the shape of its input: --input 1,3,224,224")
+    if classes is not None:
+        raise SettingError("classes goes with a network of the zoo: the function decides for its own model")
+    return _made(word), _example(given, seed)
+
+
+def parse_shapes(text: str) -> list[tuple[int, ...]]:
+    """Shapes of inputs, `1,3,32,32` or several with `;` between."""
+    try:
+        shapes = [tuple(int(side) for side in part.split(",")) for part in text.split(";")]
+    except ValueError:
+        shapes = []
+    if not shapes or any(side < 1 for shape in shapes for side in shape):
+        raise SettingError(
+            f"input is {shortened(text)}, expected sizes with commas between, such as 1,3,224,224; several inputs with "
+            "a semicolon between: '1,3,32,32;1,1,32,32'"
+        )
+    return shapes
+
+
+def parse_budget(text: str) -> str | dict[str, float]:
+    """A budget: `strict`, `rule`, or limits such as `madds=0.6,latency=0.8`."""
+    if "=" not in text:
+        return text
+    try:
+        return {name.strip(): float(value) for name, value in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        raise SettingError(f"budget is {shortened(text)}, expected for example madds=0.6,latency=0.8") from None
+
+
+def _example(shapes: list[tuple[int, ...]], seed: int) -> Any:
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    made: list[Tensor] = []
+    for shape in shapes:
+        try:
+            made.append(torch.randn(shape, generator=generator))
+        except (RuntimeError, MemoryError):
+            sides = ",".join(str(side) for side in shape)
+            raise SettingError(f"an input of {sides} numbers does not fit into the memory here") from None
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def _made(word: str) -> nn.Module:
+    """What the function of a file makes."""
+    from torch import nn
+
+    found = FUNCTION.fullmatch(word)
+    assert found is not None
+    file, name = Path(found["file"]), found["name"]
+    with _told(f"{file} cannot be run", file):
+        module = _run(file)
+    if not hasattr(module, name):
+        known = [
+            key
+            for key, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", "") == module.__name__
+        ]
+        near = f" {did_you_mean(name, known)}" if known else " It has none."
+        raise SettingError(f"{file} has no function {name}.{near}")
+    made = getattr(module, name)
+    if not isinstance(made, nn.Module):
+        if not callable(made):
+            raise SettingError(
+                f"{name} of {file} is of type {type(made).__name__}, expected a function that makes a torch.nn.Module"
+            )
+        with _told(f"{name} of {file} raised", file):
+            made = made()
+    if not isinstance(made, nn.Module):
+        raise SettingError(
+            f"{name} of {file} returned a value of type {type(made).__name__}, expected a torch.nn.Module"
+        )
+    return made
+
+
+def _run(file: Path) -> ModuleType:
+    """The user's file as a module, run as `python` would; what it prints goes to standard error."""
+    if not file.is_file():
+        raise SettingError(f"there is no file {shortened(str(file))}")
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # it may import its neighbours
+    name = file.stem if file.stem not in sys.modules else f"natpp_given_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@contextlib.contextmanager
+def _told(what: str, file: Path) -> Iterator[None]:
+    """Whatever the user's code raises as one line, with the line of their file."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except (NatppError, KeyboardInterrupt):
+        raise
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename).absolute() == file.absolute()]
+        lines = lines or ([error.lineno] if isinstance(error, SyntaxError) else [])
+        where = f" (line {lines[-1]})" if lines else ""
+        reason = " ".join(str(error).split())
+        raise SettingError(f"{what}: {type(error).__name__}{f': {reason}' if reason else ''}{where}") from error

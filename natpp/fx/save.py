@@ -1,0 +1,286 @@
+"""A rewritten module in a folder: weights, architecture, and a Python file that makes it without natpp.
+
+`weights.safetensors` is the state dict, `constants.safetensors` (where there are any) the buffers that are not in it,
+`architecture.json` the graph with its layers, and what was changed at which cost, `model.py` the module as plain
+torch. Layers and functions of the user's own are named, not written: whoever wants the module again brings them along.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, fx, nn
+
+from natpp.errors import NatppError, SettingError
+from natpp.files import whole_folder
+from natpp.fx.blocks import Block
+from natpp.fx.describe import CONTAINERS, Layer, describe
+from natpp.fx.values import UnwritableError, encode
+from natpp.fx.vocabulary import ATTRIBUTES, address_of, is_method, name_of
+
+if TYPE_CHECKING:
+    from natpp.fx.transform import ModuleResult
+
+WEIGHTS, CONSTANTS, ARCHITECTURE, SOURCE = (
+    "weights.safetensors",
+    "constants.safetensors",
+    "architecture.json",
+    "model.py",
+)
+FORMAT, VERSION = "natpp module", 1
+PATH = re.compile(r"[\w-]+(\.[\w-]+)*")
+LOG = logging.getLogger("natpp")
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a rewritten module is made of, by path."""
+
+    module: fx.GraphModule
+    layers: Mapping[str, Layer | None]
+    """None: one that cannot be described"""
+    tensors: Mapping[str, Tensor]
+    """parameters and buffers that stand by themselves"""
+    same: Mapping[str, str]
+    """layers and tensors that are another one too"""
+    constants: Mapping[str, Tensor]
+    """buffers that are not in the state dict"""
+    example: Any
+
+    @property
+    def frozen(self) -> list[str]:
+        """Parameters that do not learn."""
+        return [name for name, tensor in self.module.named_parameters() if not tensor.requires_grad]
+
+    @property
+    def flipped(self) -> list[str]:
+        """Parameters that are channels-last in memory."""
+        return [name for name, tensor in self.module.named_parameters() if _is_flipped(tensor)]
+
+    @property
+    def modes(self) -> dict[str, bool]:
+        """Parts that are in another mode than the module itself: whether they train."""
+        own = self.module.training
+        return {path: part.training for path, part in self.module.named_modules() if part.training != own}
+
+    @property
+    def given(self) -> list[str]:
+        """Layers and functions that `restore` needs the original module for."""
+        layers = [path for path, layer in self.layers.items() if layer is None or not layer.known]
+        return [*layers, *dict.fromkeys(_foreign(self.module.graph))]
+
+
+def save_result(result: ModuleResult, folder: str | Path) -> Path:
+    """Write a result into a folder, whole or not at all; the folder."""
+    from natpp.fx.source import module_source
+
+    module = result.module
+    if not isinstance(module, fx.GraphModule):
+        raise SettingError(f"expected the module that natpp made to save, not a {type(module).__name__}")
+    content = content_of(module, result.traced.example)
+    try:
+        source, missing = module_source(content), None
+    except UnwritableError as error:
+        source, missing = None, str(error)
+    data = result_data(result) | {"missing": missing, "module": content_data(content)}
+    with whole_folder(folder, ARCHITECTURE, (WEIGHTS, CONSTANTS, ARCHITECTURE, SOURCE)) as fresh:
+        _write_tensors(fresh / WEIGHTS, module.state_dict())
+        if content.constants:
+            _write_tensors(fresh / CONSTANTS, content.constants)
+        (fresh / ARCHITECTURE).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        if source is not None:
+            (fresh / SOURCE).write_text(source, encoding="utf-8")
+        for file in fresh.iterdir():
+            file.chmod((fresh / ARCHITECTURE).stat().st_mode)  # safetensors writes for the owner only
+    if missing is not None:
+        LOG.warning("%s holds no %s: %s. natpp.restore(folder, module=original) works", folder, SOURCE, missing)
+    return Path(folder)
+
+
+def content_of(module: fx.GraphModule, example: Any) -> Content:
+    """What a module is made of."""
+    layers: dict[str, Layer | None] = {}
+    tensors: dict[str, Tensor] = {}
+    same: dict[str, str] = {}
+    seen: dict[int, str] = {}
+
+    def walk(holder: nn.Module, prefix: str) -> None:
+        for name, tensor in (*holder._parameters.items(), *holder._buffers.items()):
+            if tensor is not None:
+                tensors[prefix + name] = tensor
+        for name, part in holder._modules.items():
+            path = prefix + name
+            if part is None:
+                continue
+            if id(part) in seen:
+                same[path] = seen[id(part)]
+                continue
+            seen[id(part)] = path
+            if type(part) is nn.Module:
+                walk(part, f"{path}.")
+            else:
+                layers[path] = describe(part)
+
+    walk(module, "")
+    wrong = [path for path in (*layers, *tensors) if not PATH.fullmatch(path)]
+    if wrong:
+        raise UnwritableError(f"a part is named {wrong[0]!r}: names of letters, digits and _ can be written")
+    same |= _same_tensors(module, same)
+    kept = module.state_dict().keys()
+    buffers = module.named_buffers(remove_duplicate=False)
+    constants = {name: buffer for name, buffer in buffers if name not in kept}
+    return Content(module, layers, tensors, same, constants, example)
+
+
+def content_data(content: Content) -> dict[str, Any]:
+    """A module's content for JSON."""
+    module = content.module
+    return {
+        "name": type(module).__name__,
+        "training": module.training,
+        "modes": content.modes,
+        "frozen": content.frozen,
+        "channels_last": content.flipped,
+        "same": dict(content.same),
+        "given": content.given,
+        "example": _form(content.example),
+        "layers": {path: _layer_data(layer, module.get_submodule(path)) for path, layer in content.layers.items()},
+        "tensors": {path: _tensor_data(content, path, tensor) for path, tensor in content.tensors.items()},
+        "graph": [_node_data(node) for node in module.graph.nodes],
+    }
+
+
+def _layer_data(layer: Layer | None, part: nn.Module) -> dict[str, Any]:
+    if layer is None or not layer.known:
+        return {"given": address_of(type(part))}
+    return _known_data(layer)
+
+
+def _known_data(layer: Layer) -> dict[str, Any]:
+    home = "torch.nn" if layer.of_torch else "natpp"
+    data: dict[str, Any] = {"class": f"{home}.{layer.kind.__name__}"}
+    if layer.kind in CONTAINERS:
+        return data | {"parts": {name: _known_data(part) for name, part in layer.parts.items()}}
+    data["arguments"] = {
+        name: {"layer": _known_data(value)} if isinstance(value, Layer) else encode(value)
+        for name, value in layer.arguments.items()
+    }
+    return data | ({"biased": True} if layer.biased else {})
+
+
+def _tensor_data(content: Content, path: str, tensor: Tensor) -> dict[str, Any]:
+    kind = "parameter" if isinstance(tensor, nn.Parameter) else "constant" if path in content.constants else "buffer"
+    return {"kind": kind, "shape": list(tensor.shape)}
+
+
+def _node_data(node: fx.Node) -> dict[str, Any]:
+    target = node.target
+    if node.op == "call_function":
+        target = name_of(target) or address_of(target)
+    return {
+        "name": node.name,
+        "op": node.op,
+        "target": str(target),
+        "args": [encode(value) for value in node.args],
+        "kwargs": {name: encode(value) for name, value in node.kwargs.items()},
+    }
+
+
+def _foreign(graph: fx.Graph) -> Iterator[str]:
+    """Functions, methods and attributes that natpp does not know by itself."""
+    for node in graph.nodes:
+        if node.op == "call_function" and name_of(node.target) is None:
+            yield address_of(node.target)
+        elif node.target is getattr and node.args[1] not in ATTRIBUTES:
+            yield f".{node.args[1]}"
+        elif node.op == "call_method" and not is_method(str(node.target)):
+            yield f".{node.target}()"
+
+
+def _form(example: Any) -> Any:
+    """The form of an example input for JSON, without its numbers."""
+    if isinstance(example, Tensor):
+        return {"tensor": list(example.shape), "dtype": str(example.dtype).removeprefix("torch.")}
+    if type(example) is dict:
+        return {"dict": [[encode(key), _form(value)] for key, value in example.items()]}
+    if type(example) is tuple:
+        return {"tuple": [_form(value) for value in example]}
+    return [_form(value) for value in example] if type(example) is list else encode(example)
+
+
+def result_data(result: ModuleResult) -> dict[str, Any]:
+    """What a person may want to know of a result, for JSON."""
+    from natpp import __version__
+
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "versions": {"natpp": __version__, "torch": torch.__version__},
+        "settings": result.settings,
+        "cost_before": result.cost_before.to_dict(),
+        "cost_after": result.cost_after.to_dict(),
+        "changes": [vars(change) for change in result.changes],
+        "blocks": [_block_data(block, ops) for block, ops in zip(result.blocks, result.ops, strict=True)],
+        "log_prob": result.log_prob,
+        "notes": list(result.notes),
+    }
+
+
+def _block_data(block: Block, ops: tuple[str, ...]) -> dict[str, Any]:
+    terms = []
+    for (target, term), after in zip(block.terms, ops, strict=True):
+        data: dict[str, Any] = {"from": term.source, "to": target, "before": term.op, "after": after, "site": None}
+        if term.site is not None:
+            place = term.site.place
+            data |= {"site": term.site.name, "channels": [place.channels_in, place.channels_out]}
+            data |= {"stride": place.stride, "size": list(place.size)}
+        terms.append(data)
+    return {"name": block.name, "kind": block.kind, "outputs": list(block.outputs), "terms": terms}
+
+
+def _same_tensors(module: nn.Module, parts: Mapping[str, str]) -> dict[str, str]:
+    """Tensors under a second name, those of parts that have two names left out."""
+    first: dict[int, str] = {}
+    same = {}
+    for named in (module.named_parameters, module.named_buffers):
+        for name, tensor in named(remove_duplicate=False):
+            if any(name.startswith(f"{path}.") for path in parts):
+                continue
+            known = first.setdefault(id(tensor), name)
+            if known != name:
+                same[name] = known
+    return same
+
+
+def _write_tensors(file: Path, tensors: Mapping[str, Any]) -> None:
+    written: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise UnwritableError(
+                f"{name} of the state dict is a {type(tensor).__name__}, no tensor: it cannot be saved"
+            )
+        plain = tensor.detach().cpu().contiguous()
+        storage = plain.untyped_storage()
+        if storage.data_ptr() in taken or storage.nbytes() != plain.nbytes:
+            plain = plain.clone()
+        taken.add(storage.data_ptr())
+        written[name] = plain
+    try:
+        save_file(written, file)
+    except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        raise NatppError(f"the weights cannot be written as safetensors: {error}") from error
+
+
+def _is_flipped(tensor: Tensor) -> bool:
+    last = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d if tensor.dim() == 5 else None
+    return last is not None and tensor.is_contiguous(memory_format=last) and not tensor.is_contiguous()

@@ -1,0 +1,193 @@
+"""Models on the command line: networks of the zoo, and what a function of the user's file makes."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from test_cli import Run, Runner, ok, run  # noqa: F401
+
+import natpp
+from natpp.cli.modules import parse_shapes
+from natpp.errors import SettingError
+from natpp.registry import MODELS
+
+FILE = """
+import torch
+from torch import nn
+
+print("loaded")
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 5, padding=2), nn.Conv2d(1, 8, 3, padding=1)
+
+    def forward(self, x, y):
+        return torch.relu(self.first(x)) + torch.relu(self.second(y))
+
+
+class Blind(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x
+
+
+def make_model():
+    layers = nn.Conv2d(3, 8, 5, padding=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1)
+    return nn.Sequential(*layers)
+
+
+def fails():
+    raise ValueError("no such\\nthing")
+
+
+def leaves():
+    raise SystemExit(3)
+
+
+def number():
+    return 3
+
+
+made = make_model()
+seven = 7
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    path = tmp_path / "my_file.py"
+    path.write_text(FILE)
+    yield path
+    for name in ("my_file", "natpp_given_my_file"):
+        sys.modules.pop(name, None)
+
+
+def fine(result: Run) -> str:
+    """What was printed; the user's own printing is on standard error."""
+    status, out, err = result
+    assert status == 0, err
+    assert err in ("", "loaded\n")
+    return out
+
+
+def test_a_network_of_the_zoo(run: Runner, tmp_path: Path) -> None:  # noqa: F811
+    out = ok(run("optimize", "resnet20"))
+    assert "conv_3x3 → " in out
+    assert re.search(r"multiply-adds +40,551,040 → ", out)
+    folder = tmp_path / "saved"
+    flags = ("--budget", "madds=0.6,params=0.9", "--keep", "layer3,conv1", "--classes", "7", "--seed", "3")
+    data = json.loads(ok(run("optimize", "resnet20", *flags, "--no-share-blocks", "--json", "--out", str(folder))))
+    assert data["cost_after"]["madds"] <= 0.6 * data["cost_before"]["madds"]
+    assert data["settings"]["keep"] == ["layer3", "conv1"]
+    assert data["settings"]["share_blocks"] is False
+    assert not any(change["name"].startswith(("layer3", "conv1")) for change in data["changes"])
+    assert set(data["probabilities"]) == set(data["masked"])
+    assert natpp.restore(folder)(torch.randn(1, 3, 32, 32)).shape == (1, 7)
+
+
+def test_a_function_of_a_file(run: Runner, file: Path) -> None:  # noqa: F811
+    flags = ("--input", "1,3,32,32", "--out", "saved")
+    out = fine(run("optimize", "my_file.py:make_model", *flags, "--measure-latency"))
+    assert "latency, ms" in out
+    assert "written to saved" in out
+    assert natpp.restore("saved")(torch.randn(1, 3, 32, 32)).shape == (1, 8, 32, 32)
+    data = json.loads(fine(run("optimize", f"{file}:Two", "--input", "2,3,8,8;2,1,8,8", "--json")))
+    assert data["cost_after"]["madds"] < data["cost_before"]["madds"]
+    assert fine(run("optimize", "my_file.py:made", "--input", "1,3,8,8"))
+
+
+def test_what_a_model_costs(run: Runner, file: Path) -> None:  # noqa: F811
+    model = MODELS["resnet56"]
+    assert f"{model.madds:,}" in ok(run("cost", "resnet56"))
+    data = json.loads(fine(run("cost", "my_file.py:make_model", "--input", "1,3,8,8", "--json", "--latency")))
+    assert (data["params"], data["madds"]) == (1208, 75264)
+    assert data["latency_ms"] > 0
+    assert "latency" in fine(run("cost", "my_file.py:make_model", "--input", "1,3,8,8", "--latency"))
+    assert json.loads(ok(run("cost", "resnet20", "--classes", "5", "--json")))["params"] == 269_722 - 5 * 65
+
+
+MODEL = ("my_file.py:make_model", "--input", "1,3,8,8")
+WRONG = {
+    "no file": (("gone.py:make", "--input", "1,3,8,8"), "there is no file 'gone.py'"),
+    "no function named": (("my_file.py",), "name the function that makes it: my_file.py:make_model"),
+    "no such function": (
+        ("my_file.py:make_modle", *MODEL[1:]),
+        r"has no function make_modle. Did you mean 'make_model'\?",
+    ),
+    "raises": (("my_file.py:fails", *MODEL[1:]), r"fails of my_file.py raised: ValueError: no such thing \(line \d+\)"),
+    "exits": (("my_file.py:leaves", *MODEL[1:]), "leaves of my_file.py raised: SystemExit: 3"),
+    "no module": (
+        ("my_file.py:number", *MODEL[1:]),
+        "number of my_file.py returned a value of type int, expected a torch",
+    ),
+    "no function": (("my_file.py:seven", *MODEL[1:]), "seven of my_file.py is of type int, expected a function"),
+    "no input": (("my_file.py:make_model",), "needs the shape of its input: --input 1,3,224,224"),
+    "wrong channels": (
+        ("my_file.py:make_model", "--input", "1,4,8,8"),
+        "does not run on the example input: .*channels",
+    ),
+    "no shape": (("my_file.py:make_model", "--input", "1,x"), "input is '1,x', expected sizes with commas between"),
+    "zero": (("my_file.py:make_model", "--input", "0,3,8,8"), "input is '0,3,8,8', expected sizes"),
+    "a second input": (("my_file.py:make_model", "--input", "1,3,8,8;1"), "the example input does not fit Sequential"),
+    "too large": (("my_file.py:make_model", "--input", "9999999,9999999,9999"), "does not fit into the memory here"),
+    "not traced": (("my_file.py:Blind", *MODEL[1:]), "Blind cannot be traced: its own forward stops it .*natpp.leaf"),
+    "out of reach": (
+        (*MODEL, "--budget", "madds=0.001"),
+        r"the budget cannot be met: .* the nearest allowed result has",
+    ),
+    "no such cost": ((*MODEL, "--budget", "mads=0.6"), "unknown cost 'mads' in the budget. Did you mean 'madds'"),
+    "no figure": ((*MODEL, "--budget", "madds=half"), "budget is 'madds=half', expected for example madds=0.6"),
+    "no such budget": ((*MODEL, "--budget", "strickt"), "unknown budget 'strickt'. Did you mean 'strict'"),
+    "no such part": ((*MODEL, "--keep", "head"), "keep names 'head', but Sequential has no such part"),
+    "a scorer": ((*MODEL, "--scorer", "short"), "--scorer goes with an architecture, not with a model"),
+    "best-of": ((*MODEL, "--mode", "best-of"), "unknown mode 'best-of' for a module"),
+    "classes": ((*MODEL, "--classes", "3"), "classes goes with a network of the zoo"),
+    "kept of a cell": (("darts", "--keep", "a"), "--keep goes with a model, not with an architecture"),
+    "shared in a cell": (("darts", "--no-share-blocks"), "--no-share-blocks goes with a model"),
+    "figures of a cell": (("darts", "--budget", "madds=0.6"), "a budget of figures goes with a model"),
+    "unknown network": (("resnet5",), r"unknown architecture 'resnet5'. Did you mean 'resnet56'\?"),
+    "unknown cell": (("dartz",), r"unknown architecture 'dartz'. Did you mean 'darts'\?"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_input_is_one_line_and_writes_nothing(name: str, run: Runner, file: Path) -> None:  # noqa: F811
+    arguments, message = WRONG[name]
+    status, out, err = run("optimize", *arguments, "--out", "saved")
+    assert (status, out) == (2, "")
+    line = err.removeprefix("loaded\n")
+    assert re.fullmatch(rf"natpp: .*{message}.*\n", line), line
+    assert [path.name for path in file.parent.iterdir() if path.name != "__pycache__"] == ["my_file.py"]
+
+
+def test_a_file_that_does_not_run_says_where(run: Runner, file: Path) -> None:  # noqa: F811
+    for text, message in (
+        ("x = 1\nimport nowhere_to_be_found", r"ModuleNotFoundError: .* \(line 2\)"),
+        ("x = (", "line 1"),
+    ):
+        file.write_text(text)
+        status, _, err = run("cost", "my_file.py:make_model", "--input", "1,3,8,8")
+        assert status == 2
+        assert re.fullmatch(rf"natpp: my_file.py cannot be run: .*{message}.*\n", err), err
+
+
+def test_a_network_is_no_architecture_of_cells(run: Runner) -> None:  # noqa: F811
+    status, _, err = run("show", "resnet50")
+    assert status == 2
+    assert "resnet50 is a whole network" in err
+    assert "--input goes with a model" in run("cost", "darts", "--input", "1,3,8,8")[2]
+    assert "go with an architecture" in run("cost", "resnet20", "--cells", "3")[2]
+
+
+def test_shapes() -> None:
+    assert parse_shapes("1,3,8,8") == [(1, 3, 8, 8)]
+    assert parse_shapes("1, 3;2") == [(1, 3), (2,)]
+    with pytest.raises(SettingError):
+        parse_shapes("")
