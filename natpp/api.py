@@ -160,7 +160,7 @@ def optimize(
     seed: int = 0,
     budget: str | Mapping[str, float] = "strict",
     keep: Sequence[str | type[nn.Module]] = (),
-    share_blocks: bool = True,
+    share_blocks: bool | None = None,
     measure_latency: bool = False,
     batches: Iterable[Any] | None = None,
 ) -> ModuleResult: ...
@@ -183,7 +183,7 @@ def optimize(
     store: str | Path | None = None,
     example_input: Any = None,
     keep: Sequence[str | type[nn.Module]] = (),
-    share_blocks: bool = True,
+    share_blocks: bool | None = None,
     measure_latency: bool = False,
     batches: Iterable[Any] | None = None,
 ) -> Result | ModuleResult:
@@ -198,8 +198,9 @@ def optimize(
     Any `torch.nn.Module` is an architecture too: with `example_input` (a tensor, a tuple of arguments or a dict of
     named ones) the result has a `.module` that takes and gives the same, with weights inherited. Its budget may also
     ask for less, as in `{"madds": 0.6, "latency": 2.5}`: params, madds, memory (bytes) or latency (ms), each a
-    fraction up to 1 of the module's own or a figure. `keep` protects parts by name or type, `share_blocks=False`
-    decides for every block by itself, and from `batches` of inputs the statistics of batch norms are recomputed.
+    fraction up to 1 of the module's own or a figure, met by as few changes as it takes. `keep` protects parts by name
+    or type, `share_blocks` gives blocks that are alike one decision (by default so unless the budget has figures), and
+    from `batches` of inputs the statistics of batch norms are recomputed.
     """
     if not isinstance(arch, Architecture | str | Path):
         if network is not None or scorer is not None or data is not None or samples != 10:
@@ -217,7 +218,7 @@ def optimize(
             measure_latency=measure_latency,
             batches=batches,
         )
-    if example_input is not None or keep or not share_blocks or measure_latency or batches is not None:
+    if example_input is not None or keep or share_blocks is not None or measure_latency or batches is not None:
         raise SettingError("example_input, keep, share_blocks, measure_latency and batches go with a module")
     if not isinstance(budget, str):
         raise SettingError("the budget of an architecture is 'strict' or 'rule': fractions go with a module")
