@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from natpp.data.images import Images
     from natpp.evaluate.outcome import Outcome
-    from natpp.evaluate.scratch import Recipe
+    from natpp.evaluate.recipe import Recipe
     from natpp.fx.transform import ModuleResult
     from natpp.improve.run import Watch
     from natpp.improve.scorer import Score, Scorer
