@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from natpp.data.images import Images
+    from natpp.evaluate.losses import Loss
     from natpp.evaluate.outcome import Outcome
     from natpp.evaluate.recipe import Recipe
     from natpp.fx.transform import ModuleResult
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from natpp.nets.policy import Policy
     from natpp.report.scene import Scene
     from natpp.trainings import Trained
+    from natpp.tunings import Finetuned
 
 
 def load(given: str | Path) -> Architecture:
@@ -468,6 +470,77 @@ def train(
         data if isinstance(data, Images) else str(data),
         recipe,
         changes=changes,
+        root=None if root is None else str(root),
+        size=size,
+        seed=seed,
+        device=device,
+        precision=precision,
+        out=out,
+        resume=resume,
+        tensorboard=tensorboard,
+        watch=watch,
+        say=say,
+    )
+
+
+def finetune(
+    model: nn.Module | ModuleResult,
+    train: Any,
+    val: Any = None,
+    epochs: int = 10,
+    learning_rate: float = 0.02,
+    *,
+    batch: int = 128,
+    weight_decay: float = 5e-4,
+    clip: float = 5.0,
+    label_smoothing: float = 0.0,
+    ema: float = 0.0,
+    loss: Loss | None = None,
+    root: str | Path | None = None,
+    size: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    precision: str = "auto",
+    out: str | Path | None = None,
+    resume: bool = False,
+    tensorboard: bool = False,
+    watch: Watch | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Finetuned:
+    """A copy of a module, or of a result's, trained from the weights it has: `.module`, and its `.curve`.
+
+    `train` and `val` are batches (inputs, targets): DataLoaders, or lists; `train` may also be data as in `search`, of
+    which a part is set aside to validate by, in batches of so many images. The loop is that of `train`: SGD with
+    Nesterov momentum, its learning rate falling to zero along a cosine, bf16 and captured steps on a GPU. Targets are
+    class indices, unless `loss`, a function of output and targets, says otherwise. Everything is kept in the folder
+    `out`, and `resume` goes on with what is there.
+    """
+    from torch import nn
+
+    from natpp.evaluate.recipe import Recipe
+    from natpp.fx.transform import ModuleResult
+    from natpp.tunings import run_finetuning
+
+    module = model.module if isinstance(model, ModuleResult) else model
+    if not isinstance(module, nn.Module):
+        raise NatppError(f"expected a torch.nn.Module or the result for one, not {shortened(repr(model))}")
+    recipe = Recipe(
+        epochs=epochs,
+        batch=batch,
+        learning_rate=learning_rate,
+        nesterov=True,
+        weight_decay=weight_decay,
+        clip=clip,
+        cutout=0,
+        label_smoothing=label_smoothing,
+        ema=ema,
+    )
+    return run_finetuning(
+        module,
+        train,
+        val,
+        recipe,
+        loss=loss,
         root=None if root is None else str(root),
         size=size,
         seed=seed,

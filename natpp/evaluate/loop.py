@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from natpp.improve.run import Watch
 
+LOG = logging.getLogger("natpp")
 SECONDS_A_LOOK = 0.5  # at least, between two looks at losses: each waits for the device
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -208,7 +210,14 @@ class Loop(Generic[Net]):
                 return self._updated(*tree_unflatten(tensors, form))
 
             changing = changing_state(self.network, self.optimizer)
-            self._captured = Captured(step, leaves, changing, self.fabric.device)
+            try:
+                self._captured = Captured(step, leaves, changing, self.fabric.device)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:  # a module may look at values, which cannot be captured
+                self.capturing = False
+                LOG.warning("a step cannot be captured, so it takes longer: %s", str(error).splitlines()[0])
+                return self._updated(inputs, targets)
         if [leaf.shape for leaf in leaves] != [place.shape for place in self._captured.places]:
             return self._updated(inputs, targets)  # the last batch of a loader may be smaller
         figures = self._captured(*leaves)

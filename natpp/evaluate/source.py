@@ -94,6 +94,8 @@ class LoaderSource:
         self.device = device
         self.steps_an_epoch = count_batches(self.train, "train")
         self.first = next(batches_of(self.train, "train"))
+        if self.val is not None:
+            next(batches_of(self.val, "val"))  # an empty one shows now, not after an epoch
         self.samples_an_epoch = self.steps_an_epoch * samples_in(self.first)
         self._next, self._pass = 0, iter(())  # type: tuple[int, Iterator[Batch]]
 
