@@ -32,7 +32,7 @@ from natpp.fx.sites import Keep
 from natpp.fx.trace import Traced, trace, value
 from natpp.fx.upstream import upstream_cost
 from natpp.nets.measure import module_cost, with_latency
-from natpp.nets.policy import Encoded, Policy, Transitions, collate, encode_cells
+from natpp.nets.policy import Encoded, GraphBatch, Policy, Transitions, collate, encode_cells
 from natpp.registry import OPS, RULES
 
 Row = NDArray[np.int64]  # one operation for every term of a group's blocks
@@ -42,6 +42,7 @@ BUDGETED = ("params", "madds", "memory", "latency")
 UNITS = {"params": "parameters", "madds": "multiply-adds", "memory": "bytes of peak memory", "latency": "ms"}
 MODES = ("greedy", "sample")
 COUNTED = ("params", "madds")  # the others are measured on the built module
+MOST_KNOWN = 1 << 18  # rows whose cost is remembered
 REMEASURE = 0.02  # how much of what decides must be saved before memory and latency are measured again
 
 
@@ -230,6 +231,7 @@ class Problem:
         names = [_known(block.ops, self.ops) for block in self.first]
         self.before: list[Row] = [np.array([self.ops.index(name) for name in row], dtype=np.int64) for row in names]
         self.why: list[list[dict[str, str]]] = []
+        self._known: dict[tuple[int, bytes], tuple[NDArray[np.float64], bool]] = {}
         self.masks: list[Mask] = [self._mask(number) for number in range(len(self.groups))]
         self.alike = [self._alike(number) for number in range(len(self.groups))]
         for number, mask in enumerate(self.masks):
@@ -238,15 +240,20 @@ class Problem:
             encode_cells([(block.kind, block.with_ops(row))], self.ops)
             for block, row in zip(self.first, names, strict=True)
         ]
-        self.log_probs: list[NDArray[np.float64]] = []
+        self.log_probs: list[Table] = []
         if encoded:
-            with torch.no_grad():
-                self.transitions: Transitions = policy(collate(encoded, self.masks))
-            self.log_probs = np.split(self.transitions.log_probs.double().numpy(), self._ends)
+            self.graph: GraphBatch = collate(encoded, self.masks)
+            self.transitions, self.log_probs = self.asked(policy)
 
-    @property
-    def _ends(self) -> NDArray[np.int64]:
-        return np.cumsum([len(row) for row in self.before])[:-1]
+    def asked(self, policy: Policy) -> tuple[Transitions, list[Table]]:
+        """What a policy says of all decisions, and its log-probabilities group by group."""
+        with torch.no_grad():
+            transitions: Transitions = policy(self.graph)
+        return transitions, self.split(transitions.log_probs.double().numpy())
+
+    def split(self, decisions: NDArray[Any]) -> list[NDArray[Any]]:
+        """Something for every decision, group by group."""
+        return np.split(decisions, np.cumsum([len(row) for row in self.before])[:-1])
 
     # What may be.
 
@@ -324,15 +331,25 @@ class Problem:
 
     def connected(self, number: int, row: Row) -> bool:
         """Whether every output of the group's blocks still gets something."""
-        return all(one.block.alive(self.member_ops(number, row, one.block, one.fits))[1] for one in self.alike[number])
+        return self._looked_up(number, row)[1]
 
     def cost(self, number: int, row: Row) -> NDArray[np.float64]:
         """Parameters, multiply-adds and bytes made of what is alive in a group's blocks."""
-        total = np.zeros(3)
-        for one in self.alike[number]:
-            live, _ = one.block.alive(self.member_ops(number, row, one.block, one.fits))
-            total += one.costs[np.flatnonzero(live), row[live]].sum(axis=0)
-        return total
+        return self._looked_up(number, row)[0]
+
+    def _looked_up(self, number: int, row: Row) -> tuple[NDArray[np.float64], bool]:
+        """Cost and connection of a row, which is asked for again and again."""
+        key = number, row.tobytes()
+        if key not in self._known:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            total, connected = np.zeros(3), True
+            for one in self.alike[number]:
+                live, whole = one.block.alive(self.member_ops(number, row, one.block, one.fits))
+                total += one.costs[np.flatnonzero(live), row[live]].sum(axis=0)
+                connected &= whole
+            self._known[key] = total, connected
+        return self._known[key]
 
     def _alike(self, number: int) -> list[_Alike]:
         found: dict[tuple[bool, ...], _Alike] = {}
@@ -380,17 +397,14 @@ class Problem:
             drawn = self.transitions.greedy()
         else:
             drawn = self.transitions.sample(1, torch.Generator().manual_seed(seed))[0]
-        rows = [self.repaired(number, row) for number, row in enumerate(np.split(drawn.numpy(), self._ends))]
+        rows = [self.repaired(number, row) for number, row in enumerate(self.split(drawn.numpy()))]
         if mode == "greedy" and not self.changes(rows):
             rows = self._one_change(rows)
         return rows
 
     def preferences(self, mode: str = "greedy", seed: int = 0) -> list[Table]:
         """What a descent prefers: the log-probabilities, or with Gumbel noise, which draws from them."""
-        if mode == "greedy":
-            return self.log_probs
-        generator = np.random.default_rng(seed)
-        return [table + generator.gumbel(size=table.shape) for table in self.log_probs]
+        return self.log_probs if mode == "greedy" else perturbed(self.log_probs, np.random.default_rng(seed))
 
     def repaired(self, number: int, row: Row) -> Row:
         """The row with its least likely changes taken back until every output gets something; harmless ones return."""
@@ -473,6 +487,11 @@ class Problem:
             for index in group
             for place, reasons in enumerate(self.why[number])
         }
+
+
+def perturbed(tables: Sequence[Table], generator: np.random.Generator, temperature: float = 1.0) -> list[Table]:
+    """Preferences with Gumbel noise: the most preferred of each is a draw from their softmax."""
+    return [table / temperature + generator.gumbel(size=table.shape) for table in tables]
 
 
 # Budgets.
