@@ -1,11 +1,11 @@
-"""A fine-tuning of any module, joined from its parts: batches, recipe, device, and the folder it is kept in."""
+"""Fine-tuning of any module, and learning on one, joined from their parts: batches, recipe, device, folder."""
 
 from __future__ import annotations
 
 import copy
 import json
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from natpp.data.batches import Batches
 from natpp.data.images import Images
 from natpp.data.loader import moved_to
+from natpp.data.sets import load_images
 from natpp.errors import SettingError
 from natpp.evaluate.loop import Loop, fit
 from natpp.evaluate.losses import Loss, check_loss
@@ -22,6 +24,7 @@ from natpp.evaluate.recipe import Recipe
 from natpp.evaluate.scratch import make_batches
 from natpp.evaluate.source import ImageSource, LoaderSource
 from natpp.files import write_whole
+from natpp.fx.learn import SCHEDULE, TuneConfig
 from natpp.improve.checkpoint import Run, catching_signals
 from natpp.runs import Say, leave, make_fabric, read_images
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from natpp.improve.run import Watch
+
+MOST_EVALUATIONS = 1000  # however much time there is
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +118,52 @@ def run_finetuning(
         _keep(result, Path(out))
     leave(fabric)
     return result
+
+
+def learning_settings(
+    module: nn.Module,
+    train: Any,
+    val: Any = None,
+    *,
+    scorer: Any = None,
+    evaluations: int | None = None,
+    minutes: float | None = None,
+    train_steps: int | None = None,
+    learning_rate: float | None = None,
+    root: str | Path | None = None,
+    loss: Loss | None = None,
+    watch: Watch | None = None,
+    say: Say | None = None,
+) -> dict[str, Any]:
+    """What `learn_module` takes, of what was given: images by name become batches on the module's device."""
+    changes = {"scorer": scorer, "evaluations": evaluations, "minutes": minutes}
+    if minutes is not None and evaluations is None:
+        changes["evaluations"] = MOST_EVALUATIONS
+    config = TuneConfig(**{name: value for name, value in changes.items() if value is not None})
+    schedule = replace(
+        SCHEDULE,
+        steps=SCHEDULE.steps if train_steps is None else train_steps,
+        learning_rate=SCHEDULE.learning_rate if learning_rate is None else learning_rate,
+    )
+    if isinstance(train, str | Path | Images):
+        if val is not None:
+            raise SettingError("of images by name some training images are set aside to validate by: leave val out")
+        images = train if isinstance(train, Images) else load_images(str(train), None if root is None else str(root))
+        train = Batches(images, next(module.parameters()).device)
+        schedule = replace(schedule, augment=True)
+    elif root is not None:
+        raise SettingError("root goes with the name of data, not with a loader")
+    elif val is None:
+        raise SettingError("train goes with val: the result is chosen on data that nothing was trained on")
+    return {
+        "train": train,
+        "val": val,
+        "config": config,
+        "schedule": schedule,
+        "loss": loss,
+        "watch": watch,
+        "say": say,
+    }
 
 
 def make_source(

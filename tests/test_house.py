@@ -24,7 +24,7 @@ ABOVE = {  # what each room may import, besides itself
     "policies": {"errors", "nets"},
     "runs": {"arch", "data", "errors", "evaluate", "files", "nets", "registry", "improve", ""},
     "trainings": {"arch", "data", "errors", "evaluate", "files", "improve", "nets", "runs", ""},
-    "tunings": {"data", "errors", "evaluate", "files", "improve", "runs", ""},
+    "tunings": {"data", "errors", "evaluate", "files", "fx", "improve", "runs", ""},
     "api": {
         "arch",
         "data",

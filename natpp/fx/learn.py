@@ -10,27 +10,49 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from natpp.arch.cost import Cost
 from natpp.arch.graph import NULL
+from natpp.data.batches import Batches
+from natpp.data.loader import Loaded, moved_to
 from natpp.errors import SettingError, did_you_mean
-from natpp.fx.expand import Expanded, Judge, Rows, ShortTunings
-from natpp.fx.transform import BudgetError, Descent, Problem, Row, Table, limits_of, perturbed, within
+from natpp.evaluate.losses import Loss, check_loss, classification
+from natpp.evaluate.short import ShortConfig
+from natpp.fx.expand import Expanded, Judge, Rows, Say, ShortTunings
+from natpp.fx.learned import Learned, Scored
+from natpp.fx.rewrite import rewrite
+from natpp.fx.sites import Keep
+from natpp.fx.transform import (
+    Budget,
+    Descent,
+    ModuleResult,
+    Problem,
+    Row,
+    Table,
+    Task,
+    figures_of,
+    perturbed,
+    within,
+)
 from natpp.improve.learn import LearnConfig, Learner
 from natpp.improve.predict import Features, PredictConfig, Prediction
 from natpp.improve.scorer import Scores
 from natpp.improve.seeds import Use, generator, number, torch_generator
+from natpp.nets.measure import module_cost
 from natpp.nets.policy import GraphBatch, Policy
 
 SCORERS = ("short", "supernet")
+SCHEDULE = ShortConfig(steps=32, learning_rate=0.02, clip=5.0, together=16)  # batches are the loader's
+STATISTICS, IMAGES = 10, 128  # batches that statistics are recomputed from, and images in each
 TRIES = 8  # draws for each candidate that is wanted
 TEMPERATURE = 3.0  # of the policy at first: flatter, since it was learned elsewhere
 Key = tuple[tuple[str, ...], ...]  # what a candidate computes: per block, the operations that are alive
@@ -68,35 +90,55 @@ class TuneConfig:
             raise SettingError("random_share is above 0 and up to 1, rounds is a whole number from 1 up")
 
 
-@dataclass(frozen=True)
-class Scored:
-    """A candidate with its score."""
+def learn_module(
+    module: nn.Module,
+    example_input: Any,
+    policy: Policy,
+    train: Any,
+    val: Any,
+    *,
+    config: TuneConfig,
+    schedule: ShortConfig | None = None,
+    loss: Loss | None = None,
+    rule: str = "nat++",
+    seed: int = 0,
+    budget: Budget = "strict",
+    keep: Keep = (),
+    share_blocks: bool | None = None,
+    measure_latency: bool = False,
+    watch: Watch | None = None,
+    say: Say | None = None,
+) -> ModuleResult:
+    """The best that was found for a module on its data, within rule and budget, with inherited weights.
 
-    score: float
-    """minus the validation loss"""
-    ops: tuple[tuple[str, ...], ...]
-    """per block, the operation of every term"""
-    madds: float
-    """multiply-adds as counted"""
+    `train` and `val` are batches (inputs, targets), or `train` is images of which some are set aside to choose by
+    (`Batches`, on the module's device). Statistics of batch norms are recomputed from training batches.
+    """
+    schedule = schedule or SCHEDULE
+    device = next((one.device for one in (*module.parameters(), *module.buffers())), torch.device("cpu"))
+    data = train if isinstance(train, Batches) else Loaded.of(train, val, schedule.steps)
+    inputs, targets = data.take(np.arange(2)) if isinstance(data, Batches) else moved_to(data.train[0], device)
+    check_loss(module, inputs, targets, loss)
+    task = Task(module, example_input, policy, rule, budget, keep, share_blocks, measure_latency)
+    problem = task.problem
+    if task.limits:  # says how near one gets, where they cannot be met
+        within(problem, problem.log_probs, task.before, task.limits)
+    learned, rows = None, problem.before
+    if problem.blocks:
+        judge = Judge(data, loss or classification(), schedule, device, seed, say)
+        rows, learned = ModuleSearch(problem, task.before, task.limits, policy, judge, config, watch)()
+    made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows))
+    settings = {"seed": seed, "learned": asdict(config), "schedule": asdict(schedule)}
+    return task.result(made, rows, _some_inputs(data, device), settings, learned)
 
 
-@dataclass(frozen=True, eq=False)
-class Learned:
-    """What was learned on a module."""
-
-    scored: list[Scored]
-    """all candidates, in the order in which they were scored"""
-    best: int
-    original: float
-    """the score of the module as it is, by the same scorer, whether the budget allows it or not"""
-    policy: Policy
-    """tuned on this module"""
-    scorer: str
-    seconds: float
-
-    def __str__(self) -> str:
-        spent = f"{len(self.scored)} candidates by {self.scorer} in {self.seconds:.0f} s"
-        return f"validation loss {-self.original:.4f} → {-self.scored[self.best].score:.4f} ({spent})"
+def _some_inputs(data: Batches | Loaded, device: torch.device) -> Iterator[Any]:
+    """A few training inputs, to recompute statistics from."""
+    for place in range(STATISTICS):
+        if isinstance(data, Batches):
+            yield data.take(np.arange(place * IMAGES, (place + 1) * IMAGES) % len(data))[0]
+        elif place < len(data.train):
+            yield moved_to(data.train[place][0], device)
 
 
 class Candidates:
@@ -136,14 +178,8 @@ class Candidates:
 
     def allowed(self, rows: Rows) -> bool:
         """Whether rows that fit also keep limits that have to be measured."""
-        if self.counted:
+        if self.counted or not self.fits(rows):
             return self.fits(rows)
-        if not self.fits(rows):
-            return False
-        from natpp.fx.rewrite import rewrite
-        from natpp.fx.transform import figures_of
-        from natpp.nets.measure import module_cost
-
         problem = self.problem
         made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows))
         found = figures_of(module_cost(made, problem.traced.example, latency="latency" in self.limits))
@@ -340,14 +376,3 @@ class ModuleSearch:
     def _late(self) -> bool:
         minutes = self.config.minutes
         return minutes is not None and time.perf_counter() - self.started > 60 * minutes
-
-
-def reachable(problem: Problem, before: Cost, wanted: Mapping[str, float]) -> dict[str, float]:
-    """The limits that are asked for; an error that says how near one gets where no candidate meets them."""
-    limits = limits_of(wanted, before)
-    if limits:
-        within(problem, problem.log_probs, before, limits)
-    return limits
-
-
-__all__ = ["BudgetError", "Candidates", "Learned", "ModuleSearch", "Scored", "TuneConfig", "reachable"]

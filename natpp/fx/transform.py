@@ -24,6 +24,7 @@ from natpp.arch.graph import NULL, SKIP, Architecture, Graph
 from natpp.arch.transitions import Mask
 from natpp.errors import NatppError, SettingError, did_you_mean
 from natpp.fx.blocks import Block, find_blocks, grouped, shape
+from natpp.fx.learned import Learned
 from natpp.fx.recalibrate import recalibrate
 from natpp.fx.replace import cost as site_cost
 from natpp.fx.replace import forms
@@ -31,7 +32,7 @@ from natpp.fx.rewrite import node_shape, rewrite
 from natpp.fx.sites import Keep
 from natpp.fx.trace import Traced, trace, value
 from natpp.fx.upstream import upstream_cost
-from natpp.nets.measure import module_cost, with_latency
+from natpp.nets.measure import module_cost
 from natpp.nets.policy import Encoded, GraphBatch, Policy, Transitions, collate, encode_cells
 from natpp.registry import OPS, RULES
 
@@ -84,6 +85,8 @@ class ModuleResult:
     settings: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """what was kept whole because it could not be looked into"""
+    learned: Learned | None = field(default=None, repr=False)
+    """what was learned on the module's data, where some was given"""
 
     def __str__(self) -> str:
         lines = [
@@ -101,6 +104,7 @@ class ModuleResult:
             if before is not None and after is not None:
                 share = f"({after / before - 1:+.1%})" if before else ""
                 lines.append(f"{name:<20} {before:>15{form}} → {after:>15{form}}  {share}")
+        lines += [] if self.learned is None else [str(self.learned)]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
@@ -125,48 +129,79 @@ def optimize_module(
     """
     if mode not in MODES:
         raise SettingError(f"unknown mode {mode!r} for a module. {did_you_mean(mode, MODES)}")
-    RULES[rule]  # answers an unknown name
-    wanted = check_budget(budget)
-    share_blocks = not wanted if share_blocks is None else share_blocks
-    traced = trace(module, example_input)
-    problem = Problem(traced, find_blocks(traced, keep), policy, rule, strict=budget != "rule", share=share_blocks)
-    before = module_cost(module, example_input)
-    timed = measure_latency or "latency" in wanted
-    if timed:
-        before = with_latency(before, module, example_input)
-    if wanted:
-        made, rows = within(problem, problem.preferences(mode, seed), before, limits_of(wanted, before))
+    task = Task(module, example_input, policy, rule, budget, keep, share_blocks, measure_latency)
+    problem = task.problem
+    if task.limits:
+        made, rows = within(problem, problem.preferences(mode, seed), task.before, task.limits)
     else:
         rows = problem.answer(mode, seed)
         made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows))
-    if batches is not None and problem.changes(rows):
-        recalibrate(made, batches)
-    after = module_cost(made, example_input)
-    if timed:
-        after = with_latency(after, made, example_input)
-    assert budget == "rule" or (after.params <= before.params and after.madds <= before.madds)
-    ops = problem.block_ops(rows)
-    return ModuleResult(
-        module=made,
-        changes=[*problem.changes(rows), *vanished(problem.blocks, ops, made)],
-        cost_before=before,
-        cost_after=after,
-        log_prob=problem.log_prob(rows),
-        probabilities=problem.probabilities(),
-        masked=problem.masked(),
-        traced=traced,
-        blocks=problem.blocks,
-        ops=ops,
-        settings={
+    return task.result(made, rows, batches, settings={"mode": mode, "seed": seed})
+
+
+class Task:
+    """What is asked for a module: its problem, what it costs, and the limits."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        example_input: Any,
+        policy: Policy,
+        rule: str,
+        budget: Budget,
+        keep: Keep,
+        share_blocks: bool | None,
+        measure_latency: bool,
+    ):
+        RULES[rule]  # answers an unknown name
+        wanted = check_budget(budget)
+        share = not wanted if share_blocks is None else share_blocks
+        traced = trace(module, example_input)
+        self.problem = Problem(traced, find_blocks(traced, keep), policy, rule, strict=budget != "rule", share=share)
+        self.timed = measure_latency or "latency" in wanted
+        self.before = module_cost(module, example_input, latency=self.timed)
+        self.limits = limits_of(wanted, self.before)
+        self.strict = budget != "rule"
+        self.settings = {
             "rule": rule,
             "budget": budget if isinstance(budget, str) else dict(budget),
-            "mode": mode,
-            "seed": seed,
-            "share_blocks": share_blocks,
+            "share_blocks": share,
             "keep": [part if isinstance(part, str) else part.__name__ for part in keep],
-        },
-        notes=(*traced.notes, *([] if problem.blocks else ["there is nothing here that natpp can replace"])),
-    )
+        }
+
+    def result(
+        self,
+        made: fx.GraphModule,
+        rows: Sequence[Row],
+        batches: Iterable[Any] | None,
+        settings: Mapping[str, Any],
+        learned: Learned | None = None,
+    ) -> ModuleResult:
+        """The module that rows make, with all that led to it."""
+        problem, before = self.problem, self.before
+        if batches is not None and problem.changes(rows):
+            recalibrate(made, batches)
+        after = module_cost(made, problem.traced.example, latency=self.timed)
+        assert not self.strict or (after.params <= before.params and after.madds <= before.madds)
+        ops = problem.block_ops(rows)
+        return ModuleResult(
+            module=made,
+            changes=[*problem.changes(rows), *vanished(problem.blocks, ops, made)],
+            cost_before=before,
+            cost_after=after,
+            log_prob=problem.log_prob(rows),
+            probabilities=problem.probabilities(),
+            masked=problem.masked(),
+            traced=problem.traced,
+            blocks=problem.blocks,
+            ops=ops,
+            settings=self.settings | dict(settings),
+            notes=(
+                *problem.traced.notes,
+                *([] if problem.blocks else ["there is nothing here that natpp can replace"]),
+            ),
+            learned=learned,
+        )
 
 
 def vanished(blocks: Sequence[Block], ops: Sequence[Sequence[str]], made: fx.GraphModule) -> list[SiteChange]:

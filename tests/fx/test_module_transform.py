@@ -223,7 +223,8 @@ def test_wrong_settings_say_what_is_wrong() -> None:
         ({"budget": "loose"}, "unknown budget"),
         ({"rule": "nat+++"}, "unknown rule"),
         ({"mode": "gredy"}, "greedy"),
-        ({"scorer": "short"}, "go with an architecture"),
+        ({"data": "digits"}, "go with an architecture"),
+        ({"scorer": "short"}, "scorer goes with train"),
     ):
         with pytest.raises(NatppError, match=message):
             natpp.optimize(module, example_input=X, **options)
