@@ -400,38 +400,39 @@ def test_more_wrong_input() -> None:
 # That it is worth it.
 
 
-def tuned(module: nn.Module | ModuleResult, seed: int, epochs: int = 1) -> list[float]:
-    """Losses on test images, epoch by epoch, after a fine-tuning that is the same for all."""
+@functools.cache
+def best(seed: int, scorer: str = "short") -> ModuleResult:
+    """What is learned at 0.6 of the multiply-adds."""
+    return learned(seed, budget={"madds": 0.6}, scorer=scorer, evaluations=12, train_steps=8)
+
+
+def tuned(module: nn.Module | ModuleResult, seed: int, epochs: int = 1, rate: float = 0.02) -> list[float]:
+    """Losses on test images, epoch by epoch, of a fine-tuning."""
     found = natpp.finetune(
-        module, loader(seed), digits()[2], epochs=epochs, learning_rate=0.02, device="cpu", seed=seed
+        module, loader(seed), digits()[2], epochs=epochs, learning_rate=rate, device="cpu", seed=seed
     )
     return [row["validation_loss"] for row in found.curve]
 
 
 def test_inherited_weights_need_fewer_epochs_than_fresh_ones() -> None:
     for seed in range(2):
-        result = natpp.optimize(trained(), example_input=example(), budget={"madds": 0.6}, seed=seed)
-        fresh = copy.deepcopy(result.module)
+        fresh = copy.deepcopy(best(seed).module)
         torch.manual_seed(seed)
         for part in fresh.modules():
             if isinstance(part, nn.Conv2d | nn.Linear | nn.BatchNorm2d):
                 part.reset_parameters()
-        inherited, scratch = tuned(result, seed, epochs=2), tuned(fresh, seed, epochs=4)
-        assert inherited[-1] < min(scratch)  # half as many, and better
+        inherited = tuned(best(seed), seed)
+        scratch = [*tuned(fresh, seed, rate=0.1), *tuned(fresh, seed), *tuned(fresh, seed, epochs=2)]
+        assert inherited[0] < 0.6 * min(scratch)
 
 
 @pytest.mark.parametrize("scorer", ["short", pytest.param("supernet", marks=pytest.mark.slow)])
 def test_what_is_learned_beats_random_transformations_of_the_same_cost(scorer: str) -> None:
-    budget = {"madds": 0.6}
-    found = [
-        learned(seed, budget=budget, scorer=scorer, evaluations=12, train_steps=8, learning_rate=0.02)
-        for seed in range(2)
-    ]
     rivals = [
-        optimize_module(trained(), example(), no_opinion(), mode="sample", seed=seed, budget=budget)
+        optimize_module(trained(), example(), no_opinion(), mode="sample", seed=seed, budget={"madds": 0.6})
         for seed in range(6)
     ]
-    best = [tuned(result, seed)[-1] for seed, result in enumerate(found)]
+    losses = [tuned(best(seed, scorer), seed)[-1] for seed in range(3)]
     others = [tuned(result, seed)[-1] for seed, result in enumerate(rivals)]
-    assert max(best) < np.median(others)
-    assert np.mean(best) < 0.7 * np.mean(others)
+    assert max(losses) < np.median(others)
+    assert np.mean(losses) < 0.7 * np.mean(others)
