@@ -46,8 +46,8 @@ def truth(found: dict[str, Any]) -> str:
         ),
         "",
         _paragraph(
-            f"{len(runs['seed'])} seeds on {first['machine']['gpu']}, torch {first['machine']['torch']}. Trainings:"
-            f" {network['cells']} cells a stage, {network['channels']} channels, batch {schedule['batch']},"
+            f"{_count(len(runs['seed']), 'seed')} on {first['machine']['gpu']}, torch {first['machine']['torch']}."
+            f" Trainings: {network['cells']} cells a stage, {network['channels']} channels, batch {schedule['batch']},"
             f" {schedule['steps']} steps, learning rate {schedule['learning_rate']}, {schedule['together']} at a time;"
             f" {first['at_random']} architectures at random and {first['evaluations'] - first['at_random']} chosen by"
             f" the prediction in {settings['search']['predict']['rounds']} rounds; then a policy. The clock starts with"
@@ -88,6 +88,29 @@ def truth(found: dict[str, Any]) -> str:
         for run in runs.get(name, []):
             peak = f"peak {run['peak_memory_gib']:.1f} GiB"
             lines.append(f"In {run['seconds']:.0f} s {what.format(**run)} of its weights, {peak}.")
+    return "\n".join(lines) + "\n"
+
+
+def schedules(found: dict[str, Any]) -> str:
+    """How the schedule of short trainings was picked."""
+    machine = next(iter(found.values()))["machine"]
+    lines = [
+        "## The schedule of short trainings",
+        "",
+        _paragraph(
+            "`python experiments/schedules_nasbench201.py --root DIR --table FILE`. Schedules on one named set of 64"
+            " architectures (the script says which), by agreement with `val_200`; each row differs from the first,"
+            f" which is the default, in what it names. On {machine['gpu']}, torch {machine['torch']}."
+        ),
+        "",
+        "| schedule | Spearman with `val_200` | partial, given live MAdds | mean accuracy | seconds for 64 |",
+        "|---|---|---|---|---|",
+    ]
+    for name, one in found.items():
+        lines.append(
+            f"| {name} | {one['spearman']:.3f} | {one['partial_given_madds']:.3f} | {one['mean_accuracy']:.1f} |"
+            f" {one['seconds']:.0f} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -184,6 +207,10 @@ def _figure(found: dict[str, float] | None, digits: int) -> str:
     return f"{found['mean']:,.{digits}f}{spread}"
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + "s" * (number != 1)
+
+
 def _spread(values: list[float], digits: int = 1) -> str:
     low, high = (f"{value:,.{digits}f}" for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
@@ -191,6 +218,7 @@ def _spread(values: list[float], digits: int = 1) -> str:
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "truth_nasbench201": truth,
+    "schedules_nasbench201": schedules,
     "quick_cifar10": quick,
     "speed": speed,
 }

@@ -29,6 +29,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.xdist_group("truth")
 def test_truth_is_searched_on_digits(runs: Path) -> None:
     for stem in ("seed_0", "supernet_0", "paper_0"):
         said = json.loads((runs / f"{stem}.json").read_text())
@@ -40,6 +41,7 @@ def test_truth_is_searched_on_digits(runs: Path) -> None:
 
 
 @pytest.mark.data
+@pytest.mark.xdist_group("truth")
 def test_truth_is_judged_by_the_table(runs: Path, data_folder: Path, tmp_path: Path) -> None:
     table, out = data_folder / "nasbench201_cifar10.parquet", tmp_path / "truth_nasbench201.json"
     run("truth_nasbench201.py", "judge", "--runs", str(runs), "--table", str(table), "--out", str(out))
@@ -47,6 +49,12 @@ def test_truth_is_judged_by_the_table(runs: Path, data_folder: Path, tmp_path: P
     assert set(found["rivals"]) == {"constant", "random-best-of-10", "live MAdds", "supernet", "paper"}
     assert found["rivals"]["live MAdds"]["spearman"]["mean"] == pytest.approx(0.811, abs=1e-3)  # the published figure
     assert found["rivals"]["live MAdds"]["share_of_oracle"]["mean"] == pytest.approx(0.59, abs=0.01)
+
+
+def test_a_schedule_on_digits(tmp_path: Path) -> None:
+    out = tmp_path / "schedules.json"
+    run("schedules_nasbench201.py", "--smoke", "--only", "400 steps", "--out", str(out))
+    assert len(json.loads(out.read_text())["400 steps"]["scores"]) == 4
 
 
 def test_quick_trainings_on_digits(tmp_path: Path) -> None:

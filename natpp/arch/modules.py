@@ -46,7 +46,7 @@ class AvgPool2d(nn.AvgPool2d):
         if isinstance(x, fx.Proxy):
             return _leaf(self, x)
         if not kernels.fast(x):
-            return super().forward(x)
+            return super().forward(x.contiguous() if x.is_cuda else x)  # torch's gradients, see `kernels.composed`
         assert isinstance(self.kernel_size, int)
         assert isinstance(self.stride, int)
         return kernels.average_pool(x, self.kernel_size, self.stride)

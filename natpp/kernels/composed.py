@@ -21,5 +21,9 @@ def batch_norm(
 
 
 def average_pool(x: Tensor, kernel: int, stride: int) -> Tensor:
-    """Means over windows around every pixel, or every second one; what is outside is left out."""
+    """Means over windows around every pixel, or every second one; what is outside is left out.
+
+    On a GPU never in channels-last memory, in which torch's gradients of padded windows are wrong (pytorch#188344).
+    """
+    x = x.contiguous() if x.is_cuda else x
     return functional.avg_pool2d(x, kernel, stride, kernel // 2, count_include_pad=False)

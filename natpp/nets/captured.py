@@ -6,7 +6,8 @@ every replay; what it changes (weights, statistics, momentum) stays where it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +28,7 @@ class Captured:
         self.places = [tensor.clone() for tensor in arguments]
         aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(aside):
+        with torch.cuda.stream(aside), _streams_may_differ():
             step(*self.places)
         torch.cuda.current_stream(device).wait_stream(aside)
         with torch.no_grad():
@@ -37,7 +38,7 @@ class Captured:
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()  # a graph has memory of its own
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=aside):  # the stream of the try, which nodes of autograd may remember
+        with torch.cuda.graph(self.graph, stream=aside), _streams_may_differ():
             self.result = step(*self.places)
 
     def __call__(self, *arguments: Tensor) -> Tensor | None:
@@ -64,3 +65,14 @@ def changing_state(module: nn.Module, optimizer: Any) -> list[Tensor]:
                 state["momentum_buffer"] = torch.zeros_like(parameter)
             momenta.append(state["momentum_buffer"])
     return [*module.parameters(), *module.buffers(), *momenta]
+
+
+@contextlib.contextmanager
+def _streams_may_differ() -> Iterator[None]:
+    """While it lasts, torch does not warn that gradients arrive from another stream than weights were made on."""
+    warn = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", lambda _: None)
+    warn(False)
+    try:
+        yield
+    finally:
+        warn(True)

@@ -494,7 +494,7 @@ def test_a_search_ends_in_the_time_there_is(tmp_path: Path) -> None:
 def two_processes(*arguments: str) -> None:
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run([*start, *arguments], env=ALONE, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.returncode == 0, f"{done.stderr[:3000]} … {done.stderr[-2000:]}"
 
 
 def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:

@@ -1,0 +1,122 @@
+"""How the schedule of short trainings was picked: schedules on one named set of architectures, by `val_200`.
+
+    python experiments/schedules_nasbench201.py --root DIR --table FILE [--only NAME,…] [--smoke]
+
+The set: the first 64 that compute different things, of those that `Training().draw(200, default_rng(1000))` of
+`truth_nasbench201.py` gives. Everything else that is said about short trainings comes from other architectures and
+seeds. Writes `results/schedules_nasbench201.json`; a schedule that is there is not trained again. A GPU takes about a
+minute for each. `--smoke` does one on digits, in a few steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata, spearmanr
+from truth_nasbench201 import WHERE, Training, machine
+
+from natpp.arch.cost import counts
+from natpp.arch.graph import Architecture
+from natpp.arch.layout import setting
+from natpp.data.batches import Batches
+from natpp.data.sets import load_images
+from natpp.evaluate.short import ShortConfig, train_together
+from natpp.evaluate.table import Table, read_table
+from natpp.files import write_whole
+from natpp.improve.scorer import Scores
+from natpp.nets.network import build_network
+from natpp.runs import make_fabric
+
+RESULTS = Path(__file__).parent / "results" / "schedules_nasbench201.json"
+SEED, SIZE = 1000, 64
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "learning rate 0.03": {},
+    "learning rate 0.05": {"learning_rate": 0.05},
+    "learning rate 0.1": {"learning_rate": 0.1},
+    "learning rate 0.1, augmented": {"learning_rate": 0.1, "augment": True},
+    "batch 256": {"batch": 256},
+    "batch 256, learning rate 0.1": {"batch": 256, "learning_rate": 0.1},
+    "3 cells a stage": {"cells": 3},
+    "400 steps": {"steps": 400},
+    "200 steps": {"steps": 200},
+    "400 steps, learning rate 0.015": {"steps": 400, "learning_rate": 0.015},
+}
+
+
+def named_set() -> list[Architecture]:
+    """The architectures, cheap ones first."""
+    drawn = dict.fromkeys(arch.essence() for arch in Training().draw(200, np.random.default_rng(SEED)))
+    return sorted(list(drawn)[:SIZE], key=lambda arch: counts(arch, WHERE).live_madds)
+
+
+def trained(changes: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Scores of the set by one schedule."""
+    fabric = make_fabric()
+    images = Batches(load_images("digits" if arguments.smoke else "cifar10", arguments.root), fabric.device)
+    changes = {"cells": 2} | changes
+    where = setting("nasbench201", channels=16, cells=changes.pop("cells"), size=images.size, classes=images.classes)
+    schedule = replace(ShortConfig(), **(changes | {"steps": 2, "batch": 16} if arguments.smoke else changes))
+    archs = named_set()[: 4 if arguments.smoke else SIZE]
+    start = time.perf_counter()
+    found = []
+    for at in range(0, len(archs), schedule.together):
+        some = archs[at : at + schedule.together]
+        builds = [functools.partial(build_network, arch, where) for arch in some]
+        found += train_together(builds, [1] * len(some), images, schedule, fabric.device, seed=SEED)
+    return {
+        "schedule": asdict(schedule),
+        "network": asdict(where),
+        "seconds": time.perf_counter() - start,
+        "mean_accuracy": float(np.mean([one.accuracy or 0.0 for one in found])),
+        "scores": [one.value for one in found],
+        "machine": machine(),
+    }
+
+
+def judged(scores: list[float | None], table: Table) -> dict[str, float]:
+    """Agreement with `val_200`: Spearman, and what is left of it given living multiply-adds."""
+    archs = named_set()[: len(scores)]
+    first: dict[Architecture, int] = {}
+    for row, arch in enumerate(table.archs):
+        first.setdefault(arch.essence(), row)
+    truth = table.column("val_200")[[first[arch] for arch in archs]]
+    madds = np.array([counts(arch, WHERE).live_madds for arch in archs], dtype=float)
+    values = np.array([-np.inf if score is None else score for score in scores])
+    return {"spearman": float(spearmanr(values, truth).statistic), "partial_given_madds": partial(values, truth, madds)}
+
+
+def partial(one: Scores, other: Scores, given: Scores) -> float:
+    """Partial rank correlation."""
+    between = np.corrcoef([rankdata(values) for values in (one, other, given)])
+    both, first, second = between[0, 1], between[0, 2], between[1, 2]
+    return float((both - first * second) / np.sqrt((1 - first**2) * (1 - second**2)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", help="folder that natpp data cifar10 made")
+    parser.add_argument("--table", help="the table of NAS-Bench-201")
+    parser.add_argument("--only", help="names of schedules, with semicolons between")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--smoke", action="store_true")
+    arguments = parser.parse_args()
+    found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    for name in arguments.only.split(";") if arguments.only else SCHEDULES:
+        if name not in found:
+            found[name] = trained(SCHEDULES[name], arguments)
+        if arguments.table:
+            table = read_table(arguments.table, ["val_200"])
+            found[name] |= judged(found[name]["scores"], table)
+        write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
+        print(name, {key: value for key, value in found[name].items() if isinstance(value, float)}, flush=True)
+
+
+if __name__ == "__main__":
+    main()
