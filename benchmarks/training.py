@@ -25,7 +25,8 @@ import natpp
 from natpp.arch.layout import setting
 from natpp.arch.space import nasbench201_space
 from natpp.data.images import Images
-from natpp.evaluate.scratch import Training, cifar_600, make_batches
+from natpp.evaluate.recipe import cifar_600
+from natpp.evaluate.scratch import Training, make_batches
 from natpp.evaluate.short import Batches, Branch, Build, Feed, ShortConfig, train_together
 from natpp.improve.learn import WeightsConfig
 from natpp.improve.shared import SharedWeights

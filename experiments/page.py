@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -199,8 +200,8 @@ def fx_models(found: dict[str, Any]) -> str:
             f" {sum(row['bit_equal'] for row in traced)} are equal to the bit; no result costs more:"
             f" {sum(row['no_dearer'] for row in traced)}; same shapes: {sum(row['same_shapes'] for row in traced)};"
             f" saved and restored with equal outputs: {sum(row['restored'] for row in traced)}; cut to 0.6 of their"
-            f" MAdds on request: {cut}. torch {machine['torch']}, torchvision {machine['torchvision']}, timm {machine['timm']},"
-            f" {machine['threads']} threads."
+            f" MAdds on request: {cut}. torch {machine['torch']}, torchvision {machine['torchvision']},"
+            f" timm {machine['timm']}, {machine['threads']} threads."
         ),
         "",
         _paragraph(
@@ -260,10 +261,78 @@ def _spread(values: list[float], digits: int = 1) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def resnet20(found: dict[str, Any]) -> str:
+    """A trained network cut and fine-tuned, beside rivals."""
+    plan, pieces = found["plan"], found["pieces"]
+    titles = {
+        "original": f"ResNet-20, {plan['epochs']} epochs",
+        "learned": "learned on it and its data",
+        "policy": "the shipped policy, no data",
+        "random": "a random transformation",
+        "scratch": "the learned one from fresh weights",
+        "long": f"the same for {plan['epochs']} epochs",
+    }
+    lines = [
+        "## A trained network cut to 0.6 of its multiply-adds: ResNet-20, CIFAR-10",
+        "",
+        _paragraph(
+            "`python experiments/resnet20.py --root DIR --runs FOLDER`. What is cut inherits weights and is fine-tuned"
+            f" for {plan['tuned_epochs']} epochs, a fifth of the original's. {plan['validation']:,} training images are"
+            " set aside for choices; test accuracy in per cent, read once, mean ± sd over seeds."
+            f" Learning scored {plan['tune']['evaluations']} candidates by fine-tunings of"
+            f" {plan['schedule']['steps']} steps."
+        ),
+        "",
+        "| | seeds | test accuracy | of the MAdds | of the parameters | seconds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, title in titles.items():
+        runs = pieces.get(name, [])
+        if runs:
+            shares = [
+                _spread([run[share] for run in runs], 2) if share in runs[0] else "–"
+                for share in ("share_of_madds", "share_of_params")
+            ]
+            accuracy = _figure(_gathered([run["test_accuracy"] for run in runs]), 2)
+            seconds = _spread([run["seconds"] + run.get("learning_seconds", 0.0) for run in runs], 0)
+            lines.append(f"| {title} | {len(runs)} | {accuracy} | {' | '.join(shares)} | {seconds} |")
+    lines += ["", *_curves({titles[name]: pieces[name] for name in titles if name in pieces}, plan["tuned_epochs"])]
+    for run in pieces.get("agreement", []):
+        lines += ["", _paragraph(_agreement(run, plan))]
+    machine = found["machine"]
+    return "\n".join([*lines, "", f"On {machine['gpu'] or machine['processor']}, torch {machine['torch']}."]) + "\n"
+
+
+def _curves(runs: dict[str, list[dict[str, Any]]], epochs: int) -> list[str]:
+    """Validation accuracy epoch by epoch, means over seeds."""
+    head = " | ".join(str(epoch) for epoch in range(1, epochs + 1))
+    lines = [f"| validation accuracy after epoch | {head} |", "|---|" + "---|" * epochs]
+    for title, found in runs.items():
+        curves = [[row["validation_accuracy"] for row in run["curve"][:epochs]] for run in found]
+        means = [sum(values) / len(values) for values in zip(*curves, strict=True)]
+        lines.append(f"| {title} | " + " | ".join(f"{value:.1f}" for value in means) + " |")
+    return lines
+
+
+def _agreement(run: dict[str, Any], plan: dict[str, Any]) -> str:
+    figures, seconds = run["spearman"], run["seconds"]
+    return (
+        f"How far scores agree with the validation loss after a fine-tuning of {plan['compared_epochs']} epochs, over"
+        f" {len(run['scores']['full'])} transformations drawn at random within the budget (Spearman): short"
+        f" fine-tunings {figures['short']:.2f} ({seconds['short']:.0f} s), a supernet with as many steps in all"
+        f" {figures['supernet']:.2f} ({seconds['supernet']:.0f} s), multiply-adds {figures['madds']:.2f}."
+    )
+
+
+def _gathered(values: list[float]) -> dict[str, float]:
+    return {"mean": statistics.fmean(values), "sd": statistics.stdev(values) if len(values) > 1 else 0.0}
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "truth_nasbench201": truth,
     "schedules_nasbench201": schedules,
     "quick_cifar10": quick,
+    "resnet20": resnet20,
     "speed": speed,
     "fx_models": fx_models,
 }

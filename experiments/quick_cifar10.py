@@ -21,7 +21,8 @@ from truth_nasbench201 import machine
 import natpp
 from natpp.arch.formats import to_dict
 from natpp.data.sets import load_images
-from natpp.evaluate.scratch import Recipe, Training, make_batches, quick, train
+from natpp.evaluate.recipe import Recipe, quick
+from natpp.evaluate.scratch import Training, make_batches, train
 from natpp.evaluate.table import read_table
 from natpp.files import write_whole
 from natpp.registry import ZOO

@@ -5,7 +5,7 @@ Nothing here imports torch until something is built or measured.
 
 from natpp import arch as _arch  # fills the registries
 from natpp import zoo as _zoo
-from natpp.api import build, cost, draw, load, optimize, restore, sample, score, search, train
+from natpp.api import build, cost, draw, finetune, load, optimize, restore, sample, score, search, train
 from natpp.arch.cost import Cost
 from natpp.arch.graph import Architecture
 from natpp.errors import NatppError
@@ -18,6 +18,7 @@ __all__ = [
     "build",
     "cost",
     "draw",
+    "finetune",
     "leaf",
     "load",
     "optimize",

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from natpp.data.images import Images
+    from natpp.evaluate.losses import Loss
     from natpp.evaluate.outcome import Outcome
-    from natpp.evaluate.scratch import Recipe
+    from natpp.evaluate.recipe import Recipe
     from natpp.fx.transform import ModuleResult
     from natpp.improve.run import Watch
     from natpp.improve.scorer import Score, Scorer
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from natpp.nets.policy import Policy
     from natpp.report.scene import Scene
     from natpp.trainings import Trained
+    from natpp.tunings import Finetuned
 
 
 def load(given: str | Path) -> Architecture:
@@ -164,9 +166,20 @@ def optimize(
     seed: int = 0,
     budget: str | Mapping[str, float] = "strict",
     keep: Sequence[str | type[nn.Module]] = (),
-    share_blocks: bool = True,
+    share_blocks: bool | None = None,
     measure_latency: bool = False,
     batches: Iterable[Any] | None = None,
+    train: Any = None,
+    val: Any = None,
+    loss: Loss | None = None,
+    scorer: str | None = None,
+    evaluations: int | None = None,
+    minutes: float | None = None,
+    train_steps: int | None = None,
+    learning_rate: float | None = None,
+    root: str | Path | None = None,
+    watch: Watch | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> ModuleResult: ...
 
 
@@ -187,9 +200,18 @@ def optimize(
     store: str | Path | None = None,
     example_input: Any = None,
     keep: Sequence[str | type[nn.Module]] = (),
-    share_blocks: bool = True,
+    share_blocks: bool | None = None,
     measure_latency: bool = False,
     batches: Iterable[Any] | None = None,
+    train: Any = None,
+    val: Any = None,
+    loss: Loss | None = None,
+    evaluations: int | None = None,
+    minutes: float | None = None,
+    train_steps: int | None = None,
+    learning_rate: float | None = None,
+    watch: Watch | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Result | ModuleResult:
     """A better architecture by a policy: what changed, what it costs before and after, how sure the policy was.
 
@@ -202,27 +224,50 @@ def optimize(
     Any `torch.nn.Module` is an architecture too: with `example_input` (a tensor, a tuple of arguments or a dict of
     named ones) the result has a `.module` that takes and gives the same, with weights inherited. Its budget may also
     ask for less, as in `{"madds": 0.6, "latency": 2.5}`: params, madds, memory (bytes) or latency (ms), each a
-    fraction up to 1 of the module's own or a figure. `keep` protects parts by name or type, `share_blocks=False`
-    decides for every block by itself, and from `batches` of inputs the statistics of batch norms are recomputed.
+    fraction up to 1 of the module's own or a figure, met by as few changes as it takes. `keep` protects parts by name
+    or type, `share_blocks` gives blocks that are alike one decision (by default so unless the budget has figures), and
+    from `batches` of inputs the statistics of batch norms are recomputed.
+
+    With `train` and `val`, batches (inputs, targets) as of a DataLoader, or `train` alone as data of `search`, it is
+    learned on this module what is best for it: so many `evaluations`, or as many as there are `minutes` for, of
+    candidates with inherited weights by `short` fine-tunings of `train_steps` steps or by a `supernet` made of the
+    module (`scorer`); the policy is tuned on them, and the best by validation loss is the result. Targets are class
+    indices, unless `loss`, a function of output and targets, says otherwise.
     """
+    learning = {
+        "val": val,
+        "loss": loss,
+        "evaluations": evaluations,
+        "minutes": minutes,
+        "train_steps": train_steps,
+        "learning_rate": learning_rate,
+        "watch": watch,
+        "say": say,
+    }
     if not isinstance(arch, Architecture | str | Path):
-        if network is not None or scorer is not None or data is not None or samples != 10:
-            raise SettingError("network, samples, scorer and data go with an architecture, not with a module")
-        return _optimized_module(
-            arch,
-            policy,
-            example_input,
-            rule=rule,
-            mode=mode,
-            seed=seed,
-            budget=budget,
-            keep=keep,
-            share_blocks=share_blocks,
-            measure_latency=measure_latency,
-            batches=batches,
-        )
-    if example_input is not None or keep or not share_blocks or measure_latency or batches is not None:
+        if network is not None or data is not None or samples != 10:
+            raise SettingError("network, samples and data go with an architecture, not with a module")
+        options: dict[str, Any] = {
+            "rule": rule,
+            "seed": seed,
+            "budget": budget,
+            "keep": keep,
+            "share_blocks": share_blocks,
+            "measure_latency": measure_latency,
+        }
+        if train is not None:
+            if mode != "greedy" or batches is not None:
+                raise SettingError("mode and batches go without train: what is learned is the best that was found")
+            learning |= {"scorer": scorer, "root": root}
+            return _learned_module(arch, policy, example_input, train, options, learning)
+        given = [name for name, value in (learning | {"scorer": scorer, "root": root}).items() if value is not None]
+        if given:
+            raise SettingError(f"{given[0]} goes with train, the batches that it is learned from")
+        return _optimized_module(arch, policy, example_input, mode=mode, batches=batches, **options)
+    if example_input is not None or keep or share_blocks is not None or measure_latency or batches is not None:
         raise SettingError("example_input, keep, share_blocks, measure_latency and batches go with a module")
+    if train is not None or any(value is not None for value in learning.values()):
+        raise SettingError("train, val and what goes with them are for a module: an architecture takes scorer and data")
     if not isinstance(budget, str):
         raise SettingError("the budget of an architecture is 'strict' or 'rule': fractions go with a module")
     from natpp.data.images import Images
@@ -233,8 +278,8 @@ def optimize(
     if budget not in BUDGETS:
         raise SettingError(f"unknown budget {budget!r}. {did_you_mean(budget, BUDGETS)}")
     RULES[rule]  # answers an unknown name
-    given = _architecture(arch)
-    where = network or setting("cifar" if given.reduce is not None else "nasbench201")
+    asked = _architecture(arch)
+    where = network or setting("cifar" if asked.reduce is not None else "nasbench201")
     task = Task(rule, where, strict=budget == "strict")
     policy = _policy(policy)
     if isinstance(scorer, str | Path):
@@ -244,21 +289,41 @@ def optimize(
             scorer = short_scorer(where.network, images, root=place, store=store, seed=seed)
         else:
             scorer = make_scorer(str(scorer), reward=reward, root=place)
-    return transform(given, policy, task, mode=mode, samples=samples, score=scorer, seed=seed)
+    return transform(asked, policy, task, mode=mode, samples=samples, score=scorer, seed=seed)
 
 
 def _optimized_module(
     module: object, policy: Policy | str | Path | None, example_input: Any, **options: Any
 ) -> ModuleResult:
-    from torch import nn
-
     from natpp.fx.transform import optimize_module
+
+    return optimize_module(_module(module, example_input), example_input, _policy(policy), **options)
+
+
+def _learned_module(
+    module: object,
+    policy: Policy | str | Path | None,
+    example_input: Any,
+    train: Any,
+    options: dict[str, Any],
+    learning: dict[str, Any],
+) -> ModuleResult:
+    from natpp.fx.learn import learn_module
+    from natpp.tunings import learning_settings
+
+    found = _module(module, example_input)
+    given = learning_settings(found, train, **learning)
+    return learn_module(found, example_input, _policy(policy), **given, **options)
+
+
+def _module(module: object, example_input: Any) -> nn.Module:
+    from torch import nn
 
     if not isinstance(module, nn.Module):
         raise NatppError(f"expected an architecture or a torch.nn.Module, not {shortened(repr(module))}")
     if example_input is None:
         raise SettingError("a module needs an example input: natpp.optimize(module, example_input=x)")
-    return optimize_module(module, example_input, _policy(policy), **options)
+    return module
 
 
 def restore(folder: str | Path, module: nn.Module | None = None) -> nn.Module:
@@ -482,6 +547,77 @@ def train(
         data if isinstance(data, Images) else str(data),
         recipe,
         changes=changes,
+        root=None if root is None else str(root),
+        size=size,
+        seed=seed,
+        device=device,
+        precision=precision,
+        out=out,
+        resume=resume,
+        tensorboard=tensorboard,
+        watch=watch,
+        say=say,
+    )
+
+
+def finetune(
+    model: nn.Module | ModuleResult,
+    train: Any,
+    val: Any = None,
+    epochs: int = 10,
+    learning_rate: float = 0.02,
+    *,
+    batch: int = 128,
+    weight_decay: float = 5e-4,
+    clip: float = 5.0,
+    label_smoothing: float = 0.0,
+    ema: float = 0.0,
+    loss: Loss | None = None,
+    root: str | Path | None = None,
+    size: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    precision: str = "auto",
+    out: str | Path | None = None,
+    resume: bool = False,
+    tensorboard: bool = False,
+    watch: Watch | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Finetuned:
+    """A copy of a module, or of a result's, trained from the weights it has: `.module`, and its `.curve`.
+
+    `train` and `val` are batches (inputs, targets): DataLoaders, or lists; `train` may also be data as in `search`, of
+    which a part is set aside to validate by, in batches of so many images. The loop is that of `train`: SGD with
+    Nesterov momentum, its learning rate falling to zero along a cosine, bf16 and captured steps on a GPU. Targets are
+    class indices, unless `loss`, a function of output and targets, says otherwise. Everything is kept in the folder
+    `out`, and `resume` goes on with what is there.
+    """
+    from torch import nn
+
+    from natpp.evaluate.recipe import Recipe
+    from natpp.fx.transform import ModuleResult
+    from natpp.tunings import run_finetuning
+
+    module = model.module if isinstance(model, ModuleResult) else model
+    if not isinstance(module, nn.Module):
+        raise NatppError(f"expected a torch.nn.Module or the result for one, not {shortened(repr(model))}")
+    recipe = Recipe(
+        epochs=epochs,
+        batch=batch,
+        learning_rate=learning_rate,
+        nesterov=True,
+        weight_decay=weight_decay,
+        clip=clip,
+        cutout=0,
+        label_smoothing=label_smoothing,
+        ema=ema,
+    )
+    return run_finetuning(
+        module,
+        train,
+        val,
+        recipe,
+        loss=loss,
         root=None if root is None else str(root),
         size=size,
         seed=seed,

@@ -17,7 +17,8 @@ from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
 from natpp.data.images import Images
 from natpp.errors import SettingError
-from natpp.evaluate.scratch import Recipe, Training, make_batches, named_recipe, train
+from natpp.evaluate.recipe import Recipe, named_recipe
+from natpp.evaluate.scratch import Training, make_batches, train
 from natpp.files import write_whole
 from natpp.improve.checkpoint import Run, catching_signals
 from natpp.nets.network import Network

@@ -84,6 +84,25 @@ def test_models_are_put_through_natpp_and_told_on_the_page(tmp_path: Path) -> No
     assert "no_such_model" not in page
 
 
+def test_a_network_cut_and_tuned_on_digits(tmp_path: Path) -> None:
+    runs, out = tmp_path / "runs", tmp_path / "resnet20.json"
+    given = ["--runs", str(runs), "--out", str(out), "--seeds", "0", "--smoke"]
+    said = run("resnet20.py", *given, "--only", "original", "learned")
+    assert [line.split()[0] for line in said.splitlines()] == ["original", "learned"]
+    said = run("resnet20.py", *given)
+    assert "original" not in said  # what is there is not done again
+    pieces = json.loads(out.read_text())["pieces"]
+    assert set(pieces) == {"original", "learned", "policy", "random", "scratch", "long", "agreement"}
+    for name in ("learned", "policy", "random"):
+        assert pieces[name][0]["share_of_madds"] <= 0.6
+        assert pieces[name][0]["cost"]["madds"] <= 0.6 * pieces["original"][0]["cost"]["madds"]
+    assert pieces["scratch"][0]["cost"] == pieces["learned"][0]["cost"]
+    assert set(pieces["agreement"][0]["spearman"]) == {"short", "supernet", "madds"}
+    page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path)
+    assert "| learned on it and its data | 1 |" in page
+    assert "| validation accuracy after epoch | 1 |" in page
+
+
 def test_the_page_of_results_is_up_to_date() -> None:
     page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"]
     assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == page()

@@ -2,6 +2,7 @@
 
 On a GPU the networks of a group are branches of one captured CUDA graph: a step of all of them is one launch. They
 are fed by the same batches, which are fetched and augmented inside the graph. On a CPU the same code runs without one.
+Modules of any kind, with a loss of their own and batches of a loader, are trained in the same way.
 What a network scores follows from it, the seed and the settings, not from its neighbours: to the bit on a CPU, and on
 a GPU as far as bf16 and the order of atomic additions allow.
 """
@@ -12,28 +13,32 @@ import functools
 import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from natpp.arch.cost import counts
 from natpp.arch.formats import to_json
 from natpp.arch.graph import Architecture
 from natpp.arch.layout import Setting
 from natpp.data.batches import Augment, Batches, moved
+from natpp.data.loader import Batch, Loaded, moved_to, samples_in
 from natpp.errors import SettingError
+from natpp.evaluate.losses import Loss, right
 from natpp.evaluate.outcome import Outcome
 from natpp.evaluate.store import Store
 from natpp.improve.scorer import Scorer, Scores
 from natpp.improve.seeds import Use, generator, torch_generator
 from natpp.improve.shared import SMALL_IMAGE
+from natpp.nets.call import call
 from natpp.nets.captured import Captured
 from natpp.nets.network import build_network
 
@@ -43,7 +48,7 @@ if TYPE_CHECKING:
 CURVE = 20  # points of a curve
 LARGEST_LOSS = 1e6
 NO_ROOM = "does not fit into the memory of"
-Build = Callable[[], nn.Module]  # makes a network with fresh weights: images (batch, 3, height, width) to logits
+Build = Callable[[], nn.Module]  # makes a network with its first weights: images (batch, 3, height, width) to logits
 
 
 @dataclass(frozen=True)
@@ -178,20 +183,22 @@ def _start(key: Architecture, seed: int) -> int:
 def train_together(
     builds: Sequence[Build],
     seeds: Sequence[int],
-    images: Batches,
+    images: Batches | Loaded,
     config: ShortConfig,
     device: torch.device,
     *,
     seed: int = 0,
     say: Callable[[str], None] | None = None,
+    loss: Loss | None = None,
 ) -> list[Outcome]:
     """Outcomes of networks that fit side by side; too many for the memory are halved until they fit.
 
-    `seeds` are of the first weights, `seed` is of the batches.
+    `seeds` are of the first weights and of what drops things, `seed` is of the batches. With a `loss` they may be
+    modules of any kind: only what wants a gradient is trained, and on a GPU in mixed precision.
     """
     start = time.perf_counter()
     try:
-        outcomes = _trained(builds, seeds, images, config, device, seed)
+        outcomes = _trained(builds, seeds, images, config, device, seed, loss, say)
     except torch.OutOfMemoryError:
         outcomes = None
     if outcomes is None:  # outside of `except`, where the error would keep the memory of what failed
@@ -204,36 +211,58 @@ def train_together(
         return [
             outcome
             for part in (slice(half), slice(half, None))
-            for outcome in train_together(builds[part], seeds[part], images, config, device, seed=seed, say=say)
+            for outcome in train_together(
+                builds[part], seeds[part], images, config, device, seed=seed, say=say, loss=loss
+            )
         ]
     share = (time.perf_counter() - start) / len(builds)
     return [
         Outcome(None, seconds=share, reason="diverged: its loss is not a number", curve=curve)
-        if not math.isfinite(loss)
-        else Outcome(-loss, accuracy, loss, share, None, curve)
-        for loss, accuracy, curve in outcomes
+        if not math.isfinite(found)
+        else Outcome(-found, None if math.isnan(accuracy) else accuracy, found, share, None, curve)
+        for found, accuracy, curve in outcomes
     ]
 
 
 @torch.enable_grad()  # also where somebody scores without gradients
 def _trained(
-    builds: Sequence[Build], seeds: Sequence[int], images: Batches, config: ShortConfig, device: torch.device, seed: int
+    builds: Sequence[Build],
+    seeds: Sequence[int],
+    images: Batches | Loaded,
+    config: ShortConfig,
+    device: torch.device,
+    seed: int,
+    loss: Loss | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> list[tuple[float, float, tuple[float, ...]]]:
     """Loss, accuracy and curve of each network."""
-    branches = [Branch(build, first, config, device) for build, first in zip(builds, seeds, strict=True)]
-    feed = Feed(images, config, device, seed)
-    if device.type == "cuda":
-        _train_captured(branches, feed, config)
-    else:
-        for branch in branches:
-            for step in range(config.steps):
-                feed.fetch(step)
-                feed.load(torch.tensor([step]))
-                branch.step(feed)
-    _judge(branches, images, config)
-    figures = torch.stack([branch.judged for branch in branches]).double().cpu() / len(images.validation)
+    branches = [Branch(build, first, config, device, loss) for build, first in zip(builds, seeds, strict=True)]
+    feed = LoadedFeed(images, config, device) if isinstance(images, Loaded) else Feed(images, config, device, seed)
+    captured = device.type == "cuda"
+    if captured:
+        try:
+            _train_captured(branches, feed, config)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # a module may look at values, which cannot be captured
+            if loss is None:
+                raise
+            captured = False
+            if say is not None:
+                say(f"short trainings cannot be captured, so they take longer: {str(error).splitlines()[0]}")
+    if not captured:
+        for branch, first in zip(branches, seeds, strict=True):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(first)
+                for step in range(config.steps):
+                    feed.fetch(step)
+                    feed.load(torch.tensor([step], device=device))
+                    branch.step(feed)
+    samples = images.samples if isinstance(images, Loaded) else len(images.validation)
+    _judge(branches, validation_batches(images, config, device), captured=captured)
+    figures = torch.stack([branch.judged for branch in branches]).double().cpu() / samples
     return [
-        (loss, 100 * right, branch.curve()) for (loss, right), branch in zip(figures.tolist(), branches, strict=True)
+        (found, 100 * share, branch.curve()) for (found, share), branch in zip(figures.tolist(), branches, strict=True)
     ]
 
 
@@ -255,8 +284,7 @@ class Feed:
         reach = 2 * self.augment.shift + 1
         self.shifts = torch.randint(0, reach, (config.steps, 2, batch), generator=draws).to(device)
         self.mirrored = (torch.rand(config.steps, batch, generator=draws) < 0.5).to(device)
-        rates = [0.5 * config.learning_rate * (1 + math.cos(math.pi * i / config.steps)) for i in range(config.steps)]
-        self.rates = torch.tensor(rates, device=device)
+        self.rates = _rates(config, device)
         self.source, self.seed = images, seed
         self.half = device.type == "cuda"
         self.at = torch.zeros(1, dtype=torch.int64, device=device)
@@ -293,32 +321,89 @@ class Feed:
         return self.augment.draw_crops(self.numbers.shape[1], torch_generator(self.seed, Use.AUGMENT, 2, step + 1))
 
 
+class LoadedFeed:
+    """Batches that somebody else made, one for each step, brought to one place on the device."""
+
+    def __init__(self, batches: Loaded, config: ShortConfig, device: torch.device):
+        self.batches, self.rates = batches.train, _rates(config, device)
+        self.at = torch.zeros(1, dtype=torch.int64, device=device)
+        self.images, self.labels = tree_map(_own, moved_to(self.batches[0], device))
+        self.rate: Tensor = self.rates[:1]
+
+    def fetch(self, step: int) -> None:
+        """Bring a batch to its place: outside of a graph, before `load`."""
+        places, _ = tree_flatten((self.images, self.labels))
+        for place, leaf in zip(places, tree_flatten(self.batches[step])[0], strict=True):
+            if isinstance(place, Tensor):
+                place.copy_(leaf, non_blocking=True)
+
+    def load(self, step: Tensor) -> None:
+        """The batch is there; the rest hangs on the number of the step, a tensor that a graph can count up."""
+        self.at, self.rate = step, self.rates.index_select(0, step)
+
+
+def _own(leaf: Any) -> Any:
+    """A place for tensors like this one; numbers with a point are of usual precision."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return leaf.float().clone() if leaf.is_floating_point() else leaf.clone()
+
+
+def _rates(config: ShortConfig, device: torch.device) -> Tensor:
+    """Learning rates of all steps, along a cosine."""
+    steps = config.steps
+    rates = [0.5 * config.learning_rate * (1 + math.cos(math.pi * step / steps)) for step in range(steps)]
+    return torch.tensor(rates, device=device)
+
+
+def validation_batches(images: Batches | Loaded, config: ShortConfig, device: torch.device) -> Iterator[Batch]:
+    """Validation batches on the device: those of a loader, or parts of nearly one size."""
+    if isinstance(images, Loaded):
+        for batch in images.validation:
+            inputs, targets = tree_map(_own, moved_to(batch, device))
+            yield inputs, targets
+        return
+    parts = -(-len(images.validation) // config.validation_batch)
+    both = (whole.tensor_split(parts) for whole in (images.validation, images.validation_labels))
+    for some, labels in zip(*both, strict=True):
+        if device.type == "cuda":
+            some = some.to(torch.bfloat16).contiguous(memory_format=torch.channels_last)
+        yield some, labels
+
+
 class Branch:
     """One network in training: its weights are one flat vector, so a step of the optimizer is a few launches.
 
     On a GPU convolutions and linear layers compute in bf16, from a copy of the weights; batch norms keep theirs.
+    A module with a loss of its own may be of any kind: it computes in mixed precision there.
     """
 
-    def __init__(self, build: Build, seed: int, config: ShortConfig, device: torch.device):
+    def __init__(
+        self, build: Build, seed: int, config: ShortConfig, device: torch.device, own_loss: Loss | None = None
+    ):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = build()
         for norm in _norms(module):  # statistics are always those of the batch
             norm.track_running_stats, norm.running_mean, norm.running_var = False, None, None
             norm.num_batches_tracked = None
-        half = device.type == "cuda"
-        self.config = config
+        self.config, self.own_loss = config, own_loss
+        self.last = device.type == "cuda"  # whether kernels lie channels-last
+        half = self.last and own_loss is None
+        if own_loss is not None:
+            module = module.float().to(device)
         norms = {id(parameter) for norm in _norms(module) for parameter in norm.parameters()}
-        self.parameters = sorted(module.parameters(), key=lambda p: id(p) in norms)  # stable: those of norms last
+        wanted = (parameter for parameter in module.parameters() if parameter.requires_grad)
+        self.parameters = sorted(wanted, key=lambda p: id(p) in norms)  # stable: those of norms last
         self.low = sum(p.numel() for p in self.parameters if id(p) not in norms) if half else 0  # computed in bf16
-        self.weights = torch.cat([_flat(p.detach(), half) for p in self.parameters]).to(device)
+        self.weights = torch.cat([_flat(p.detach(), self.last) for p in self.parameters] or [torch.empty(0)]).to(device)
         self.momentum = torch.zeros_like(self.weights)
         self.low_weights = self.weights[: self.low].to(torch.bfloat16)
         place = 0
         for parameter in self.parameters:
             end = place + parameter.numel()
             values = self.low_weights if end <= self.low else self.weights
-            parameter.data = _shaped(values[place:end], parameter.shape, half)
+            parameter.data = _shaped(values[place:end], parameter.shape, self.last)
             place = end
         for name, buffer in module.named_buffers():
             module.get_submodule(name.rpartition(".")[0])._buffers[name.rpartition(".")[2]] = buffer.to(device)
@@ -326,12 +411,16 @@ class Branch:
         self.losses = torch.zeros(config.steps, device=device)
         self.judged = torch.zeros(2, device=device)  # of validation images: sum of losses, number right
 
-    def step(self, feed: Feed) -> None:
+    def step(self, feed: Feed | LoadedFeed) -> None:
         """Forward, backward, and one step of SGD with Nesterov momentum."""
-        loss = functional.cross_entropy(self.module(feed.images).float(), feed.labels)
+        loss, _ = self._loss(feed.images, feed.labels)
+        with torch.no_grad():
+            self.losses.index_copy_(0, feed.at, loss.detach().view(1))
+        if not self.parameters or not loss.requires_grad:
+            return
         found = torch.autograd.grad(loss, self.parameters, materialize_grads=True)  # a dead network has some unused
         with torch.no_grad():
-            flat = [_flat(gradient, self.low > 0) for gradient in found]
+            flat = [_flat(gradient, self.last) for gradient in found]
             split = sum(gradient.dtype == torch.bfloat16 for gradient in flat)  # those in bf16 come first
             gradients = torch.cat([torch.cat(part).float() for part in (flat[:split], flat[split:]) if part])
             if self.config.clip is not None:
@@ -341,14 +430,22 @@ class Branch:
             self.weights.addcmul_(gradients.add_(self.momentum, alpha=0.9), feed.rate, value=-1)
             if self.low:
                 self.low_weights.copy_(self.weights[: self.low])
-            self.losses.index_copy_(0, feed.at, loss.detach().view(1))
+
+    def _loss(self, images: Any, labels: Any, reduction: str = "mean") -> tuple[Tensor, Any]:
+        """Loss and output."""
+        if self.own_loss is None:
+            logits = self.module(images).float()
+            return functional.cross_entropy(logits, labels, reduction=reduction), logits
+        output, loss = output_and_loss(self.module, images, labels, self.own_loss, self.weights.device)
+        return loss * samples_in((images, labels)) if reduction == "sum" else loss, output
 
     @torch.no_grad()
-    def judge(self, images: Tensor, labels: Tensor) -> None:
+    def judge(self, images: Any, labels: Any) -> None:
         """Add the losses of some validation images to `judged`, and how many are right."""
-        logits = self.module(images).float()
-        loss = functional.cross_entropy(logits, labels, reduction="sum")
-        self.judged += torch.stack([loss, (logits.argmax(dim=1) == labels).sum()])
+        if self.own_loss is not None:
+            self.module.eval()  # nothing is dropped; batch norms have no statistics but those of the batch
+        loss, output = self._loss(images, labels, "sum")
+        self.judged += torch.stack([loss, right(output, labels)])
 
     def curve(self) -> tuple[float, ...]:
         """Training loss, each point the mean of a part of the schedule."""
@@ -358,10 +455,20 @@ class Branch:
     @property
     def changing(self) -> tuple[Tensor, ...]:
         """What a step changes and the next one reads."""
-        return self.weights, self.momentum, self.low_weights
+        return self.weights, self.momentum, self.low_weights, *self.module.buffers()
 
 
-def _train_captured(branches: Sequence[Branch], feed: Feed, config: ShortConfig) -> None:
+def output_and_loss(
+    module: nn.Module, inputs: Any, targets: Any, loss: Loss, device: torch.device
+) -> tuple[Any, Tensor]:
+    """Of a module of any kind, on a GPU in mixed precision; it gets inputs of its own, since it may work in place."""
+    own = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs)
+    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False):
+        output = call(module, own)
+    return output, loss(output, targets).float()
+
+
+def _train_captured(branches: Sequence[Branch], feed: Feed | LoadedFeed, config: ShortConfig) -> None:
     """All steps of all branches as replays of one CUDA graph."""
     device = branches[0].weights.device
     number = torch.zeros(1, dtype=torch.int64, device=device)
@@ -381,30 +488,33 @@ def _train_captured(branches: Sequence[Branch], feed: Feed, config: ShortConfig)
     captured.graph.reset()
 
 
-def _judge(branches: Sequence[Branch], images: Batches, config: ShortConfig) -> None:
-    """Losses of all branches on the validation images, in parts of nearly one size."""
+def _judge(branches: Sequence[Branch], batches: Iterable[Batch], *, captured: bool) -> None:
+    """Losses of all branches on validation batches."""
     device = branches[0].weights.device
-    parts = -(-len(images.validation) // config.validation_batch)
-    both = (whole.tensor_split(parts) for whole in (images.validation, images.validation_labels))
-    captured: dict[int, Captured] = {}
-    streams = _streams(branches) if device.type == "cuda" else []
-
-    def judge(some: Tensor, labels: Tensor) -> None:
-        _side_by_side(branches, streams, lambda branch: branch.judge(some, labels))
-
-    for some, labels in zip(*both, strict=True):
-        if device.type != "cuda":
-            for branch in branches:
-                branch.judge(some, labels)
+    graphs: dict[object, Captured] = {}
+    streams = _streams(branches) if captured else []
+    for inputs, targets in batches:
+        leaves, form = tree_flatten((inputs, targets))
+        if not captured or not all(isinstance(leaf, Tensor) for leaf in leaves):
+            for one in branches:
+                one.judge(inputs, targets)
             continue
-        some = some.to(torch.bfloat16).contiguous(memory_format=torch.channels_last)
-        if len(some) not in captured:
-            captured[len(some)] = Captured(judge, (some, labels), [branch.judged for branch in branches], device)
-        captured[len(some)](some, labels)
-    if captured:
+
+        def judge(*tensors: Tensor, form: Any = form) -> None:
+            _side_by_side(branches, streams, functools.partial(_judge_one, batch=tree_unflatten(tensors, form)))
+
+        key = tuple(leaf.shape for leaf in leaves)
+        if key not in graphs:
+            graphs[key] = Captured(judge, leaves, [branch.judged for branch in branches], device)
+        graphs[key](*leaves)
+    if graphs:
         torch.cuda.synchronize(device)
-        for one in captured.values():
-            one.graph.reset()
+        for graph in graphs.values():
+            graph.graph.reset()
+
+
+def _judge_one(branch: Branch, batch: Batch) -> None:
+    branch.judge(*batch)
 
 
 def _streams(branches: Sequence[Branch]) -> list[torch.cuda.Stream]:

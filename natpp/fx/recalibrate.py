@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from natpp.errors import SettingError
+from natpp.nets.call import call
 
 
 def recalibrate(module: nn.Module, batches: Iterable[Any]) -> None:
@@ -30,7 +31,7 @@ def recalibrate(module: nn.Module, batches: Iterable[Any]) -> None:
     try:
         with torch.no_grad():
             for batch in batches:
-                _run(module, batch)
+                call(module, batch)
                 seen += 1
     finally:
         for norm, momentum in momenta.items():
@@ -39,12 +40,3 @@ def recalibrate(module: nn.Module, batches: Iterable[Any]) -> None:
             part.training = training
     if not seen:
         raise SettingError("there is no batch to recompute the statistics of batch norms from")
-
-
-def _run(module: nn.Module, batch: Any) -> None:
-    if isinstance(batch, dict):
-        module(**batch)
-    elif isinstance(batch, tuple | list):
-        module(*batch)
-    else:
-        module(batch)

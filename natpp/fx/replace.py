@@ -38,8 +38,10 @@ class FadeIn(nn.Module):
         self.register_buffer("share", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            self.share = self.share + FADE_RATE * (1 - self.share)
+        if self.training:  # in its place, where averages and captured steps look for it
+            with torch.no_grad():
+                self.share += FADE_RATE * (1 - self.share)
+            return x * self.share.clone()  # it may come in further before the gradient is taken
         return x * self.share
 
 

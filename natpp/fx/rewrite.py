@@ -26,14 +26,27 @@ from natpp.fx.trace import Traced, value
 Ops = Sequence[str]  # one operation for each term of a block
 
 
-def rewrite(traced: Traced, blocks: Sequence[Block] = (), ops: Sequence[Ops] = ()) -> fx.GraphModule:
-    """The module with these operations in its blocks; without any, a copy that computes the same to the bit."""
-    return _Writer(traced, blocks, ops).written()
+class Shared:
+    """Parts for modules that have their weights in common: a copy of the original's, and replacements as they come."""
+
+    def __init__(self, traced: Traced):
+        self.parts: dict[str, Any] = copy.deepcopy(dict(traced.parts))
+        self.made: dict[tuple[str, str], nn.Module] = {}
+
+
+def rewrite(
+    traced: Traced, blocks: Sequence[Block] = (), ops: Sequence[Ops] = (), shared: Shared | None = None
+) -> fx.GraphModule:
+    """The module with these operations in its blocks; without any, a copy that computes the same to the bit.
+
+    It shares nothing with the original, and with others only what is in `shared`: then all of its parts.
+    """
+    return _Writer(traced, blocks, ops, shared).written()
 
 
 class _Writer:
-    def __init__(self, traced: Traced, blocks: Sequence[Block], ops: Sequence[Ops]):
-        self.traced = traced
+    def __init__(self, traced: Traced, blocks: Sequence[Block], ops: Sequence[Ops], shared: Shared | None = None):
+        self.traced, self.shared = traced, shared
         self.graph = fx.Graph()
         self.new: dict[Node, Node] = {}  # old value → new one
         self.had_readers: set[Node] = set()  # new nodes whose old ones were read
@@ -112,7 +125,7 @@ class _Writer:
             return source
         read = self._chain(site.before, site.source, source)
         path = _free(site.name, self.made)
-        self.made[path] = build(site, op, self.traced.parts)
+        self._make(path, op, lambda: build(site, op, self.traced.parts))
         main = self.graph.create_node("call_module", path, (read,), {})
         self.had_readers.add(main)
         return self._chain(site.after, site.main[-1], main)
@@ -133,15 +146,26 @@ class _Writer:
         if wide == target and alone:
             return source
         like = value(given)
-        if wide == target:
-            made: nn.Module = FadeIn().to(like.device, like.dtype)
-        else:
-            made = shortcut(wide[1], target[1], _halvings(wide, target), like)
         path = _shortcut_path(block, number, term, self.traced, self.made)
-        self.made[path] = made
+
+        def make() -> nn.Module:
+            if wide == target:
+                return FadeIn().to(like.device, like.dtype)
+            return shortcut(wide[1], target[1], _halvings(wide, target), like)
+
+        self._make(path, SKIP, make)
         call = self.graph.create_node("call_module", path, (source,), {})
         self.had_readers.add(call)
         return call
+
+    def _make(self, path: str, op: str, make: Callable[[], nn.Module]) -> None:
+        """A new module, or the one that others already have there."""
+        if self.shared is None:
+            self.made[path] = make()
+            return
+        if (path, op) not in self.shared.made:
+            self.shared.made[path, op] = make()
+        self.made[path] = self.shared.made[path, op]
 
     def _function(self, function: Any, *args: Node) -> Node:
         node = self.graph.call_function(function, args)
@@ -158,7 +182,11 @@ class _Writer:
 
     def _module(self) -> fx.GraphModule:
         used = {str(node.target) for node in self.graph.nodes if node.op in ("call_module", "get_attr")}
-        parts = copy.deepcopy({path: self.traced.parts[path] for path in sorted(used - self.made.keys())})
+        kept = sorted(used - self.made.keys())
+        if self.shared is None:
+            parts = copy.deepcopy({path: self.traced.parts[path] for path in kept})
+        else:
+            parts = {path: self.shared.parts[path] for path in kept}
         original = self.traced.module
         module = fx.GraphModule(parts | self.made, self.graph, class_name=type(original).__name__)
         module.graph.lint()

@@ -2,12 +2,13 @@
 
 Blocks that are alike get one decision, as in the paper, or each its own. A transition is allowed where the rule allows
 it at the site's place, where the shapes agree, where it costs no more than what really stands there, and where the
-network stays connected. A budget below the module's own cost is met by further changes, those first that lose the
-least log-probability for what they save.
+network stays connected. A budget in figures is met from the module as it is, by as few changes as it takes: those
+first that lose the least log-probability for what they save, and what turns out not to be needed is given back.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from natpp.arch.graph import NULL, SKIP, Architecture, Graph
 from natpp.arch.transitions import Mask
 from natpp.errors import NatppError, SettingError, did_you_mean
 from natpp.fx.blocks import Block, find_blocks, grouped, shape
+from natpp.fx.learned import Learned
 from natpp.fx.recalibrate import recalibrate
 from natpp.fx.replace import cost as site_cost
 from natpp.fx.replace import forms
@@ -31,16 +33,18 @@ from natpp.fx.rewrite import node_shape, rewrite
 from natpp.fx.sites import Keep
 from natpp.fx.trace import Traced, trace, value
 from natpp.fx.upstream import upstream_cost
-from natpp.nets.measure import module_cost, with_latency
-from natpp.nets.policy import Encoded, Policy, Transitions, collate, encode_cells
+from natpp.nets.measure import module_cost
+from natpp.nets.policy import Encoded, GraphBatch, Policy, Transitions, collate, encode_cells
 from natpp.registry import OPS, RULES
 
 Row = NDArray[np.int64]  # one operation for every term of a group's blocks
+Table = NDArray[np.float64]  # (terms, ops) of a group
 Budget = str | Mapping[str, float]
 BUDGETED = ("params", "madds", "memory", "latency")
 UNITS = {"params": "parameters", "madds": "multiply-adds", "memory": "bytes of peak memory", "latency": "ms"}
 MODES = ("greedy", "sample")
 COUNTED = ("params", "madds")  # the others are measured on the built module
+MOST_KNOWN = 1 << 18  # rows whose cost is remembered
 REMEASURE = 0.02  # how much of what decides must be saved before memory and latency are measured again
 
 
@@ -82,6 +86,8 @@ class ModuleResult:
     settings: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """what was kept whole because it could not be looked into"""
+    learned: Learned | None = field(default=None, repr=False)
+    """what was learned on the module's data, where some was given"""
 
     def save(self, folder: str | Path) -> Path:
         """Write the module into a folder: weights, architecture, and a Python file that makes it without natpp."""
@@ -111,6 +117,7 @@ class ModuleResult:
             if before is not None and after is not None:
                 share = f"({after / before - 1:+.1%})" if before else ""
                 lines.append(f"{name:<20} {before:>15{form}} → {after:>15{form}}  {share}")
+        lines += [] if self.learned is None else [str(self.learned)]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
@@ -124,54 +131,90 @@ def optimize_module(
     seed: int = 0,
     budget: Budget = "strict",
     keep: Keep = (),
-    share_blocks: bool = True,
+    share_blocks: bool | None = None,
     measure_latency: bool = False,
     batches: Iterable[Any] | None = None,
 ) -> ModuleResult:
     """The policy's answer for a module, within rule and budget, with inherited weights.
 
+    Blocks that are alike get one decision, but under a budget in figures each its own, so as to come near it.
     `batches` are a few inputs like the example: with them the statistics of batch norms are recomputed.
     """
     if mode not in MODES:
         raise SettingError(f"unknown mode {mode!r} for a module. {did_you_mean(mode, MODES)}")
-    RULES[rule]  # answers an unknown name
-    wanted = check_budget(budget)
-    traced = trace(module, example_input)
-    problem = Problem(traced, find_blocks(traced, keep), policy, rule, strict=budget != "rule", share=share_blocks)
-    before = module_cost(module, example_input)
-    timed = measure_latency or "latency" in wanted
-    if timed:
-        before = with_latency(before, module, example_input)
-    rows = problem.answer(mode, seed)
-    made, rows = _within(problem, rows, before, _limits(wanted, before))
-    if batches is not None and problem.changes(rows):
-        recalibrate(made, batches)
-    after = module_cost(made, example_input)
-    if timed:
-        after = with_latency(after, made, example_input)
-    assert budget == "rule" or (after.params <= before.params and after.madds <= before.madds)
-    ops = problem.block_ops(rows)
-    return ModuleResult(
-        module=made,
-        changes=[*problem.changes(rows), *vanished(problem.blocks, ops, made)],
-        cost_before=before,
-        cost_after=after,
-        log_prob=problem.log_prob(rows),
-        probabilities=problem.probabilities(),
-        masked=problem.masked(),
-        traced=traced,
-        blocks=problem.blocks,
-        ops=ops,
-        settings={
+    task = Task(module, example_input, policy, rule, budget, keep, share_blocks, measure_latency)
+    problem = task.problem
+    if task.limits:
+        made, rows = within(problem, problem.preferences(mode, seed), task.before, task.limits)
+    else:
+        rows = problem.answer(mode, seed)
+        made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows))
+    return task.result(made, rows, batches, settings={"mode": mode, "seed": seed})
+
+
+class Task:
+    """What is asked for a module: its problem, what it costs, and the limits."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        example_input: Any,
+        policy: Policy,
+        rule: str,
+        budget: Budget,
+        keep: Keep,
+        share_blocks: bool | None,
+        measure_latency: bool,
+    ):
+        RULES[rule]  # answers an unknown name
+        wanted = check_budget(budget)
+        share = not wanted if share_blocks is None else share_blocks
+        traced = trace(module, example_input)
+        self.problem = Problem(traced, find_blocks(traced, keep), policy, rule, strict=budget != "rule", share=share)
+        self.timed = measure_latency or "latency" in wanted
+        self.before = module_cost(module, example_input, latency=self.timed)
+        self.limits = limits_of(wanted, self.before)
+        self.strict = budget != "rule"
+        self.settings = {
             "rule": rule,
             "budget": budget if isinstance(budget, str) else dict(budget),
-            "mode": mode,
-            "seed": seed,
-            "share_blocks": share_blocks,
+            "share_blocks": share,
             "keep": [part if isinstance(part, str) else part.__name__ for part in keep],
-        },
-        notes=(*traced.notes, *([] if problem.blocks else ["there is nothing here that natpp can replace"])),
-    )
+        }
+
+    def result(
+        self,
+        made: fx.GraphModule,
+        rows: Sequence[Row],
+        batches: Iterable[Any] | None,
+        settings: Mapping[str, Any],
+        learned: Learned | None = None,
+    ) -> ModuleResult:
+        """The module that rows make, with all that led to it."""
+        problem, before = self.problem, self.before
+        if batches is not None and problem.changes(rows):
+            recalibrate(made, batches)
+        after = module_cost(made, problem.traced.example, latency=self.timed)
+        assert not self.strict or (after.params <= before.params and after.madds <= before.madds)
+        ops = problem.block_ops(rows)
+        return ModuleResult(
+            module=made,
+            changes=[*problem.changes(rows), *vanished(problem.blocks, ops, made)],
+            cost_before=before,
+            cost_after=after,
+            log_prob=problem.log_prob(rows),
+            probabilities=problem.probabilities(),
+            masked=problem.masked(),
+            traced=problem.traced,
+            blocks=problem.blocks,
+            ops=ops,
+            settings=self.settings | dict(settings),
+            notes=(
+                *problem.traced.notes,
+                *([] if problem.blocks else ["there is nothing here that natpp can replace"]),
+            ),
+            learned=learned,
+        )
 
 
 def vanished(blocks: Sequence[Block], ops: Sequence[Sequence[str]], made: fx.GraphModule) -> list[SiteChange]:
@@ -236,6 +279,7 @@ class Problem:
         names = [_known(block.ops, self.ops) for block in self.first]
         self.before: list[Row] = [np.array([self.ops.index(name) for name in row], dtype=np.int64) for row in names]
         self.why: list[list[dict[str, str]]] = []
+        self._known: dict[tuple[int, bytes], tuple[NDArray[np.float64], bool]] = {}
         self.masks: list[Mask] = [self._mask(number) for number in range(len(self.groups))]
         self.alike = [self._alike(number) for number in range(len(self.groups))]
         for number, mask in enumerate(self.masks):
@@ -244,15 +288,20 @@ class Problem:
             encode_cells([(block.kind, block.with_ops(row))], self.ops)
             for block, row in zip(self.first, names, strict=True)
         ]
-        self.log_probs: list[NDArray[np.float64]] = []
+        self.log_probs: list[Table] = []
         if encoded:
-            with torch.no_grad():
-                self.transitions: Transitions = policy(collate(encoded, self.masks))
-            self.log_probs = np.split(self.transitions.log_probs.double().numpy(), self._ends)
+            self.graph: GraphBatch = collate(encoded, self.masks)
+            self.transitions, self.log_probs = self.asked(policy)
 
-    @property
-    def _ends(self) -> NDArray[np.int64]:
-        return np.cumsum([len(row) for row in self.before])[:-1]
+    def asked(self, policy: Policy) -> tuple[Transitions, list[Table]]:
+        """What a policy says of all decisions, and its log-probabilities group by group."""
+        with torch.no_grad():
+            transitions: Transitions = policy(self.graph)
+        return transitions, self.split(transitions.log_probs.double().numpy())
+
+    def split(self, decisions: NDArray[Any]) -> list[NDArray[Any]]:
+        """Something for every decision, group by group."""
+        return np.split(decisions, np.cumsum([len(row) for row in self.before])[:-1])
 
     # What may be.
 
@@ -330,15 +379,25 @@ class Problem:
 
     def connected(self, number: int, row: Row) -> bool:
         """Whether every output of the group's blocks still gets something."""
-        return all(one.block.alive(self.member_ops(number, row, one.block, one.fits))[1] for one in self.alike[number])
+        return self._looked_up(number, row)[1]
 
     def cost(self, number: int, row: Row) -> NDArray[np.float64]:
         """Parameters, multiply-adds and bytes made of what is alive in a group's blocks."""
-        total = np.zeros(3)
-        for one in self.alike[number]:
-            live, _ = one.block.alive(self.member_ops(number, row, one.block, one.fits))
-            total += one.costs[np.flatnonzero(live), row[live]].sum(axis=0)
-        return total
+        return self._looked_up(number, row)[0]
+
+    def _looked_up(self, number: int, row: Row) -> tuple[NDArray[np.float64], bool]:
+        """Cost and connection of a row, which is asked for again and again."""
+        key = number, row.tobytes()
+        if key not in self._known:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            total, connected = np.zeros(3), True
+            for one in self.alike[number]:
+                live, whole = one.block.alive(self.member_ops(number, row, one.block, one.fits))
+                total += one.costs[np.flatnonzero(live), row[live]].sum(axis=0)
+                connected &= whole
+            self._known[key] = total, connected
+        return self._known[key]
 
     def _alike(self, number: int) -> list[_Alike]:
         found: dict[tuple[bool, ...], _Alike] = {}
@@ -386,10 +445,14 @@ class Problem:
             drawn = self.transitions.greedy()
         else:
             drawn = self.transitions.sample(1, torch.Generator().manual_seed(seed))[0]
-        rows = [self.repaired(number, row) for number, row in enumerate(np.split(drawn.numpy(), self._ends))]
+        rows = [self.repaired(number, row) for number, row in enumerate(self.split(drawn.numpy()))]
         if mode == "greedy" and not self.changes(rows):
             rows = self._one_change(rows)
         return rows
+
+    def preferences(self, mode: str = "greedy", seed: int = 0) -> list[Table]:
+        """What a descent prefers: the log-probabilities, or with Gumbel noise, which draws from them."""
+        return self.log_probs if mode == "greedy" else perturbed(self.log_probs, np.random.default_rng(seed))
 
     def repaired(self, number: int, row: Row) -> Row:
         """The row with its least likely changes taken back until every output gets something; harmless ones return."""
@@ -474,6 +537,11 @@ class Problem:
         }
 
 
+def perturbed(tables: Sequence[Table], generator: np.random.Generator, temperature: float = 1.0) -> list[Table]:
+    """Preferences with Gumbel noise: the most preferred of each is a draw from their softmax."""
+    return [table / temperature + generator.gumbel(size=table.shape) for table in tables]
+
+
 # Budgets.
 
 
@@ -493,7 +561,7 @@ def check_budget(budget: Budget) -> dict[str, float]:
     return dict(budget)
 
 
-def _figures(cost: Cost) -> dict[str, float]:
+def figures_of(cost: Cost) -> dict[str, float]:
     return {
         "params": cost.params,
         "madds": cost.madds,
@@ -502,47 +570,64 @@ def _figures(cost: Cost) -> dict[str, float]:
     }
 
 
-def _limits(wanted: Mapping[str, float], before: Cost) -> dict[str, float]:
-    figures = _figures(before)
+def limits_of(wanted: Mapping[str, float], before: Cost) -> dict[str, float]:
+    figures = figures_of(before)
     return {name: figures[name] * given if given <= 1 else given for name, given in wanted.items()}
 
 
-def _within(
-    problem: Problem, rows: list[Row], before: Cost, limits: Mapping[str, float]
+def within(
+    problem: Problem, preferences: Sequence[Table], before: Cost, limits: Mapping[str, float]
 ) -> tuple[fx.GraphModule, list[Row]]:
-    """The module built within the limits, by further changes where they are needed.
+    """The module built within the limits by the most preferred changes that it takes.
 
     What is counted is the most that a result can cost: a block that nobody reads any more goes too, and only the
-    built module shows it. So every result is built and measured, and counting goes on from there.
+    built module shows it. So every result is built and measured, and counting goes on from there. Where no way leads
+    down from the module as it is, one from the policy's own answer may.
     """
-    descent = _Descent(problem, rows, before, limits)
-    while True:
-        made = rewrite(problem.traced, problem.blocks, problem.block_ops(descent.rows))
-        if not limits:
-            return made, descent.rows
-        found = module_cost(made, problem.traced.example, latency="latency" in limits)
-        over = [name for name in limits if _figures(found)[name] > limits[name]]
-        if not over:
-            return made, descent.rows
-        descent.calibrate(found)
-        counted = [name for name in over if name in COUNTED]
-        if not (descent.count_down() if counted else descent.measured_down(over)):
-            raise _unreachable(before, limits, found)
+    nearest: Cost | None = None
+    for start in (problem.before, problem.answer()):
+        descent = Descent(problem, start, before, limits, preferences)
+        while True:
+            made = rewrite(problem.traced, problem.blocks, problem.block_ops(descent.rows))
+            found = module_cost(made, problem.traced.example, latency="latency" in limits)
+            over = [name for name in limits if figures_of(found)[name] > limits[name]]
+            if not over:
+                return made, descent.rows
+            nearest = found if nearest is None else min(nearest, found, key=lambda cost: _excess(cost, limits))
+            descent.calibrate(found)
+            counted = [name for name in over if name in COUNTED]
+            if not (descent.count_down() if counted else descent.measured_down(over, found)):
+                break
+    assert nearest is not None
+    raise _unreachable(before, limits, nearest)
 
 
-class _Step(NamedTuple):
-    """A further change of a group: log-probability lost for what it saves, and the row it leads to."""
-
-    price: float
-    row: Row | None
+def _excess(cost: Cost, limits: Mapping[str, float]) -> float:
+    """How far a cost is above its limits, at most: 0.1 is a tenth."""
+    return max(figures_of(cost)[name] / limits[name] - 1 for name in limits)
 
 
-class _Descent:
-    """Further changes, one at a time: the least log-probability lost for what is saved."""
+class _Steps(NamedTuple):
+    """Further changes of a group that save something: what each saves, the preference it loses, the row it leads to."""
 
-    def __init__(self, problem: Problem, rows: list[Row], before: Cost, limits: Mapping[str, float]):
+    saved: NDArray[np.float64]
+    lost: NDArray[np.float64]
+    rows: list[Row]
+
+
+class Descent:
+    """Changes of some rows, one at a time: the least preference lost for what is saved."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        rows: Sequence[Row],
+        before: Cost,
+        limits: Mapping[str, float],
+        preferences: Sequence[Table],
+    ):
         self.problem, self.rows, self.before, self.limits = problem, list(rows), before, limits
-        self.wanted, self.descended = list(rows), False
+        self.start, self.preferences = list(rows), preferences
         self.costs = [problem.cost(number, row) for number, row in enumerate(self.rows)]
         originals = [problem.cost(number, row) for number, row in enumerate(problem.before)]
         self.fixed = np.array([before.params, before.madds, 0.0]) - sum(originals, np.zeros(3)) * [1, 1, 0]
@@ -562,52 +647,65 @@ class _Descent:
 
     def count_down(self) -> bool:
         """Until parameters and multiply-adds are within their limits; False where nothing is left to save."""
-        first, saved = not self.descended, False
-        self.descended = True
+        saved = False
         own = np.maximum([self.before.params, self.before.madds, 1], 1)
         while over := self.over():
             weights = np.array([name in over for name in COUNTED] + [False]) / own
-            if not self._step_until(weights, lambda over=over: self.over() != over):  # type: ignore[misc]
+            limits = np.array([self.limits[name] if name in over else 0.0 for name in COUNTED] + [0.0])
+            done = functools.partial(lambda over: self.over() != over, over)
+            if not self._step_until(weights, float(weights @ limits), done):
                 return saved
             saved = True
-        if first:
-            self._give_back()
+        self._give_back()
         return saved
 
-    def measured_down(self, over: Sequence[str]) -> bool:
-        """Save some of what memory and latency hang on; False where nothing is left to save."""
-        total = np.maximum(self.total, 1)
-        weights = np.array([0.0, ("latency" in over) / total[1], 1.0 / total[2]])
-        goal = float(weights @ self.total) - REMEASURE * float(weights @ total)
-        return self._step_until(weights, lambda: float(weights @ self.total) <= goal)
+    def measured_down(self, over: Sequence[str], found: Cost) -> bool:
+        """Save some of what memory and latency hang on; False where nothing is left to save.
 
-    def _step_until(self, weights: NDArray[np.float64], done: Callable[[], bool]) -> bool:
-        """Take the best changes one after the other; False where not one was left."""
+        Half of what is missing at a time: they do not fall as what is counted does.
+        """
+        total, figures = np.maximum(self.total, 1), figures_of(found)
+        weights = np.array([0.0, ("latency" in over) / total[1], 1.0 / total[2]])
+        missing = max(1 - self.limits[name] / figures[name] for name in over)
+        goal = float(weights @ self.total) - max(REMEASURE, missing / 2) * float(weights @ total)
+        return self._step_until(weights, goal, lambda: float(weights @ self.total) <= goal)
+
+    def _step_until(self, weights: NDArray[np.float64], goal: float, done: Callable[[], bool]) -> bool:
+        """Take the best changes one after the other; False where not one was left.
+
+        What a change saves beyond the goal counts for nothing.
+        """
         taken = False
-        best = [self._best(number, weights) for number in range(len(self.rows))]
+        steps = [self._steps(number, weights) for number in range(len(self.rows))]
         while True:
-            number = min(range(len(best)), key=lambda index: best[index].price, default=None)
-            if number is None or best[number].row is None:
+            missing = max(float(weights @ self.total) - goal, 1e-12)
+            best, number, place = np.inf, -1, -1
+            for index, one in enumerate(steps):
+                if len(one.rows):
+                    prices = one.lost / np.minimum(one.saved, missing)
+                    least = int(prices.argmin())
+                    if prices[least] < best:
+                        best, number, place = float(prices[least]), index, least
+            if number < 0:
                 return taken
-            self._take(number, best[number].row)
+            self._take(number, steps[number].rows[place])
             taken = True
             if done():
                 return True
-            best[number] = self._best(number, weights)
+            steps[number] = self._steps(number, weights)
 
-    def _take(self, number: int, row: Row | None) -> None:
-        assert row is not None
+    def _take(self, number: int, row: Row) -> None:
         self.rows[number], self.costs[number] = row, self.problem.cost(number, row)
 
-    def _best(self, number: int, weights: NDArray[np.float64]) -> _Step:
-        """The change of a group that loses least for what it saves.
+    def _steps(self, number: int, weights: NDArray[np.float64]) -> _Steps:
+        """The changes of a group that save something.
 
         One that would cut an output off comes with the return of a term that was dropped.
         """
         problem, row, before = self.problem, self.rows[number], self.problem.before[number]
         null = problem.ops.index(NULL)
         dropped = np.flatnonzero((row == null) & (before != null))
-        best = _Step(float("inf"), None)
+        found: list[tuple[float, float, Row]] = []
         for index, column in zip(*np.nonzero(problem.masks[number]), strict=True):
             if column == row[index]:
                 continue
@@ -624,32 +722,33 @@ class _Descent:
             for one in tries:
                 saved = float(weights @ (self.costs[number] - problem.cost(number, one)))
                 if saved > 0:
-                    price = max(self._lost(number, row, one), 1e-9) / saved
-                    best = min(best, _Step(price, one), key=lambda step: step.price)
-        return best
+                    found.append((saved, self._lost(number, row, one), one))
+        return _Steps(
+            np.array([saved for saved, _, _ in found]), np.array([lost for _, lost, _ in found]), [r for *_, r in found]
+        )
 
     def _lost(self, number: int, before: Row, after: Row) -> float:
-        table, terms = self.problem.log_probs[number], np.arange(len(before))
+        table, terms = self.preferences[number], np.arange(len(before))
         return float((table[terms, before] - table[terms, after]).sum())
 
     def _give_back(self) -> None:
-        """Take back what turned out not to be needed, the dearest first."""
-        taken = [
-            (float(self.problem.log_probs[number][index, row[index]]), number, int(index))
-            for number, row in enumerate(self.rows)
-            for index in np.flatnonzero(row != self.wanted[number])
-        ]
+        """Take back what turned out not to be needed, the least preferred first."""
+        taken = []
+        for number, row in enumerate(self.rows):
+            for index in np.flatnonzero(row != self.start[number]).tolist():
+                table = self.preferences[number][index]
+                taken.append((float(table[row[index]] - table[self.start[number][index]]), number, index))
         for _, number, index in sorted(taken):
             row, spent = self.rows[number], self.costs[number]
-            self.rows[number] = row.copy()
-            self.rows[number][index] = self.wanted[number][index]
-            self.costs[number] = self.problem.cost(number, self.rows[number])
-            if self.over() or not self.problem.connected(number, self.rows[number]):
+            changed = row.copy()
+            changed[index] = self.start[number][index]
+            self._take(number, changed)
+            if self.over() or not self.problem.connected(number, changed):
                 self.rows[number], self.costs[number] = row, spent
 
 
 def _unreachable(before: Cost, limits: Mapping[str, float], nearest: Cost) -> BudgetError:
-    own, near = _figures(before), _figures(nearest)
+    own, near = figures_of(before), figures_of(nearest)
     said = [
         f"{limits[name]:,.4g} {UNITS[name]} were asked for, the nearest allowed result has {near[name]:,.4g} "
         f"({near[name] / max(own[name], 1e-12):.2f} of the module's)"

@@ -8,23 +8,25 @@ entropy to keep looking. `improve.run` says what comes when: both in turn, or fi
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from natpp.arch.formats import to_json
 from natpp.arch.graph import Architecture
 from natpp.errors import NatppError, SettingError, did_you_mean
-from natpp.improve.inputs import Inputs
-from natpp.improve.scorer import Score
+from natpp.improve.inputs import Inputs, Row
+from natpp.improve.scorer import Score, Scores
 from natpp.nets.captured import Captured, captures, changing_state
-from natpp.nets.policy import Policy, PolicyConfig, Transitions
+from natpp.nets.policy import GraphBatch, Policy, PolicyConfig, Transitions
 from natpp.nets.routes import Dealt
 from natpp.nets.supernet import Drawn, Supernet
 
@@ -223,20 +225,39 @@ class Weights:
         self._captured = None  # it knows the momentum of before
 
 
+class Improvable(Protocol):
+    """What a policy can learn from: inputs, rows of operations for them, and scores of rows."""
+
+    @property
+    def encoded(self) -> Sequence[Any]:
+        """Per input, something with its own row, `ops`."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Sequence[int]) -> GraphBatch: ...
+
+    def rows(
+        self, indices: Sequence[int], choices: NDArray[np.int64], probabilities: NDArray[np.float64]
+    ) -> list[tuple[int, Row, Row]]: ...
+
+    def scores(self, indices: Sequence[int], rows: Sequence[Row], score: Any) -> Scores: ...
+
+
 class Learner:
     """A policy while it learns: all that a checkpoint has to keep is in its state."""
 
-    def __init__(self, ops: Sequence[str], config: LearnConfig, seed: int):
+    def __init__(self, ops: Sequence[str], config: LearnConfig, seed: int, policy: Policy | None = None):
+        """It starts from fresh weights, or from a copy of a policy."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.policy = Policy(config.policy, ops)
+            self.policy = Policy(config.policy, ops) if policy is None else copy.deepcopy(policy)
         self.config = config
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=config.learning_rate)
         self.steps = 0  # taken so far
         self.running_mean = 0.0  # of the improvement itself
 
     def step(
-        self, inputs: Inputs, score: Score, generator: np.random.Generator, sampling: torch.Generator
+        self, inputs: Improvable, score: Any, generator: np.random.Generator, sampling: torch.Generator
     ) -> tuple[float, float]:
         """One gradient step; the mean improvement of what was sampled, and the mean entropy."""
         config = self.config
@@ -299,7 +320,7 @@ def advantages(improvement: Tensor, config: LearnConfig, running_mean: float) ->
 
 
 def improvements(
-    inputs: Inputs, chosen: Sequence[int], choices: Tensor, transitions: Transitions, score: Score
+    inputs: Improvable, chosen: Sequence[int], choices: Tensor, transitions: Transitions, score: Any
 ) -> tuple[Tensor, Tensor]:
     """R(α|β) = R(α) - R(β) of sampled transformations within the budget, and which had to be repaired for it.
 

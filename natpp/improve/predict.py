@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +34,9 @@ MOST_KNOWN = 1 << 18  # answers that are kept
 LONGEST_WALK = 3  # operations of a walk that are told apart; longer ones by both their ends
 
 
+Features = dict[tuple[str, ...], float]
+
+
 @dataclass(frozen=True)
 class PredictConfig:
     """How scores are predicted and chosen."""
@@ -53,9 +57,9 @@ class PredictConfig:
             raise SettingError(f"rounds is {self.rounds}, expected a whole number from 1 up")
 
 
-def walk_features(arch: Architecture) -> dict[tuple[str, ...], float]:
+def walk_features(arch: Architecture) -> Features:
     """What a value model sees of an architecture: counts of operations, pairs and walks in its living graph."""
-    found: dict[tuple[str, ...], float] = {}
+    found: Features = {}
     for kind, graph in arch.cells():
         for name, count in _graph_features(*graph.living()).items():
             found[(kind, *name)] = math.log1p(count)
@@ -104,10 +108,19 @@ class Prediction:
     apart as finely as the worst.
     """
 
-    def __init__(self, archs: Sequence[Architecture], scores: Scores, config: PredictConfig):
+    def __init__(
+        self,
+        archs: Sequence[Hashable],
+        scores: Scores,
+        config: PredictConfig,
+        features_of: Callable[[Any], Features] | None = None,
+    ):
+        """`features_of` is for values other than architectures."""
         self.config = config
-        self.archs, self.scores = list(archs), scores
-        features = [_cached_features(arch) for arch in archs]
+        self._features_of: Callable[[Any], Features] = features_of or _cached_features
+        self.archs: list[Any] = list(archs)
+        self.scores = scores
+        features = [self._features_of(arch) for arch in self.archs]
         often = Counter(name for one in features for name in one)
         least = max(RARE * len(features), 2)
         self._columns = {name: i for i, name in enumerate(sorted(name for name in often if often[name] >= least))}
@@ -116,18 +129,23 @@ class Prediction:
         self._kept = spread > 0
         self._spread = np.where(self._kept, spread, 1)
         self._process = _Process(self._scaled(table), torch.from_numpy(_normal_scores(scores)))
-        self._answers: dict[Architecture, tuple[float, ...]] = {}
+        self._answers: dict[Hashable, tuple[float, ...]] = {}
 
-    def expected(self, archs: Sequence[Architecture]) -> Scores:
+    def expected(self, archs: Sequence[Hashable]) -> Scores:
         """Expected scores."""
         return self._both(archs)[:, 0]
 
-    def careful(self, archs: Sequence[Architecture]) -> Scores:
+    def hopeful(self, archs: Sequence[Hashable]) -> Scores:
+        """Expected scores and as much of the doubt: what is worth a score."""
+        expected, doubt = self._both(archs).T
+        return np.asarray(expected + self.config.doubt * doubt)
+
+    def careful(self, archs: Sequence[Hashable]) -> Scores:
         """Expected scores less some of the doubt: what choices are made by."""
         expected, doubt = self._both(archs).T
         return np.asarray(expected - self.config.doubt * doubt)
 
-    def _both(self, archs: Sequence[Architecture]) -> Scores:
+    def _both(self, archs: Sequence[Hashable]) -> Scores:
         """Expected scores and their standard deviations, (architectures, 2)."""
         new = [arch for arch in dict.fromkeys(archs) if arch not in self._answers]
         if len(self._answers) + len(new) > MOST_KNOWN:
@@ -135,13 +153,13 @@ class Prediction:
             new = list(dict.fromkeys(archs))
         for start in range(0, len(new), AT_ONCE):
             some = new[start : start + AT_ONCE]
-            rows = self._scaled(self._table([_cached_features(arch) for arch in some]))
+            rows = self._scaled(self._table([self._features_of(arch) for arch in some]))
             padded = functional.pad(rows, (0, 0, 0, AT_ONCE - len(some)))  # one shape, so that neighbours change no bit
             answers = torch.stack(self._process(padded), dim=1)[: len(some)].tolist()
             self._answers |= dict(zip(some, map(tuple, answers), strict=True))
         return np.array([self._answers[arch] for arch in archs]).reshape(-1, 2)
 
-    def _table(self, features: Sequence[dict[tuple[str, ...], float]]) -> NDArray[np.float64]:
+    def _table(self, features: Sequence[Features]) -> NDArray[np.float64]:
         table = np.zeros((len(features), len(self._columns)))
         for row, one in zip(table, features, strict=True):
             for name, value in one.items():
@@ -164,7 +182,7 @@ def _normal_scores(scores: Scores) -> Scores:
 _known_features: dict[Architecture, dict[tuple[str, ...], float]] = {}
 
 
-def _cached_features(arch: Architecture) -> dict[tuple[str, ...], float]:
+def _cached_features(arch: Architecture) -> Features:
     if arch not in _known_features:
         if len(_known_features) >= 1 << 17:
             _known_features.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import statistics
 import time
 import warnings
@@ -20,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from natpp.arch.cost import Cost
 from natpp.errors import SettingError
+from natpp.nets.call import call
 
 WARM_UP, ROUNDS = 5, 30
 
@@ -32,7 +34,7 @@ def module_cost(module: nn.Module, example_input: Any, *, latency: bool = False)
     those inside attention and recurrent layers too.
     """
     example_input = _cloned(example_input)  # a module that works in place must not change the caller's
-    run = _call(module, example_input)
+    run = functools.partial(call, module, example_input)
     with evaluating(module), torch.no_grad():
         with _unfused(module), FlopCounterMode(display=False) as counter:
             _first(run, module)
@@ -46,7 +48,7 @@ def module_cost(module: nn.Module, example_input: Any, *, latency: bool = False)
 
 def with_latency(cost: Cost, module: nn.Module, example_input: Any) -> Cost:
     """The cost with the measured time of a forward pass: median and interquartile range after a warm-up."""
-    run = _call(module, _cloned(example_input))
+    run = functools.partial(call, module, _cloned(example_input))
     synchronize = _synchronizer(example_input)
     with evaluating(module), torch.no_grad():
         for _ in range(WARM_UP):
@@ -112,16 +114,6 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._seen.pop(key, None)
 
         self._seen[key] = weakref.ref(storage, freed)
-
-
-def _call(module: nn.Module, example_input: Any) -> Callable[[], Any]:
-    match example_input:
-        case dict():
-            return lambda: module(**example_input)
-        case tuple() | list():
-            return lambda: module(*example_input)
-        case _:
-            return lambda: module(example_input)
 
 
 @contextlib.contextmanager

@@ -22,8 +22,10 @@ from natpp.data.batches import Batches
 from natpp.data.images import Images
 from natpp.data.sets import load_images
 from natpp.errors import NatppError, SettingError
-from natpp.evaluate import scratch
-from natpp.evaluate.scratch import RECIPES, Recipe, ScratchScorer, Training, fit, make_batches, named_recipe, quick
+from natpp.evaluate import loop
+from natpp.evaluate.loop import fit
+from natpp.evaluate.recipe import RECIPES, Recipe, named_recipe, quick
+from natpp.evaluate.scratch import ScratchScorer, Training, make_batches
 from natpp.improve.checkpoint import Interrupted
 from natpp.improve.seeds import Use, generator, torch_generator
 from natpp.runs import make_fabric
@@ -46,7 +48,7 @@ def images(count: int = 64, size: int = 8) -> Images:
 
 @pytest.fixture(autouse=True)
 def look_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "SECONDS_A_LOOK", 0)
+    monkeypatch.setattr(loop, "SECONDS_A_LOOK", 0)
 
 
 def train(recipe: Recipe = TINY, **settings: Any) -> Trained:
@@ -284,7 +286,7 @@ def test_a_loss_that_is_no_number_stops_with_its_step(tmp_path: Path, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(Training, "_loss", broken)
-        patch.setattr(scratch, "SECONDS_A_LOOK", 100)  # it shows at the end of the epoch only
+        patch.setattr(loop, "SECONDS_A_LOOK", 100)  # it shows at the end of the epoch only
         with pytest.raises(NatppError, match="the loss in step 6 is not a number"):
             train(out=tmp_path)
     assert bits(train(out=tmp_path, resume=True)) == bits(straight)

@@ -13,9 +13,10 @@ import natpp
 from natpp.errors import NatppError, SettingError
 from natpp.fx.blocks import find_blocks
 from natpp.fx.trace import trace
-from natpp.fx.transform import BudgetError, Problem, optimize_module, vanished
+from natpp.fx.transform import BudgetError, Problem, optimize_module, vanished, within
 from natpp.nets.measure import module_cost
 from natpp.policies import load_named
+from natpp.registry import MODELS
 
 X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 IMAGENET = {
@@ -134,6 +135,47 @@ def test_budgets_are_met(name: str, budget: dict[str, float]) -> None:
         changed_keeps_promises(module, X, result)
 
 
+@pytest.mark.parametrize("name", ["resnet20", "resnet56", "vgg16"])
+def test_a_budget_is_met_and_not_undercut_by_much(name: str) -> None:
+    model = MODELS[name]
+    result = natpp.optimize(model.build(), example_input=torch.randn(1, *model.input_shape), budget={"madds": 0.6})
+    assert 0.5 < result.cost_after.madds / result.cost_before.madds <= 0.6
+    assert result.settings["share_blocks"] is False  # each block by itself comes nearer
+    assert not natpp.optimize(SMALL["vgg"](), example_input=X, budget={"madds": 1.0}).changes  # met as it is
+
+
+def test_what_is_not_needed_is_given_back() -> None:
+    """Preferences that favour a cheap change lead there first; another one makes it superfluous."""
+    found = problem("vgg", share=False)
+    before = module_cost(found.traced.module, X)
+    limits = {"madds": 0.7 * before.madds}
+    for seed in range(5):
+        _, rows = within(found, found.preferences("sample", seed), before, limits)
+        spent = [found.cost(number, row)[1] for number, row in enumerate(rows)]
+        fixed = before.madds - sum(found.cost(number, row)[1] for number, row in enumerate(found.before))
+        for number, row in enumerate(rows):
+            for index in np.flatnonzero(row != found.before[number]):
+                back = row.copy()
+                back[index] = found.before[number][index]
+                total = fixed + sum(spent) - spent[number] + found.cost(number, back)[1]
+                assert total > limits["madds"] or not found.connected(number, back)
+
+
+def test_drawn_preferences_draw_from_the_policy() -> None:
+    found = problem("resnet", share=False)
+    before = module_cost(found.traced.module, X)
+    drawn = {
+        tuple(map(tuple, within(found, found.preferences("sample", seed), before, {"madds": 0.8 * before.madds})[1]))
+        for seed in range(6)
+    }
+    assert len(drawn) > 2
+    first, second = (
+        optimize_module(SMALL["resnet"](), X, load_named(), mode="sample", seed=3, budget={"madds": 0.8})
+        for _ in range(2)
+    )
+    assert first.ops == second.ops
+
+
 def test_a_branch_of_other_operations_can_go_to_meet_a_budget() -> None:
     """Grouped convolutions are no sites, but the branch they are in can be dropped."""
 
@@ -181,7 +223,8 @@ def test_wrong_settings_say_what_is_wrong() -> None:
         ({"budget": "loose"}, "unknown budget"),
         ({"rule": "nat+++"}, "unknown rule"),
         ({"mode": "gredy"}, "greedy"),
-        ({"scorer": "short"}, "go with an architecture"),
+        ({"data": "digits"}, "go with an architecture"),
+        ({"scorer": "short"}, "scorer goes with train"),
     ):
         with pytest.raises(NatppError, match=message):
             natpp.optimize(module, example_input=X, **options)

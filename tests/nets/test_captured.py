@@ -9,8 +9,9 @@ from natpp.arch.layout import setting
 from natpp.arch.space import nasbench201_space
 from natpp.data.batches import Batches
 from natpp.data.images import Images
-from natpp.evaluate import scratch
-from natpp.evaluate.scratch import Recipe, Training, make_batches
+from natpp.evaluate import loop
+from natpp.evaluate.recipe import Recipe
+from natpp.evaluate.scratch import Training, make_batches
 from natpp.improve import learn
 from natpp.improve.learn import WeightsConfig
 from natpp.improve.shared import SharedWeights
@@ -49,7 +50,7 @@ def test_a_captured_training_takes_the_same_steps(monkeypatch: pytest.MonkeyPatc
     fabric = make_fabric("cuda", "32")
     found = []
     for captured in (True, False):
-        monkeypatch.setattr(scratch, "captures", lambda fabric, captured=captured: captured)
+        monkeypatch.setattr(loop, "captures", lambda fabric, captured=captured: captured)
         batches = make_batches(images(), recipe, fabric.device)
         training = Training(natpp.load("darts"), batches, recipe, fabric)
         losses = []

@@ -1,0 +1,316 @@
+"""ResNet-20 on CIFAR-10, cut to 0.6 of its multiply-adds and fine-tuned for a fifth of its epochs, beside rivals.
+
+    python experiments/resnet20.py --root DIR --runs FOLDER [--only PIECE ...] [--seeds 0 1 2] [--smoke]
+
+DIR as `natpp data cifar10` made it. Pieces, for each seed: `original` (40 epochs from scratch), `learned` (what is
+learned on it and its data, fine-tuned), `policy` (the shipped policy, no data), `random` (a transformation drawn
+uniformly), `scratch` (the learned architecture with fresh weights for as many epochs as the fine-tunings), `long` (the
+same for 40 epochs, one seed) and `agreement` (both scorers beside full fine-tunings of random transformations, one
+seed). Every piece is kept in FOLDER and not done again; at the end `results/resnet20.json` is written from all that
+are there. 5,000 training images are set aside for choices; the test images are read once for each network. `--smoke`
+does it on digits in seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from truth_nasbench201 import machine
+
+import natpp
+from natpp.data.batches import Augment, Batches
+from natpp.data.sets import load_images
+from natpp.evaluate.loop import Loop, fit
+from natpp.evaluate.losses import classification
+from natpp.evaluate.recipe import Recipe
+from natpp.evaluate.short import ShortConfig
+from natpp.evaluate.source import ImageSource
+from natpp.files import write_whole
+from natpp.fx.blocks import find_blocks
+from natpp.fx.expand import Expanded, Judge, Rows, ShortTunings
+from natpp.fx.learn import Candidates, TuneConfig, learn_module
+from natpp.fx.recalibrate import recalibrate
+from natpp.fx.rewrite import rewrite
+from natpp.fx.trace import trace
+from natpp.fx.transform import ModuleResult, Problem, optimize_module, perturbed
+from natpp.improve.seeds import Use, number
+from natpp.nets.measure import module_cost
+from natpp.nets.policy import Policy
+from natpp.policies import load_named
+from natpp.runs import make_fabric
+from natpp.zoo.networks.weights import draw_weights
+
+RESULTS = Path(__file__).parent / "results" / "resnet20.json"
+BUDGET = {"madds": 0.6}
+PIECES = ("original", "learned", "policy", "random", "scratch", "long", "agreement")
+ONCE = ("long", "agreement")  # with the first seed only
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The settings of all pieces."""
+
+    data: str = "cifar10"
+    epochs: int = 40
+    """of the original"""
+    tuned_epochs: int = 8
+    """of fine-tunings: a fifth"""
+    batch: int = 128
+    learning_rate: float = 0.1
+    tuned_learning_rate: float = 0.02
+    weight_decay: float = 5e-4
+    validation: int = 5000
+    tune: TuneConfig = field(default_factory=lambda: TuneConfig(evaluations=48))
+    schedule: ShortConfig = field(
+        default_factory=lambda: ShortConfig(steps=100, learning_rate=0.02, clip=5.0, together=16, augment=True)
+    )
+    compared: int = 20
+    """random transformations that both scorers are compared on"""
+    compared_epochs: int = 4
+    """of their full fine-tunings"""
+
+
+SMOKE = Plan(
+    data="digits",
+    epochs=2,
+    tuned_epochs=1,
+    batch=64,
+    validation=300,
+    tune=TuneConfig(evaluations=3, rounds=1),
+    schedule=ShortConfig(steps=2, batch=32, learning_rate=0.02, clip=5.0),
+    compared=3,
+    compared_epochs=1,
+)
+
+
+class Pieces:
+    """What is done once for all pieces: images, device, settings."""
+
+    def __init__(self, arguments: argparse.Namespace):
+        self.plan = SMOKE if arguments.smoke else Plan()
+        self.runs: Path = arguments.runs
+        self.runs.mkdir(parents=True, exist_ok=True)
+        self.fabric = make_fabric()
+        images = load_images(self.plan.data, arguments.root)
+        side = images.train.shape[2]
+        augment = Augment(shift=side // 8, flip=self.plan.data != "digits")
+        self.images = Batches(images, self.fabric.device, validation=self.plan.validation, augment=augment)
+        self.example = torch.zeros(1, 3, side, side)
+
+    # Networks.
+
+    def trained(self, module: nn.Module, epochs: int, learning_rate: float, seed: int) -> dict[str, Any]:
+        """A training of a module, in place; what came out."""
+        plan = self.plan
+        recipe = Recipe(
+            epochs=epochs,
+            batch=plan.batch,
+            learning_rate=learning_rate,
+            nesterov=True,
+            weight_decay=plan.weight_decay,
+            cutout=0,
+        )
+        cost = module_cost(module.eval(), self.example)
+        source = ImageSource(self.images, plan.batch, self.fabric, seed)
+        loop = Loop(module, source, recipe, self.fabric, seed)
+        start = time.perf_counter()
+        fit(loop)
+        return {
+            "test_accuracy": loop.judge(source.test())["accuracy"],
+            "curve": loop.curve,
+            "seconds": time.perf_counter() - start,
+            "images_per_second": loop.images_per_second,
+            "recipe": asdict(recipe),
+            "cost": cost.to_dict(),
+        }
+
+    def original(self, seed: int) -> nn.Module:
+        """The trained network, on the CPU."""
+        network = natpp.zoo.network("resnet20", classes=self.images.classes)
+        network.load_state_dict(load_file(self.runs / f"original_{seed}.safetensors"))
+        return network.eval()
+
+    def result_of(self, ops: list[list[str]], seed: int) -> nn.Module:
+        """The original of a seed with these operations and inherited weights, statistics recomputed."""
+        traced = trace(self.original(seed), self.example)
+        made = rewrite(traced, find_blocks(traced), ops).to(self.fabric.device)
+        recalibrate(made, [self.images.take(np.arange(128) + 128 * place)[0] for place in range(8)])
+        return made.cpu()
+
+    def tuned(self, module: nn.Module, seed: int) -> dict[str, Any]:
+        return self.trained(module, self.plan.tuned_epochs, self.plan.tuned_learning_rate, seed)
+
+    # Pieces.
+
+    def run_original(self, seed: int) -> dict[str, Any]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(number(seed, Use.START, 2))
+            network = natpp.zoo.network("resnet20", classes=self.images.classes)
+        found = self.trained(network, self.plan.epochs, self.plan.learning_rate, seed)
+        weights = {name: tensor.cpu().contiguous() for name, tensor in network.state_dict().items()}
+        save_file(weights, self.runs / f"original_{seed}.safetensors")
+        return found
+
+    def run_learned(self, seed: int) -> dict[str, Any]:
+        device, start = self.fabric.device, time.perf_counter()
+        result = learn_module(
+            self.original(seed).to(device),
+            self.example.to(device),
+            load_named(),
+            self.images,
+            None,
+            config=self.plan.tune,
+            schedule=self.plan.schedule,
+            budget=BUDGET,
+            seed=seed,
+        )
+        spent = time.perf_counter() - start
+        scores = [one.score for one in result.learned.scored] if result.learned is not None else []
+        found = {"learning_seconds": spent, "scores": scores, **self._described(result)}
+        return found | self.tuned(result.module.cpu(), seed)
+
+    def run_policy(self, seed: int) -> dict[str, Any]:
+        result = optimize_module(self.original(seed), self.example, load_named(), budget=BUDGET)
+        return self._described(result) | self.tuned(self.result_of(_lists(result.ops), seed), seed)
+
+    def run_random(self, seed: int) -> dict[str, Any]:
+        result = optimize_module(
+            self.original(seed), self.example, no_opinion(), mode="sample", seed=seed, budget=BUDGET
+        )
+        return self._described(result) | self.tuned(self.result_of(_lists(result.ops), seed), seed)
+
+    def run_scratch(self, seed: int, *, epochs: int | None = None) -> dict[str, Any]:
+        kept = json.loads((self.runs / f"learned_{seed}.json").read_text())
+        module = self.result_of(kept["ops"], seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(number(seed, Use.START, 2))
+            draw_weights(module)
+        for part in module.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                part.reset_parameters()
+        return self.trained(module, epochs or self.plan.tuned_epochs, self.plan.learning_rate, seed)
+
+    def run_long(self, seed: int) -> dict[str, Any]:
+        return self.run_scratch(seed, epochs=self.plan.epochs)
+
+    def run_agreement(self, seed: int) -> dict[str, Any]:
+        """Random transformations: fully fine-tuned, and scored in both ways with as many steps in all."""
+        plan, device = self.plan, self.fabric.device
+        network = self.original(seed).to(device)
+        traced = trace(network, self.example.to(device))
+        problem = Problem(traced, find_blocks(traced), load_named(), "nat++", share=False)
+        before = module_cost(network, self.example.to(device))
+        candidates = Candidates(problem, before, {"madds": BUDGET["madds"] * before.madds})
+        flat = [np.where(mask, 0.0, -1e9) for mask in problem.masks]
+
+        def draw(*numbers: int) -> Rows:
+            chance = np.random.default_rng([seed, *numbers])
+            return candidates.drawn(perturbed(flat if numbers[-1] % 2 else problem.log_probs, chance, 3.0))
+
+        some = [draw(0, place) for place in range(plan.compared)]
+        judge = Judge(self.images, classification(), plan.schedule, device, seed)
+        found: dict[str, Any] = {}
+        seconds: dict[str, float] = {}
+        scorers: dict[str, Callable[[], list[float]]] = {
+            "short": lambda: ShortTunings(problem, judge)(some),
+            "supernet": lambda: self._supernet(problem, judge, some, draw),
+        }
+        for name, scored in scorers.items():
+            start = time.perf_counter()
+            found[name] = scored()
+            seconds[name] = time.perf_counter() - start
+        found["madds"] = [candidates.madds(rows) for rows in some]
+        found["full"], found["accuracy"] = [], []
+        for rows in some:
+            module = rewrite(traced, problem.blocks, problem.block_ops(rows)).cpu()
+            curve = self.trained(module, plan.compared_epochs, plan.tuned_learning_rate, seed)["curve"]
+            found["full"].append(-curve[-1]["validation_loss"])
+            found["accuracy"].append(curve[-1]["validation_accuracy"])
+        agrees = {name: spearman(found[name], found["full"]) for name in ("short", "supernet", "madds")}
+        return {"scores": found, "spearman": agrees, "seconds": seconds}
+
+    def _supernet(self, problem: Problem, judge: Judge, some: list[Rows], draw: Callable[..., Rows]) -> list[float]:
+        expanded = Expanded(problem, judge)
+        expanded.train(lambda step: draw(1, step), self.plan.schedule.steps * len(some))
+        return expanded(some)
+
+    @staticmethod
+    def _described(result: ModuleResult) -> dict[str, Any]:
+        before, after = result.cost_before, result.cost_after
+        return {
+            "ops": _lists(result.ops),
+            "changes": [[change.name, change.before, change.after] for change in result.changes],
+            "share_of_madds": after.madds / before.madds,
+            "share_of_params": after.params / before.params,
+        }
+
+
+def no_opinion() -> Policy:
+    """Every allowed transition is as likely as any other."""
+    policy = Policy(ops=load_named().ops)
+    for parameter in policy.parameters():
+        parameter.data.zero_()
+    return policy.eval()
+
+
+def spearman(one: list[float], other: list[float]) -> float:
+    """Rank correlation."""
+    ranks = [np.argsort(np.argsort(values, kind="stable")) for values in (one, other)]
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def _lists(ops: list[tuple[str, ...]]) -> list[list[str]]:
+    return [list(row) for row in ops]
+
+
+def gather(runs: Path, plan: Plan) -> dict[str, Any]:
+    """All pieces that are there."""
+    found: dict[str, Any] = {"plan": asdict(plan), "machine": machine(), "pieces": {}}
+    for piece in PIECES:
+        files = sorted(runs.glob(f"{piece}_*.json"))
+        if files:
+            found["pieces"][piece] = [json.loads(file.read_text()) for file in files]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", help="folder that natpp data cifar10 made")
+    parser.add_argument("--runs", type=Path, required=True, help="folder to keep pieces in")
+    parser.add_argument("--only", nargs="+", choices=PIECES, default=list(PIECES))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--smoke", action="store_true")
+    arguments = parser.parse_args()
+    pieces: Pieces | None = None
+    for piece in PIECES:
+        if piece not in arguments.only:
+            continue
+        for seed in arguments.seeds[:1] if piece in ONCE else arguments.seeds:
+            file = arguments.runs / f"{piece}_{seed}.json"
+            if file.exists():
+                continue
+            pieces = pieces or Pieces(arguments)
+            start = time.perf_counter()
+            found = {"seed": seed, **getattr(pieces, f"run_{piece}")(seed), "machine": machine()}
+            write_whole(file, json.dumps(found, indent=1) + "\n")
+            said = (
+                f"{found['test_accuracy']:.2f} % on the test images" if "test_accuracy" in found else found["spearman"]
+            )
+            print(f"{piece} {seed}: {said}, {time.perf_counter() - start:.0f} s", flush=True)
+    plan = SMOKE if arguments.smoke else Plan()
+    write_whole(arguments.out, json.dumps(gather(arguments.runs, plan), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

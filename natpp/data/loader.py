@@ -1,0 +1,119 @@
+"""Batches that somebody else makes: any iterable of (inputs, targets), a `DataLoader` say.
+
+Inputs are what a module takes: a tensor, a tuple of arguments or a dict of named ones. Targets are what its loss takes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from natpp.errors import SettingError, shortened
+
+Batch = tuple[Any, Any]  # inputs, targets
+LARGEST_VALIDATION = 5000  # samples that candidates are judged by
+
+
+def checked_loader(loader: Any, name: str) -> Iterable[Any]:
+    """The loader; an error for what cannot be gone through, or only once."""
+    if isinstance(loader, str | bytes | dict | Tensor) or not isinstance(loader, Iterable):
+        raise SettingError(
+            f"{name} is {shortened(repr(loader))}, expected batches (inputs, targets): a DataLoader or a list"
+        )
+    if isinstance(loader, Iterator):
+        raise SettingError(
+            f"{name} is an iterator, which is used up after one pass: give a DataLoader, or a list of its batches"
+        )
+    return loader
+
+
+def batches_of(loader: Iterable[Any], name: str) -> Iterator[Batch]:
+    """One pass over a loader; an error where it is empty or a batch is no pair."""
+    number = -1
+    for number, batch in enumerate(loader):
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            what = f"{type(batch).__name__} of {len(batch)}" if hasattr(batch, "__len__") else type(batch).__name__
+            raise SettingError(f"batch {number} of {name} is a {what}, expected a pair (inputs, targets)")
+        inputs, targets = batch
+        yield tuple(inputs) if isinstance(inputs, list) else inputs, targets
+    if number < 0:
+        raise SettingError(f"{name} is empty: there is no batch in it")
+
+
+def count_batches(loader: Iterable[Any], name: str) -> int:
+    """Batches of one pass: what the loader says, or else counted."""
+    try:
+        count = len(loader)  # type: ignore[arg-type]
+    except TypeError:
+        count = sum(1 for _ in batches_of(loader, name))
+    if count < 1:
+        raise SettingError(f"{name} is empty: there is no batch in it")
+    return count
+
+
+def moved_to(tree: Any, device: torch.device) -> Any:
+    """Tensors of a batch on a device; images in the memory format that is fastest there."""
+    return tree_map(functools.partial(_moved, device=device), tree)
+
+
+def _moved(leaf: Any, device: torch.device) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    if device.type == "cuda" and leaf.dim() == 4 and leaf.is_floating_point():
+        return leaf.to(device, non_blocking=True, memory_format=torch.channels_last)
+    return leaf.to(device, non_blocking=True)
+
+
+def samples_in(batch: Batch) -> int:
+    """Samples of a batch: the first side of its first tensor."""
+    for leaf in tree_leaves(batch):
+        if isinstance(leaf, Tensor) and leaf.dim():
+            return len(leaf)
+    return 1
+
+
+def shapes(tree: Any) -> list[Any]:
+    """What has to be alike for batches to take each other's place."""
+    return [(leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in tree_leaves(tree)]
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """Batches kept for short trainings, so that all candidates see the same; on the host until they are used."""
+
+    train: list[Batch]
+    """one for each step, all of one shape"""
+    validation: list[Batch]
+
+    @staticmethod
+    def of(train: Any, val: Any, steps: int) -> Loaded:
+        """So many training batches, from as many passes as it takes, and the validation batches up to a limit.
+
+        A last batch that is smaller than the others is left out, and one of a single sample, since batch norms
+        cannot do with it.
+        """
+        learned: list[Batch] = []
+        loader = checked_loader(train, "train")
+        while len(learned) < steps:
+            for batch in batches_of(loader, "train"):
+                if len(learned) == steps:
+                    break
+                if not learned or shapes(batch) == shapes(learned[0]):
+                    learned.append(batch)
+        judged: list[Batch] = []
+        for batch in batches_of(checked_loader(val, "val"), "val"):
+            if sum(samples_in(one) for one in judged) >= LARGEST_VALIDATION:
+                break
+            judged.append(batch)
+        return Loaded(learned, [one for one in judged if samples_in(one) > 1] or judged)
+
+    @property
+    def samples(self) -> int:
+        """Samples to validate by."""
+        return sum(samples_in(batch) for batch in self.validation)

@@ -1,0 +1,94 @@
+"""What a module is trained for: cross-entropy of logits and class indices, or any function of output and targets."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from natpp.errors import SettingError
+from natpp.nets.call import call
+from natpp.nets.measure import evaluating
+
+Loss = Callable[[Any, Any], Tensor]  # output of a module, targets → a number
+
+
+def classification(label_smoothing: float = 0.0) -> Loss:
+    """Cross-entropy of logits (batch, classes) and class indices (batch,)."""
+    return functools.partial(_cross_entropy, label_smoothing=label_smoothing)
+
+
+def _cross_entropy(output: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
+    return functional.cross_entropy(output.float(), targets, label_smoothing=label_smoothing)
+
+
+def right(output: Any, targets: Any) -> Tensor:
+    """How many of a batch are right where a module classifies, else not a number."""
+    if classifies(output, targets):
+        found: Tensor = (output.argmax(dim=1) == targets).sum().float()
+        return found
+    device = targets.device if isinstance(targets, Tensor) else None
+    return torch.full((), float("nan"), device=device)
+
+
+def classifies(output: Any, targets: Any) -> bool:
+    """Whether the output is logits (batch, classes) and the targets are class indices (batch,)."""
+    return (
+        isinstance(output, Tensor)
+        and isinstance(targets, Tensor)
+        and output.dim() == 2
+        and targets.dim() == 1
+        and len(output) == len(targets)
+        and targets.dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+    )
+
+
+def check_loss(module: nn.Module, inputs: Any, targets: Any, loss: Loss | None) -> bool:
+    """Try a batch before any training: errors say what does not fit. Whether there is an accuracy."""
+    try:
+        with evaluating(module), torch.no_grad():
+            output = call(module, inputs)
+    except Exception as error:  # whatever the user's module raises
+        raise SettingError(
+            f"{type(module).__name__} does not run on the inputs of a training batch ({_described(inputs)}): "
+            f"{_line(error)}"
+        ) from error
+    if loss is None:
+        if not classifies(output, targets):
+            raise SettingError(
+                f"the output is {_described(output)} and the targets are {_described(targets)}, expected logits "
+                "(batch, classes) and class indices (batch,): give loss=function of output and targets"
+            )
+        least, most = int(targets.min()), int(targets.max())
+        if least < 0 or most >= output.shape[1]:
+            raise SettingError(
+                f"the targets go from {least} to {most}, but there are {output.shape[1]} outputs: "
+                f"expected class indices from 0 to {output.shape[1] - 1}"
+            )
+        return True
+    try:
+        with torch.no_grad():
+            found = loss(output, targets)
+    except Exception as error:
+        raise SettingError(f"the loss does not take this output and these targets: {_line(error)}") from error
+    if not isinstance(found, Tensor) or found.numel() != 1 or not found.is_floating_point():
+        raise SettingError(f"the loss gives {_described(found)}, expected a tensor of one number")
+    return classifies(output, targets)
+
+
+def _described(tree: Any) -> str:
+    if isinstance(tree, Tensor):
+        return f"{str(tree.dtype).removeprefix('torch.')} {tuple(tree.shape)}"
+    if isinstance(tree, tuple | list):
+        return f"({', '.join(_described(one) for one in tree)})"
+    if isinstance(tree, dict):
+        return f"{{{', '.join(f'{name}: {_described(one)}' for name, one in tree.items())}}}"
+    return type(tree).__name__
+
+
+def _line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

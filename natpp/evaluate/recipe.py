@@ -1,0 +1,126 @@
+"""Recipes: how a network is trained, as values; the settings of the paper have names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from natpp.errors import SettingError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained. None stands for what suits the images and the architecture."""
+
+    epochs: int
+    """times that all training images are gone through"""
+    batch: int
+    """images a step, over all processes"""
+    learning_rate: float
+    """of SGD, falling to zero along a cosine, step by step"""
+    network: str | None = None
+    """the network to train; None: cifar, and nasbench201 for an architecture of one cell"""
+    channels: int | None = None
+    """channels of the first cells"""
+    cells: int | None = None
+    """number of cells (nasbench201: a stage)"""
+    momentum: float = 0.9
+    """of SGD"""
+    nesterov: bool = False
+    """whether the momentum is Nesterov's"""
+    weight_decay: float = 3e-4
+    """of SGD"""
+    clip: float = 5.0
+    """largest norm of a gradient; 0 is no limit"""
+    drop_path: float = 0.0
+    """probability of dropping an edge for an image that is reached at the end, growing linearly from 0"""
+    cutout: int | None = None
+    """side in pixels of the square that is blotted out of each image; None: 16, and 0 for images under 24 pixels"""
+    auxiliary: float = 0.0
+    """weight of the auxiliary head's loss; 0 leaves the head out"""
+    label_smoothing: float = 0.0
+    """share of the target that all classes have in common"""
+    ema: float = 0.0
+    """decay of a moving average of the weights, which is what is judged and kept then; 0 is none"""
+    validation: int = 0
+    """training images that are set aside for choices"""
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("epochs", 1),
+            ("batch", 2),
+            ("channels", 1),
+            ("cells", 1),
+            ("cutout", 0),
+            ("validation", 0),
+        ):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise SettingError(f"{name} is {value!r}, expected a whole number from {least} up")
+        if not 0 < self.learning_rate < math.inf:
+            raise SettingError(f"learning_rate is {self.learning_rate!r}, expected a number above 0")
+        for name in ("weight_decay", "clip", "auxiliary"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise SettingError(f"{name} is {getattr(self, name)!r}, expected a number from 0 up")
+        for name in ("momentum", "drop_path", "label_smoothing", "ema"):
+            if not 0 <= getattr(self, name) < 1:
+                raise SettingError(f"{name} is {getattr(self, name)!r}, expected a number from 0 to below 1")
+        if self.nesterov and not self.momentum:
+            raise SettingError("Nesterov's momentum needs a momentum above 0")
+
+
+def cifar_600() -> Recipe:
+    """Published cells on CIFAR: 20 cells of 36 channels for 600 epochs."""
+    return Recipe(
+        network="cifar",
+        channels=36,
+        cells=20,
+        epochs=600,
+        batch=96,
+        learning_rate=0.025,
+        drop_path=0.2,
+        cutout=16,
+        auxiliary=0.4,
+    )
+
+
+def random_600() -> Recipe:
+    """Randomly sampled architectures on CIFAR: the same with batches of 128."""
+    return replace(cifar_600(), batch=128)
+
+
+def imagenet_250() -> Recipe:
+    """ImageNet: 14 cells of 48 channels for 250 epochs, without cutout."""
+    return Recipe(
+        network="imagenet",
+        channels=48,
+        cells=14,
+        epochs=250,
+        batch=128,
+        learning_rate=0.1,
+        weight_decay=3e-5,
+        cutout=0,
+        auxiliary=0.4,
+        label_smoothing=0.1,
+    )
+
+
+def quick() -> Recipe:
+    """Minutes on a GPU: 8 cells of 16 channels for 12 epochs; 3 cells of 8 for images under 24 pixels."""
+    return Recipe(epochs=12, batch=128, learning_rate=0.1, nesterov=True)
+
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "cifar-600": cifar_600,
+    "random-600": random_600,
+    "imagenet-250": imagenet_250,
+    "quick": quick,
+}
+
+
+def named_recipe(name: str) -> Recipe:
+    """A recipe by name."""
+    if name not in RECIPES:
+        raise SettingError(f"unknown recipe {name!r}. {did_you_mean(name, RECIPES)}")
+    return RECIPES[name]()
