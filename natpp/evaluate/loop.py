@@ -257,6 +257,15 @@ class Loop(Generic[Net]):
         return found
 
 
+def fast_format(network: nn.Module, device: torch.device) -> torch.memory_format:
+    """Channels-last on a GPU, unless the network has padded average pools of torch's own.
+
+    Their gradients are wrong in that format (pytorch#188344).
+    """
+    wrong = any(type(one) is nn.AvgPool2d and one.padding not in (0, (0, 0)) for one in network.modules())
+    return torch.channels_last if device.type == "cuda" and not wrong else torch.contiguous_format
+
+
 class Average(Generic[Net]):
     """A moving average of the weights and running statistics of a network, as a network of its own."""
 

@@ -32,6 +32,7 @@ from natpp.arch.layout import Setting
 from natpp.data.batches import Augment, Batches, moved
 from natpp.data.loader import Batch, Loaded, moved_to, samples_in
 from natpp.errors import SettingError
+from natpp.evaluate.loop import fast_format
 from natpp.evaluate.losses import Loss, right
 from natpp.evaluate.outcome import Outcome
 from natpp.evaluate.store import Store
@@ -388,8 +389,8 @@ class Branch:
             norm.track_running_stats, norm.running_mean, norm.running_var = False, None, None
             norm.num_batches_tracked = None
         self.config, self.own_loss = config, own_loss
-        self.last = device.type == "cuda"  # whether kernels lie channels-last
-        half = self.last and own_loss is None
+        self.last = fast_format(module, device) == torch.channels_last  # whether kernels lie so
+        half = device.type == "cuda" and own_loss is None
         if own_loss is not None:
             module = module.float().to(device)
         norms = {id(parameter) for norm in _norms(module) for parameter in norm.parameters()}
@@ -434,7 +435,7 @@ class Branch:
     def _loss(self, images: Any, labels: Any, reduction: str = "mean") -> tuple[Tensor, Any]:
         """Loss and output."""
         if self.own_loss is None:
-            logits = self.module(images).float()
+            logits = self.module(images if self.last else images.contiguous()).float()
             return functional.cross_entropy(logits, labels, reduction=reduction), logits
         output, loss = output_and_loss(self.module, images, labels, self.own_loss, self.weights.device)
         return loss * samples_in((images, labels)) if reduction == "sum" else loss, output
