@@ -8,6 +8,7 @@ all that were scored.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Keep
 from natpp.fx.transform import (
     Budget,
+    BudgetError,
     Descent,
     ModuleResult,
     Problem,
@@ -53,6 +55,7 @@ from natpp.nets.policy import GraphBatch, Policy
 SCORERS = ("short", "supernet")
 SCHEDULE = ShortConfig(steps=32, learning_rate=0.02, clip=5.0, together=16)  # batches are the loader's
 STATISTICS, IMAGES = 10, 128  # batches that statistics are recomputed from, and images in each
+MOST_TRAINED = 64  # fine-tunings whose steps a supernet is trained for, however many candidates are scored
 TRIES = 8  # draws for each candidate that is wanted
 TEMPERATURE = 3.0  # of the policy at first: flatter, since it was learned elsewhere
 Key = tuple[tuple[str, ...], ...]  # what a candidate computes: per block, the operations that are alive
@@ -158,7 +161,10 @@ class Candidates:
             descent = Descent(problem, problem.before, self.before, self.limits, preferences)
             if not descent.over() or (descent.count_down() and not descent.over()):
                 return descent.rows
-        return within(problem, preferences, self.before, self.limits)[1]
+        try:
+            return within(problem, preferences, self.before, self.limits)[1]
+        except BudgetError:  # these preferences lead to where nothing is left to save
+            return within(problem, problem.log_probs, self.before, self.limits)[1]
 
     def repaired(self, rows: Rows, preferences: Sequence[Table]) -> Rows:
         """Rows made connected and, as far as costs are counted, brought within the limits by further changes."""
@@ -280,8 +286,9 @@ class ModuleSearch:
         """The best candidate, and all that was learned."""
         original = [row.copy() for row in self.problem.before]
         if isinstance(self.scorer, Expanded):
-            steps = self.config.evaluations * self.judge.schedule.steps
-            self.scorer.train(lambda step: self._random(generator(self.judge.seed, Use.DRAW, 3, step)), steps)
+            steps = min(self.config.evaluations, MOST_TRAINED) * self.judge.schedule.steps
+            chances = functools.partial(generator, self.judge.seed, Use.DRAW, 3)
+            self.scorer.train(lambda step: self._random(chances(step)), steps, lambda: self._late(0.5))
         chance = generator(self.judge.seed, Use.SCORE, 3)
         own = self.scorer([original])[0]
         first: list[Rows] = [original] if self.candidates.allowed(original) else []
@@ -341,7 +348,8 @@ class ModuleSearch:
                 return self.candidates.drawn(perturbed(tables, chance))
             return self.candidates.mutated(self.rows[best[int(chance.integers(len(best)))]], tables, chance)
 
-        pool = self._new([self.candidates.drawn(tables)], TRIES * wanted, propose)
+        tries = TRIES if self.candidates.counted else 2  # what has to be built and measured is dear
+        pool = self._new([self.candidates.drawn(tables)], tries * wanted, propose)
         worth = prediction.hopeful([self.candidates.key(rows) for rows in pool]) if pool else np.zeros(0)
         order = np.argsort(-worth, kind="stable")
         self._score([pool[int(place)] for place in order[:wanted]])
@@ -373,6 +381,7 @@ class ModuleSearch:
         if self.watch is not None:
             self.watch("scores", len(self.known), self.config.evaluations, {"best": max(self.known.values())})
 
-    def _late(self) -> bool:
+    def _late(self, share: float = 1.0) -> bool:
+        """Whether a share of the time is over."""
         minutes = self.config.minutes
-        return minutes is not None and time.perf_counter() - self.started > 60 * minutes
+        return minutes is not None and time.perf_counter() - self.started > 60 * minutes * share
