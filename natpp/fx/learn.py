@@ -56,6 +56,7 @@ SCORERS = ("short", "supernet")
 SCHEDULE = ShortConfig(steps=32, learning_rate=0.02, clip=5.0, together=16)  # batches are the loader's
 STATISTICS, IMAGES = 10, 128  # batches that statistics are recomputed from, and images in each
 MOST_TRAINED = 64  # fine-tunings whose steps a supernet is trained for, however many candidates are scored
+FIRST = 32  # of which the first share is drawn before there is a plan for the time
 TRIES = 8  # draws for each candidate that is wanted
 TEMPERATURE = 3.0  # of the policy at first: flatter, since it was learned elsewhere
 Key = tuple[tuple[str, ...], ...]  # what a candidate computes: per block, the operations that are alive
@@ -277,6 +278,7 @@ class ModuleSearch:
         self.decisions = Decisions(self.candidates)
         self.known: dict[Key, float] = {}
         self.rows: dict[Key, Rows] = {}
+        self._made, self._seconds = 0, 0.0  # scores, and what they took
         self.started = time.perf_counter()
         self.scorer: ShortTunings | Expanded = (
             ShortTunings(problem, judge) if config.scorer == "short" else Expanded(problem, judge)
@@ -290,18 +292,22 @@ class ModuleSearch:
             chances = functools.partial(generator, self.judge.seed, Use.DRAW, 3)
             self.scorer.train(lambda step: self._random(chances(step)), steps, lambda: self._late(0.5))
         chance = generator(self.judge.seed, Use.SCORE, 3)
-        own = self.scorer([original])[0]
-        first: list[Rows] = [original] if self.candidates.allowed(original) else []
-        if first:
-            self._remember(original, own)
-        first = [self.candidates.drawn(self.problem.log_probs)]
-        count = max(round(self.config.evaluations * self.config.random_share), 2)
-        self._score(self._new(first, count - len(self.known), lambda: self._random(chance)))
+        allowed = self.candidates.allowed(original)
+        first = max(round(min(self.config.evaluations, FIRST) * self.config.random_share), 2)
+        usual = self.candidates.drawn(self.problem.log_probs)
+        drawn = self._new([usual], first - allowed, lambda: self._random(chance)) or [usual]
+        self._score([original, *drawn])
+        own = self.known[self.candidates.key(original)]
+        if not allowed:  # it was scored to be compared with
+            del self.known[self.candidates.key(original)]
+        total = self._planned()
+        more = max(round(total * self.config.random_share), 2) - len(self.known)
+        self._score(self._new([], more, lambda: self._random(chance)))
         steps = -(-self.config.learn.steps // self.config.rounds)
-        a_round = max(math.ceil((self.config.evaluations - len(self.known)) / self.config.rounds), 1)
-        while len(self.known) < self.config.evaluations and not self._late():
+        a_round = max(math.ceil((total - len(self.known)) / self.config.rounds), 1)
+        while len(self.known) < total and not self._late():
             before = len(self.known)
-            self._round(steps, min(a_round, self.config.evaluations - before), chance)
+            self._round(steps, min(a_round, total - before), chance)
             if len(self.known) == before:
                 break  # everything there is has been scored
         best = max(self.known, key=self.known.__getitem__)
@@ -367,19 +373,29 @@ class ModuleSearch:
                 found[key] = rows
         return list(found.values())
 
-    def _score(self, candidates: Sequence[Rows]) -> None:
-        for start in range(0, len(candidates), self.scorer.together):
-            if self._late() and self.known:
-                return
-            some = candidates[start : start + self.scorer.together]
-            for rows, score in zip(some, self.scorer(some), strict=True):
-                self._remember(rows, score)
+    def _planned(self) -> int:
+        """How many candidates there is time for, by those scored so far."""
+        minutes, total = self.config.minutes, self.config.evaluations
+        if minutes is None:
+            return total
+        left = 60 * minutes - (time.perf_counter() - self.started)
+        return min(total, len(self.known) + max(int(left * self._made / max(self._seconds, 1e-9)), 0))
 
-    def _remember(self, rows: Rows, score: float) -> None:
-        key = self.candidates.key(rows)
-        self.known[key], self.rows[key] = score, rows
-        if self.watch is not None:
-            self.watch("scores", len(self.known), self.config.evaluations, {"best": max(self.known.values())})
+    def _score(self, candidates: Sequence[Rows]) -> None:
+        """Score as many as there is time for, but at least two: the first may be there for comparison only."""
+        for start in range(0, len(candidates), self.scorer.together):
+            if self._late() and self._made > 1:
+                return
+            some, begin = candidates[start : start + self.scorer.together], time.perf_counter()
+            scores = self.scorer(some)
+            self._seconds += time.perf_counter() - begin
+            self._made += len(some)
+            for rows, score in zip(some, scores, strict=True):
+                key = self.candidates.key(rows)
+                self.known[key], self.rows[key] = score, rows
+            if self.watch is not None:
+                best = {"best": max(self.known.values())}
+                self.watch("scores", len(self.known), self.config.evaluations, best)
 
     def _late(self, share: float = 1.0) -> bool:
         """Whether a share of the time is over."""

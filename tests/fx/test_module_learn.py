@@ -289,9 +289,10 @@ def test_the_best_that_was_scored_is_the_result(scorer: str) -> None:
     result = learned(
         budget={"madds": 0.6}, scorer=scorer, evaluations=7, watch=lambda phase, done, *_: seen.append(done)
     )
+    assert seen == sorted(seen)
     found = result.learned
     assert found is not None
-    assert seen == list(range(1, 8))
+    assert seen[-1] == 7
     assert len({one.ops for one in found.scored}) == 7
     assert found.scored[found.best].score == max(one.score for one in found.scored)
     assert [tuple(ops) for ops in result.ops] == list(found.scored[found.best].ops)
@@ -341,13 +342,14 @@ def test_memory_is_measured_and_time_is_limited() -> None:
     assert result.cost_after.peak_memory_bytes <= 0.95 * result.cost_before.peak_memory_bytes
     short = learned(evaluations=None, minutes=1e-6).learned
     assert short is not None
-    assert len(short.scored) == 1
+    assert len(short.scored) == 2
     still = learned(evaluations=None, minutes=1e-6, scorer="supernet").learned
     assert still is not None
-    assert len(still.scored) == 1
-    some = learned(evaluations=None, minutes=0.02).learned
+    assert len(still.scored) == 2
+    some = learned(evaluations=None, minutes=0.05).learned
     assert some is not None
-    assert len(some.scored) > 1
+    assert 4 < len(some.scored) < 100
+    assert some.seconds < 30
 
 
 def test_images_by_name() -> None:
