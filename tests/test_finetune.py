@@ -206,6 +206,20 @@ def test_wrong_input_stops_at_the_door(train: Any, options: dict[str, Any], mess
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_steps_are_captured_and_the_module_comes_back(caplog: pytest.LogCaptureFixture) -> None:
+    given = list(loader(56, 16))  # the last batch is smaller
+    found = natpp.finetune(model(0.1), given, loader(32, seed=1), epochs=8, learning_rate=0.1, device="cuda", ema=0.5)
+    assert not caplog.records  # captured
+    assert found.validation_accuracy > 90
+    assert next(found.module.parameters()).device.type == "cpu"
+    assert found.module[0].weight.is_contiguous()
+    exact = natpp.finetune(model(), given, epochs=2, learning_rate=0.1, device="cuda", precision="32")
+    by_hand = natpp.finetune(model(), given, epochs=2, learning_rate=0.1, device="cpu")
+    for name, tensor in by_hand.module.state_dict().items():
+        torch.testing.assert_close(exact.module.state_dict()[name], tensor, rtol=0.05, atol=0.01)
+
+
 def test_what_cannot_be_trained_is_refused() -> None:
     with pytest.raises(SettingError, match="no parameters that could be trained"):
         natpp.finetune(nn.ReLU(), loader())

@@ -100,8 +100,8 @@ class Expanded:
                 part.num_batches_tracked = None
         return made
 
-    def train(self, draw: Draw, steps: int) -> None:
-        """So many steps of SGD, each on one candidate drawn at random."""
+    def train(self, draw: Draw, steps: int, late: Callable[[], bool] = lambda: False) -> None:
+        """So many steps of SGD, each on one candidate drawn at random, or until it is late."""
         judge, schedule = self.judge, self.judge.schedule
         feed = (
             LoadedFeed(judge.data, schedule, judge.device)
@@ -109,6 +109,8 @@ class Expanded:
             else Feed(judge.data, schedule, judge.device, judge.seed)
         )
         for step in range(steps):
+            if step and late():
+                break
             number = step % schedule.steps
             feed.fetch(number)
             feed.load(torch.tensor([number], device=judge.device))

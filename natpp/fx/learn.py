@@ -8,6 +8,7 @@ all that were scored.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Keep
 from natpp.fx.transform import (
     Budget,
+    BudgetError,
     Descent,
     ModuleResult,
     Problem,
@@ -53,6 +55,8 @@ from natpp.nets.policy import GraphBatch, Policy
 SCORERS = ("short", "supernet")
 SCHEDULE = ShortConfig(steps=32, learning_rate=0.02, clip=5.0, together=16)  # batches are the loader's
 STATISTICS, IMAGES = 10, 128  # batches that statistics are recomputed from, and images in each
+MOST_TRAINED = 64  # fine-tunings whose steps a supernet is trained for, however many candidates are scored
+FIRST = 32  # of which the first share is drawn before there is a plan for the time
 TRIES = 8  # draws for each candidate that is wanted
 TEMPERATURE = 3.0  # of the policy at first: flatter, since it was learned elsewhere
 Key = tuple[tuple[str, ...], ...]  # what a candidate computes: per block, the operations that are alive
@@ -158,7 +162,10 @@ class Candidates:
             descent = Descent(problem, problem.before, self.before, self.limits, preferences)
             if not descent.over() or (descent.count_down() and not descent.over()):
                 return descent.rows
-        return within(problem, preferences, self.before, self.limits)[1]
+        try:
+            return within(problem, preferences, self.before, self.limits)[1]
+        except BudgetError:  # these preferences lead to where nothing is left to save
+            return within(problem, problem.log_probs, self.before, self.limits)[1]
 
     def repaired(self, rows: Rows, preferences: Sequence[Table]) -> Rows:
         """Rows made connected and, as far as costs are counted, brought within the limits by further changes."""
@@ -271,6 +278,7 @@ class ModuleSearch:
         self.decisions = Decisions(self.candidates)
         self.known: dict[Key, float] = {}
         self.rows: dict[Key, Rows] = {}
+        self._made, self._seconds = 0, 0.0  # scores, and what they took
         self.started = time.perf_counter()
         self.scorer: ShortTunings | Expanded = (
             ShortTunings(problem, judge) if config.scorer == "short" else Expanded(problem, judge)
@@ -280,21 +288,26 @@ class ModuleSearch:
         """The best candidate, and all that was learned."""
         original = [row.copy() for row in self.problem.before]
         if isinstance(self.scorer, Expanded):
-            steps = self.config.evaluations * self.judge.schedule.steps
-            self.scorer.train(lambda step: self._random(generator(self.judge.seed, Use.DRAW, 3, step)), steps)
+            steps = min(self.config.evaluations, MOST_TRAINED) * self.judge.schedule.steps
+            chances = functools.partial(generator, self.judge.seed, Use.DRAW, 3)
+            self.scorer.train(lambda step: self._random(chances(step)), steps, lambda: self._late(0.5))
         chance = generator(self.judge.seed, Use.SCORE, 3)
-        own = self.scorer([original])[0]
-        first: list[Rows] = [original] if self.candidates.allowed(original) else []
-        if first:
-            self._remember(original, own)
-        first = [self.candidates.drawn(self.problem.log_probs)]
-        count = max(round(self.config.evaluations * self.config.random_share), 2)
-        self._score(self._new(first, count - len(self.known), lambda: self._random(chance)))
+        allowed = self.candidates.allowed(original)
+        first = max(round(min(self.config.evaluations, FIRST) * self.config.random_share), 2)
+        usual = self.candidates.drawn(self.problem.log_probs)
+        drawn = self._new([usual], first - allowed, lambda: self._random(chance)) or [usual]
+        self._score([original, *drawn])
+        own = self.known[self.candidates.key(original)]
+        if not allowed:  # it was scored to be compared with
+            del self.known[self.candidates.key(original)]
+        total = self._planned()
+        more = max(round(total * self.config.random_share), 2) - len(self.known)
+        self._score(self._new([], more, lambda: self._random(chance)))
         steps = -(-self.config.learn.steps // self.config.rounds)
-        a_round = max(math.ceil((self.config.evaluations - len(self.known)) / self.config.rounds), 1)
-        while len(self.known) < self.config.evaluations and not self._late():
+        a_round = max(math.ceil((total - len(self.known)) / self.config.rounds), 1)
+        while len(self.known) < total and not self._late():
             before = len(self.known)
-            self._round(steps, min(a_round, self.config.evaluations - before), chance)
+            self._round(steps, min(a_round, total - before), chance)
             if len(self.known) == before:
                 break  # everything there is has been scored
         best = max(self.known, key=self.known.__getitem__)
@@ -341,7 +354,8 @@ class ModuleSearch:
                 return self.candidates.drawn(perturbed(tables, chance))
             return self.candidates.mutated(self.rows[best[int(chance.integers(len(best)))]], tables, chance)
 
-        pool = self._new([self.candidates.drawn(tables)], TRIES * wanted, propose)
+        tries = TRIES if self.candidates.counted else 2  # what has to be built and measured is dear
+        pool = self._new([self.candidates.drawn(tables)], tries * wanted, propose)
         worth = prediction.hopeful([self.candidates.key(rows) for rows in pool]) if pool else np.zeros(0)
         order = np.argsort(-worth, kind="stable")
         self._score([pool[int(place)] for place in order[:wanted]])
@@ -359,20 +373,31 @@ class ModuleSearch:
                 found[key] = rows
         return list(found.values())
 
+    def _planned(self) -> int:
+        """How many candidates there is time for, by those scored so far."""
+        minutes, total = self.config.minutes, self.config.evaluations
+        if minutes is None:
+            return total
+        left = 60 * minutes - (time.perf_counter() - self.started)
+        return min(total, len(self.known) + max(int(left * self._made / max(self._seconds, 1e-9)), 0))
+
     def _score(self, candidates: Sequence[Rows]) -> None:
+        """Score as many as there is time for, but at least two: the first may be there for comparison only."""
         for start in range(0, len(candidates), self.scorer.together):
-            if self._late() and self.known:
+            if self._late() and self._made > 1:
                 return
-            some = candidates[start : start + self.scorer.together]
-            for rows, score in zip(some, self.scorer(some), strict=True):
-                self._remember(rows, score)
+            some, begin = candidates[start : start + self.scorer.together], time.perf_counter()
+            scores = self.scorer(some)
+            self._seconds += time.perf_counter() - begin
+            self._made += len(some)
+            for rows, score in zip(some, scores, strict=True):
+                key = self.candidates.key(rows)
+                self.known[key], self.rows[key] = score, rows
+            if self.watch is not None:
+                best = {"best": max(self.known.values())}
+                self.watch("scores", len(self.known), self.config.evaluations, best)
 
-    def _remember(self, rows: Rows, score: float) -> None:
-        key = self.candidates.key(rows)
-        self.known[key], self.rows[key] = score, rows
-        if self.watch is not None:
-            self.watch("scores", len(self.known), self.config.evaluations, {"best": max(self.known.values())})
-
-    def _late(self) -> bool:
+    def _late(self, share: float = 1.0) -> bool:
+        """Whether a share of the time is over."""
         minutes = self.config.minutes
-        return minutes is not None and time.perf_counter() - self.started > 60 * minutes
+        return minutes is not None and time.perf_counter() - self.started > 60 * minutes * share

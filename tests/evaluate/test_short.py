@@ -19,9 +19,11 @@ from natpp.arch.space import CellSpace
 from natpp.cli import main
 from natpp.data.batches import Batches
 from natpp.data.images import Images
+from natpp.data.loader import Loaded
 from natpp.data.sets import load_images
 from natpp.errors import NatppError, SettingError
 from natpp.evaluate import short
+from natpp.evaluate.losses import classification
 from natpp.evaluate.outcome import Outcome
 from natpp.evaluate.short import ShortConfig, ShortScorer, train_together
 from natpp.nets.policy import Policy
@@ -138,6 +140,33 @@ def test_a_feed_fills_one_place_before_every_step(stripes: Batches) -> None:
         step.add_(1)
     assert kept.pixels.data_ptr() == place
     assert len(held.pixels) == 0
+
+
+def test_batches_of_a_loader_are_fed_into_one_place(stripes: Batches) -> None:
+    batches = [stripes.take(np.arange(8) + 8 * place) for place in range(4)]
+    few = [stripes.take(np.arange(3))]
+    given = Loaded.of(
+        [*batches, *few], [(stripes.validation, stripes.validation_labels), *few, stripes.take(np.arange(1))], 6
+    )
+    assert len(given.train) == 6  # from a second pass, without the small one
+    assert all(torch.equal(given.train[place][0], batches[place % 4][0]) for place in range(6))
+    assert given.samples == len(stripes.validation) + 3  # without the single one
+    feed = short.LoadedFeed(given, replace(QUICK, steps=6), CPU)
+    place = feed.images.data_ptr()
+    for step, (inputs, targets) in enumerate(given.train):
+        feed.fetch(step)
+        feed.load(torch.tensor([step]))
+        assert torch.equal(feed.images, inputs)
+        assert torch.equal(feed.labels, targets)
+    assert feed.images.data_ptr() == place != given.train[0][0].data_ptr()
+    held = short.Feed(stripes, replace(QUICK, steps=6), CPU, seed=0)
+    assert torch.equal(held.rates, feed.rates)
+    one, other = (
+        train_together([resnet], [5], given, replace(QUICK, steps=6), CPU, loss=loss)[0]
+        for loss in (classification(), lambda output, labels: nn.functional.cross_entropy(output, labels))
+    )
+    assert one.value == other.value
+    assert one.accuracy is not None
 
 
 @pytest.mark.gpu
