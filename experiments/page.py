@@ -176,8 +176,8 @@ def fx_models(found: dict[str, Any]) -> str:
             f" {sum(row['bit_equal'] for row in traced)} are equal to the bit; no result costs more:"
             f" {sum(row['no_dearer'] for row in traced)}; same shapes: {sum(row['same_shapes'] for row in traced)};"
             f" saved and restored with equal outputs: {sum(row['restored'] for row in traced)}; cut to 0.6 of their"
-            f" MAdds on request: {cut}. torch {machine['torch']}, torchvision {machine['torchvision']}, timm {machine['timm']},"
-            f" {machine['threads']} threads."
+            f" MAdds on request: {cut}. torch {machine['torch']}, torchvision {machine['torchvision']},"
+            f" timm {machine['timm']}, {machine['threads']} threads."
         ),
         "",
         _paragraph(
