@@ -142,6 +142,9 @@ def _plain_kind(layer: nn.Module) -> type[nn.Module]:
 def _arguments(layer: nn.Module, kind: type[nn.Module]) -> dict[str, Any] | None:
     readers = READERS.get(kind, {})
     found: dict[str, Any] = {}
+    trusted = getattr(nn, kind.__name__, None) is kind or OWN.get(kind.__name__) is kind
+    if not trusted and _open_ended(kind):
+        return None
     for name, default in _asked(kind):
         if name == "bias" and not getattr(layer, "affine", getattr(layer, "elementwise_affine", True)):
             continue  # there is neither scale nor shift
@@ -149,8 +152,8 @@ def _arguments(layer: nn.Module, kind: type[nn.Module]) -> dict[str, Any] | None
             value = readers[name](layer)
         elif hasattr(layer, name):
             value = getattr(layer, name)
-        elif default is inspect.Parameter.empty:
-            return None
+        elif default is inspect.Parameter.empty or not trusted:
+            return None  # what somebody else's class does by default (load weights, say) is not for us to find out
         else:
             continue
         if name == "bias" and (value is None or isinstance(value, Tensor)):
@@ -181,6 +184,11 @@ def _asked(kind: type[nn.Module]) -> list[tuple[str, Any]]:
         return [(name, usual.get(name, inspect.Parameter.empty)) for name in names]
     parameters = inspect.signature(kind.__init__).parameters.values()
     return [(one.name, one.default) for one in parameters if one.name not in UNREAD and not one.name.startswith("_")]
+
+
+def _open_ended(kind: type[nn.Module]) -> bool:
+    parameters = inspect.signature(kind.__init__).parameters.values()
+    return any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters)
 
 
 def _makes(described: Layer, layer: nn.Module) -> bool:

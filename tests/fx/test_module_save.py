@@ -490,6 +490,19 @@ def test_layers_that_are_more_than_their_arguments_are_not_described() -> None:
     assert describe(natpp.leaf(nn.ReLU())).known
 
 
+def test_classes_of_others_are_not_tried_out_by_guessing() -> None:
+    made = []
+
+    class Loads(nn.Module):
+        def __init__(self, width: int, pretrained: bool = True):
+            super().__init__()
+            made.append(self)
+            self.width = width
+
+    assert describe(Loads(3)) is None
+    assert len(made) == 1
+
+
 def test_values_have_an_exact_form() -> None:
     values = [
         *(None, True, 3, -2.5, float("inf"), "a'\"b", 1j, ..., torch.float16, torch.channels_last, torch.device("cpu")),
