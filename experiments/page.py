@@ -264,6 +264,7 @@ def _spread(values: list[float], digits: int = 1) -> str:
 def resnet20(found: dict[str, Any]) -> str:
     """A trained network cut and fine-tuned, beside rivals."""
     plan, pieces = found["plan"], found["pieces"]
+    digits = plan["data"] == "digits"
     titles = {
         "original": f"ResNet-20, {plan['epochs']} epochs",
         "learned": "learned on it and its data",
@@ -273,10 +274,11 @@ def resnet20(found: dict[str, Any]) -> str:
         "long": f"the same for {plan['epochs']} epochs",
     }
     lines = [
-        "## A trained network cut to 0.6 of its multiply-adds: ResNet-20, CIFAR-10",
+        f"## A trained network cut to 0.6 of its multiply-adds: ResNet-20, {plan['data']}",
         "",
         _paragraph(
-            "`python experiments/resnet20.py --root DIR --runs FOLDER`. What is cut inherits weights and is fine-tuned"
+            f"`python experiments/resnet20.py --runs FOLDER {'--digits' if digits else '--root DIR'}`."
+            " What is cut inherits weights and is fine-tuned"
             f" for {plan['tuned_epochs']} epochs, a fifth of the original's. {plan['validation']:,} training images are"
             " set aside for choices; test accuracy in per cent, read once, mean ± sd over seeds."
             f" Learning scored {plan['tune']['evaluations']} candidates by fine-tunings of"
@@ -297,8 +299,8 @@ def resnet20(found: dict[str, Any]) -> str:
             seconds = _spread([run["seconds"] + run.get("learning_seconds", 0.0) for run in runs], 0)
             lines.append(f"| {title} | {len(runs)} | {accuracy} | {' | '.join(shares)} | {seconds} |")
     lines += ["", *_curves({titles[name]: pieces[name] for name in titles if name in pieces}, plan["tuned_epochs"])]
-    for run in pieces.get("agreement", []):
-        lines += ["", _paragraph(_agreement(run, plan))]
+    if "agreement" in pieces:
+        lines += ["", _paragraph(_agreement(pieces["agreement"], plan))]
     machine = found["machine"]
     return "\n".join([*lines, "", f"On {machine['gpu'] or machine['processor']}, torch {machine['torch']}."]) + "\n"
 
@@ -314,13 +316,16 @@ def _curves(runs: dict[str, list[dict[str, Any]]], epochs: int) -> list[str]:
     return lines
 
 
-def _agreement(run: dict[str, Any], plan: dict[str, Any]) -> str:
-    figures, seconds = run["spearman"], run["seconds"]
+def _agreement(runs: list[dict[str, Any]], plan: dict[str, Any]) -> str:
+    figures = {
+        name: _figure(_gathered([run["spearman"][name] for run in runs]), 2) for name in ("short", "supernet", "madds")
+    }
+    seconds = {name: _spread([run["seconds"][name] for run in runs], 0) for name in ("short", "supernet")}
     return (
         f"How far scores agree with the validation loss after a fine-tuning of {plan['compared_epochs']} epochs, over"
-        f" {len(run['scores']['full'])} transformations drawn at random within the budget (Spearman): short"
-        f" fine-tunings {figures['short']:.2f} ({seconds['short']:.0f} s), a supernet with as many steps in all"
-        f" {figures['supernet']:.2f} ({seconds['supernet']:.0f} s), multiply-adds {figures['madds']:.2f}."
+        f" {len(runs[0]['scores']['full'])} transformations drawn at random within the budget (Spearman,"
+        f" {_count(len(runs), 'seed')}): short fine-tunings {figures['short']} ({seconds['short']} s), a supernet with"
+        f" as many steps in all {figures['supernet']} ({seconds['supernet']} s), multiply-adds {figures['madds']}."
     )
 
 
@@ -333,6 +338,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "schedules_nasbench201": schedules,
     "quick_cifar10": quick,
     "resnet20": resnet20,
+    "resnet20_digits": resnet20,
     "speed": speed,
     "fx_models": fx_models,
 }
