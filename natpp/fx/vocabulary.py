@@ -82,8 +82,8 @@ def function_named(name: str) -> Function | None:
         space, base, overload = found.groups()
         if base in FORBIDDEN:
             return None
-        packet = getattr(getattr(torch.ops, space), base, None)
-        return getattr(packet, overload, None)
+        operation = getattr(getattr(getattr(torch.ops, space), base, None), overload, None)
+        return operation if isinstance(operation, torch._ops.OpOverload) else None  # and no attribute of one
     return _functions().get(name)
 
 

@@ -368,6 +368,7 @@ EVIL = [
     {"op": "call_function", "target": "torch.from_file", "args": ["owned"]},
     {"op": "call_function", "target": "builtins.eval", "args": ["1"]},
     {"op": "call_function", "target": "torch.ops.aten.from_file.default", "args": ["owned"]},
+    {"op": "call_function", "target": "torch.ops.aten.add.__getattribute__", "args": ["__class__"]},
     {"op": "call_function", "target": "builtins.getattr", "args": [{"node": "x"}, "__class__"]},
     {"op": "call_method", "target": "numpy", "args": [{"node": "x"}]},
     {"op": "call_method", "target": "__reduce__", "args": [{"node": "x"}]},
