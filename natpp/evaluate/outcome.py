@@ -10,7 +10,7 @@ class Outcome:
     """What a short training came to."""
 
     value: float | None
-    """the score: minus the validation loss; None where there is none"""
+    """the score: minus the validation loss, or minus a mean of it and the training loss; None where there is none"""
     accuracy: float | None = None
     """per cent of the validation images"""
     loss: float | None = None

@@ -14,7 +14,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,8 @@ class ShortConfig:
     """gradient steps"""
     learning_rate: float = 0.03
     """of SGD with Nesterov momentum 0.9, falling to zero along a cosine"""
+    warm_up: float = 0.0
+    """share of the steps in which the learning rate first rises to that"""
     weight_decay: float = 5e-4
     """of SGD"""
     clip: float | None = None
@@ -72,6 +74,9 @@ class ShortConfig:
     """networks side by side on a GPU"""
     validation_batch: int = 500
     """validation images at a time; their statistics are those of the batch"""
+    fitting: float = 0.0
+    """share of the training loss in the score, beside the validation loss: what a network can fit tells of long
+    trainings, which seldom overfit, where a short one without augmentation may"""
 
     def __post_init__(self) -> None:
         if min(self.steps, self.together) < 1:
@@ -80,17 +85,21 @@ class ShortConfig:
             raise SettingError("batch and validation_batch are at least 2, since batch norms need statistics")
         if not self.learning_rate > 0 or not self.weight_decay >= 0:
             raise SettingError("the learning rate is above 0, the weight decay from 0 up")
+        if not 0 <= self.warm_up < 1 or not 0 <= self.fitting <= 1:
+            raise SettingError("warm_up and fitting are shares, and not all steps warm up")
 
 
 def usual_schedule(images: Batches) -> ShortConfig:
-    """The schedule for images of CIFAR's size, and a much shorter one for small images."""
+    """The schedule for images of CIFAR's size (docs/search.md says how it was picked), and a shorter one for small."""
     if images.size < SMALL_IMAGE:
         return ShortConfig(batch=64, steps=40, learning_rate=0.1, clip=5.0, augment=True, together=8)
-    return ShortConfig()
+    return ShortConfig(steps=1200, learning_rate=0.1, warm_up=0.2, fitting=0.5)
 
 
 class ShortScorer(Scorer):
-    """Minus the validation loss after a short training; what fails counts as a guess.
+    """Minus the loss after a short training, on validation images and as far as wished on those it fitted.
+
+    What fails counts as a guess.
 
     Architectures are trained in the form of what they compute, so that all that compute the same score the same.
     """
@@ -217,12 +226,7 @@ def train_together(
             )
         ]
     share = (time.perf_counter() - start) / len(builds)
-    return [
-        Outcome(None, seconds=share, reason="diverged: its loss is not a number", curve=curve)
-        if not math.isfinite(found)
-        else Outcome(-found, None if math.isnan(accuracy) else accuracy, found, share, None, curve)
-        for found, accuracy, curve in outcomes
-    ]
+    return [replace(outcome, seconds=share) for outcome in outcomes]
 
 
 @torch.enable_grad()  # also where somebody scores without gradients
@@ -235,8 +239,8 @@ def _trained(
     seed: int,
     loss: Loss | None = None,
     say: Callable[[str], None] | None = None,
-) -> list[tuple[float, float, tuple[float, ...]]]:
-    """Loss, accuracy and curve of each network."""
+) -> list[Outcome]:
+    """What came of each network, without seconds."""
     branches = [Branch(build, first, config, device, loss) for build, first in zip(builds, seeds, strict=True)]
     feed = LoadedFeed(images, config, device) if isinstance(images, Loaded) else Feed(images, config, device, seed)
     captured = device.type == "cuda"
@@ -262,9 +266,7 @@ def _trained(
     samples = images.samples if isinstance(images, Loaded) else len(images.validation)
     _judge(branches, validation_batches(images, config, device), captured=captured)
     figures = torch.stack([branch.judged for branch in branches]).double().cpu() / samples
-    return [
-        (found, 100 * share, branch.curve()) for (found, share), branch in zip(figures.tolist(), branches, strict=True)
-    ]
+    return [branch.outcome(*found) for branch, found in zip(branches, figures.tolist(), strict=True)]
 
 
 class Feed:
@@ -351,10 +353,12 @@ def _own(leaf: Any) -> Any:
 
 
 def _rates(config: ShortConfig, device: torch.device) -> Tensor:
-    """Learning rates of all steps, along a cosine."""
-    steps = config.steps
-    rates = [0.5 * config.learning_rate * (1 + math.cos(math.pi * step / steps)) for step in range(steps)]
-    return torch.tensor(rates, device=device)
+    """Learning rates of all steps: up along a line, if at all, and down along a cosine."""
+    rising = int(config.warm_up * config.steps)
+    falling = config.steps - rising
+    up = [(step + 1) / rising for step in range(rising)]
+    down = [0.5 * (1 + math.cos(math.pi * step / falling)) for step in range(falling)]
+    return config.learning_rate * torch.tensor(up + down, device=device)
 
 
 def validation_batches(images: Batches | Loaded, config: ShortConfig, device: torch.device) -> Iterator[Batch]:
@@ -448,10 +452,17 @@ class Branch:
         loss, output = self._loss(images, labels, "sum")
         self.judged += torch.stack([loss, right(output, labels)])
 
-    def curve(self) -> tuple[float, ...]:
-        """Training loss, each point the mean of a part of the schedule."""
-        parts = self.losses.tensor_split(min(CURVE, len(self.losses)))
-        return tuple(round(part.mean().item(), 4) for part in parts)
+    def outcome(self, loss: float, right: float) -> Outcome:
+        """What the training came to, by the mean loss of validation images and the share of them that is right.
+
+        A point of the curve is the mean over a part of the schedule; the last one is what was fitted.
+        """
+        curve = [part.mean().item() for part in self.losses.tensor_split(min(CURVE, len(self.losses)))]
+        points = tuple(round(point, 4) for point in curve)
+        found = loss if self.config.fitting == 0 else (1 - self.config.fitting) * loss + self.config.fitting * curve[-1]
+        if not math.isfinite(found):
+            return Outcome(None, reason="diverged: its loss is not a number", curve=points)
+        return Outcome(-found, None if math.isnan(right) else 100 * right, loss, curve=points)
 
     @property
     def changing(self) -> tuple[Tensor, ...]:

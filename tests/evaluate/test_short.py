@@ -1,6 +1,7 @@
 """Short trainings: real ones, alone or side by side the same, kept in a file, and none spoiling another."""
 
 import json
+import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -350,11 +351,35 @@ def test_a_store_in_a_wrong_place_is_refused(stripes: Batches, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "settings", [{"batch": 1}, {"steps": 0}, {"together": 0}, {"learning_rate": 0.0}, {"weight_decay": -1.0}]
+    "settings",
+    [
+        *({"batch": 1}, {"steps": 0}, {"together": 0}, {"learning_rate": 0.0}, {"weight_decay": -1.0}),
+        *({"warm_up": -0.1}, {"warm_up": 1.0}, {"fitting": -0.1}, {"fitting": 1.1}),
+    ],
 )
 def test_bad_schedules_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
         ShortConfig(**settings)
+
+
+def test_a_learning_rate_rises_and_falls(stripes: Batches) -> None:
+    rates = short.Feed(stripes, replace(QUICK, steps=20, learning_rate=0.4, warm_up=0.25), CPU, seed=0).rates.tolist()
+    assert rates[:6] == pytest.approx([0.08, 0.16, 0.24, 0.32, 0.4, 0.4])
+    assert rates[5:] == sorted(rates[5:], reverse=True)
+    assert 0 < rates[-1] < 0.01
+    falling = short.Feed(stripes, replace(QUICK, steps=20, learning_rate=0.4), CPU, seed=0).rates.tolist()
+    assert falling == pytest.approx([0.2 * (1 + math.cos(math.pi * step / 20)) for step in range(20)])
+
+
+def test_what_was_fitted_may_count_in_the_score(stripes: Batches) -> None:
+    values = {}
+    for fitting in (0.0, 0.25, 1.0):
+        (found,) = train_together([resnet], [5], stripes, replace(QUICK, steps=40, fitting=fitting), CPU)
+        values[fitting] = found.value
+        assert found.loss == pytest.approx(-values[0.0])
+    assert found.curve[-1] == pytest.approx(-values[1.0], abs=1e-4)
+    assert values[0.25] == pytest.approx(0.75 * values[0.0] + 0.25 * values[1.0])
+    assert values[1.0] != values[0.0]
 
 
 def test_scores_from_python_and_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
