@@ -4,8 +4,9 @@
 the example's shape, so that code which asks for shapes (`if x.shape[1] == 3`, `for part in x.chunk(2)`) gets
 its answer. A submodule that cannot be followed stays whole: it becomes a leaf, and the notes say so. The pass
 is made in eval mode and, in lockstep, in training mode; a value that differs between the two (the `training`
-of a functional dropout) becomes a `ByMode`, so that `train()` and `eval()` mean what they meant. Where the
-module's own forward cannot be followed, `torch.export` is the second way (`export.py`).
+of a functional dropout) becomes a `ByMode`, so that `train()` and `eval()` mean what they meant. A module given in
+eval mode that goes another way in training mode (auxiliary heads) is what it is in eval mode, and the notes say so.
+Where the module's own forward cannot be followed, `torch.export` is the second way (`export.py`).
 """
 
 from __future__ import annotations
@@ -77,14 +78,21 @@ def trace(module: nn.Module, example_input: Any) -> Traced:
     while True:
         try:
             with _mode(module, training=False):
-                graph, extra = _symbolic(module, arguments, leaves)
+                tracer = _Tracer(arguments, leaves)
+                graph, extra = _followed(module, tracer)
             with _mode(module, training=True):
                 differences = _compared(module, arguments, leaves, graph)
             break
         except _Stopped as stopped:
-            if not leaves.add(stopped, module):
-                _check_runs(module, example_input)
-                return _second_way(module, example_input, stopped)
+            only_there = stopped.other_way and module.get_submodule(stopped.path) not in {module, *tracer.visited}
+            if not only_there and leaves.add(stopped, module):
+                continue
+            if stopped.other_way and not module.training:
+                leaves.notes.append(f"in training mode {stopped.where} makes it go another way: the result does not")
+                differences = []
+                break
+            _check_runs(module, example_input)
+            return _second_way(module, example_input, stopped)
     extra |= _by_mode(graph, differences)
     parts = {
         node.target: extra[node.target] if node.target in extra else _get(module, node.target)
@@ -97,9 +105,13 @@ def trace(module: nn.Module, example_input: Any) -> Traced:
 class _Stopped(Exception):
     """Tracing stopped inside a module."""
 
-    def __init__(self, path: str, kind: type[nn.Module] | None, reason: str):
+    def __init__(self, path: str, kind: type[nn.Module] | None, reason: str, *, other_way: bool = False):
         super().__init__(reason)
-        self.path, self.kind, self.reason = path, kind, reason
+        self.path, self.kind, self.reason, self.other_way = path, kind, reason, other_way
+
+    @property
+    def where(self) -> str:
+        return f"its part {self.path}" if self.path else "its own forward"
 
 
 class _Leaves:
@@ -139,6 +151,7 @@ class _Tracer(fx.Tracer):
         self.reference = reference  # the same forward in eval mode
         self.differences: list[tuple[Node, Callable[[Node, Any], None], Any, Any]] = []
         self.made = 0
+        self.visited: set[nn.Module] = set()
         self.fixed: set[Node] = set()
 
     # What is looked into.
@@ -155,6 +168,7 @@ class _Tracer(fx.Tracer):
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         if self.quiet:
             return forward(*args, **kwargs)
+        self.visited.add(m)
         return super().call_module(m, forward, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
@@ -385,7 +399,7 @@ def _leaves_of(tree: Any) -> Iterator[Any]:
         yield tree
 
 
-def _followed(module: nn.Module, tracer: _Tracer) -> tuple[fx.Graph, dict[str, Tensor]]:
+def _followed(module: nn.Module, tracer: _Tracer) -> tuple[fx.Graph, dict[str, Any]]:
     """The graph of one pass and the constants it made; what fails names its place."""
     before = set(vars(module))
     try:
@@ -397,17 +411,12 @@ def _followed(module: nn.Module, tracer: _Tracer) -> tuple[fx.Graph, dict[str, T
             reason = "it goes another way in training mode than in eval mode"
         else:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise _Stopped(path, kind, reason) from error
+        raise _Stopped(path, kind, reason, other_way=isinstance(error, _OtherWay)) from error
     finally:
         constants = {name: vars(module)[name] for name in set(vars(module)) - before}
         for name in constants:
             delattr(module, name)
     return graph, constants
-
-
-def _symbolic(module: nn.Module, arguments: inspect.BoundArguments, leaves: _Leaves) -> tuple[fx.Graph, dict[str, Any]]:
-    graph, constants = _followed(module, _Tracer(arguments, leaves))
-    return graph, dict(constants)
 
 
 def _compared(
@@ -526,7 +535,6 @@ def _second_way(module: nn.Module, example_input: Any, stopped: _Stopped) -> Tra
     """The module by `torch.export`; an error that names the place where that does not go either."""
     from natpp.fx.export import evaluate, exported
 
-    where = f"its part {stopped.path}" if stopped.path else "its own forward"
     arguments = _bound(module, example_input)
     try:
         with _mode(module, training=False):
@@ -537,11 +545,15 @@ def _second_way(module: nn.Module, example_input: Any, stopped: _Stopped) -> Tra
         differences = _differences(graph, twin)
     except Exception as error:  # whatever torch.export or the user's forward raises
         raise TraceError(
-            f"{type(module).__name__} cannot be traced: {where} stops it ({stopped.reason}). "
-            "Mark the part that does it with natpp.leaf, or move that code into a submodule and mark it"
+            f"{type(module).__name__} cannot be traced: {stopped.where} stops it ({stopped.reason}). "
+            + (
+                "Give it in eval mode to have what it is there"
+                if stopped.other_way
+                else "Mark the part that does it with natpp.leaf, or move that code into a submodule and mark it"
+            )
         ) from error
     parts |= _by_mode(graph, differences)
-    note = f"{where} could not be followed by torch.fx ({stopped.reason}): it was traced by torch.export"
+    note = f"{stopped.where} could not be followed by torch.fx ({stopped.reason}): it was traced by torch.export"
     return Traced(module, graph, parts, example_input, (note,))
 
 

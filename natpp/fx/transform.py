@@ -2,8 +2,10 @@
 
 Blocks that are alike get one decision, as in the paper, or each its own. A transition is allowed where the rule allows
 it at the site's place, where the shapes agree, where it costs no more than what really stands there, and where the
-network stays connected. A budget in figures is met from the module as it is, by as few changes as it takes: those
-first that lose the least log-probability for what they save, and what turns out not to be needed is given back.
+network stays connected: every output of a block gets something, and nothing that was learned outside of blocks
+(attention, squeeze-excite, grouped convolutions) loses its last reader. A budget in figures is met from the module as
+it is, by as few changes as it takes: those first that lose the least log-probability for what they save, and what turns
+out not to be needed is given back.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from natpp.fx.replace import forms
 from natpp.fx.rewrite import node_shape, rewrite
 from natpp.fx.sites import Keep
 from natpp.fx.trace import Traced, trace, value
-from natpp.fx.upstream import upstream_cost
+from natpp.fx.upstream import feeds_learned
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import Encoded, GraphBatch, Policy, Transitions, collate, encode_cells
 from natpp.registry import OPS, RULES
@@ -256,10 +258,11 @@ def _reads_older(graph: Graph) -> bool:
 
 
 class _Alike(NamedTuple):
-    """Blocks of a group whose shortcuts fit at the same terms."""
+    """Blocks of a group whose shortcuts fit at the same terms, and which must read the same inputs."""
 
     block: Block
     fits: tuple[bool, ...]  # per term, whether a shortcut can be put in there
+    needs: tuple[bool, ...]  # per input, whether something must go on reading it
     costs: NDArray[np.float64]  # (terms, ops, 3): parameters, multiply-adds, bytes made, of all of them together
 
 
@@ -378,7 +381,7 @@ class Problem:
         return found
 
     def connected(self, number: int, row: Row) -> bool:
-        """Whether every output of the group's blocks still gets something."""
+        """Whether every output of the group's blocks still gets something, and what must be read is."""
         return self._looked_up(number, row)[1]
 
     def cost(self, number: int, row: Row) -> NDArray[np.float64]:
@@ -395,7 +398,8 @@ class Problem:
             for one in self.alike[number]:
                 live, whole = one.block.alive(self.member_ops(number, row, one.block, one.fits))
                 total += one.costs[np.flatnonzero(live), row[live]].sum(axis=0)
-                connected &= whole
+                read = {term.source for (_, term), alive in zip(one.block.terms, live, strict=True) if alive}
+                connected &= whole and all(source in read for source, needed in enumerate(one.needs) if needed)
             self._known[key] = total, connected
         return self._known[key]
 
@@ -406,12 +410,9 @@ class Problem:
             fits = _shortcut_fits(block)
             costs = np.zeros((len(fits), len(self.ops), 3))
             for row, (_, term) in enumerate(block.terms):
-                current = self.before[number][row]
-                if term.site is None:
-                    if term.op == SKIP and term.source < 2:
-                        costs[row, current, :2] = self._fed(block, row)
+                if (site := term.site) is None:
                     continue
-                site = term.site
+                current = self.before[number][row]
                 for column in np.flatnonzero(self.masks[number][row]):
                     op = site.op if column == current else self.ops[column]
                     if op == NULL:
@@ -420,20 +421,19 @@ class Problem:
                     made = value(site.output)
                     size = made.numel() * made.element_size() if forms(site, op) else 0
                     costs[row, column] = params, madds, size
-            known = found.get((block.inputs[0] is None, *fits))
-            total = costs if known is None else known.costs + costs
-            found[(block.inputs[0] is None, *fits)] = _Alike(block, fits, total)
+            needs = tuple(self._needed(block, given) for given in block.inputs)
+            key = (block.inputs[0] is None, *fits, *needs)
+            total = found[key].costs + costs if key in found else costs
+            found[key] = _Alike(block, fits, needs, total)
         return list(found.values())
 
-    def _fed(self, block: Block, index: int) -> tuple[int, int]:
-        """What only feeds a term from outside of the block, where the block has another input to live on."""
-        _, term = block.terms[index]
-        given, other = block.inputs[term.source], block.inputs[1 - term.source]
-        reads = {read for item in block.items for read in item.sources}
+    def _needed(self, block: Block, given: fx.Node | None) -> bool:
+        """Whether something learned that is in no block lives by this block's reading of an input."""
         own = {node for item in block.items for node in item.nodes}
-        if given is None or other not in reads or not set(given.users) <= own:
-            return 0, 0
-        return upstream_cost(given, self.site_nodes, self.traced.parts)
+        read = {source for item in block.items for source in item.sources}
+        if given is None or given not in read or not set(given.users) <= own:
+            return False
+        return feeds_learned(given, self.site_nodes, self.traced.parts)
 
     # The policy's answer.
 
@@ -779,11 +779,12 @@ def _known(ops: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def _fits(block: Block, target: int, source: int) -> bool:
-    """Whether a skip can join two nodes as they are."""
+    """Whether a skip can join two nodes as they are, from what is there before the block begins."""
     given = block.inputs[source] if source < 2 else None
     if given is None or not isinstance(value(given), Tensor):
         return False
-    return shape(given) == node_shape(block, target)
+    begins = min(node for item in block.items for node in item.nodes)
+    return given < begins and shape(given) == node_shape(block, target)
 
 
 def _shortcut_fits(block: Block) -> tuple[bool, ...]:

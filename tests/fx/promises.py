@@ -13,6 +13,7 @@ import numpy as np
 import onnxruntime
 import torch
 from torch import Tensor, nn
+from torch.fx import Graph
 from torch.utils._pytree import tree_flatten
 
 import natpp
@@ -88,10 +89,23 @@ def changed_keeps_promises(module: nn.Module, example: Any, result: ModuleResult
     for name, tensor in result.module.state_dict().items():
         if name in original and not any(name.startswith(f"{path}.") for path in replaced):
             assert torch.equal(tensor, original[name]), name
+    nodes = [node for block in result.blocks for item in block.items for node in item.nodes]
+    inside = {str(read.target) for node in nodes for read in (node, *node.all_input_nodes)}
+    untouched = {
+        name for name, _ in module.named_parameters() if name not in inside and name.rpartition(".")[0] not in inside
+    }
+    assert untouched & read_by(result.traced.graph, module) <= result.module.state_dict().keys()
     trained = result.module.train()
     found, _ = tree_flatten(call(trained, copy.deepcopy(example)))
     sum(tensor.float().pow(2).sum() for tensor in found if tensor.is_floating_point()).backward()
     assert any(parameter.grad is not None for parameter in trained.parameters())
+
+
+def read_by(graph: Graph, module: nn.Module) -> set[str]:
+    """The parameters that a forward reads."""
+    targets = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
+    names = [name for name, _ in module.named_parameters()]
+    return {name for name in names if any(name == target or name.startswith(f"{target}.") for target in targets)}
 
 
 def written_module(folder: Path) -> ModuleType:

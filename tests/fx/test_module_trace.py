@@ -125,6 +125,35 @@ def test_what_goes_another_way_in_training_stays_whole() -> None:
     assert "training mode" in traced.notes[0] or "random" in traced.notes[0]
 
 
+class Auxiliary(nn.Module):
+    """Another head, in training only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4, 2)
+        self.auxiliary = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Flatten(), nn.LazyLinear(2))
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        x = self.body(x)
+        found = self.head(x.mean((2, 3)))
+        return (found, self.auxiliary(x)) if self.training else found
+
+
+def test_another_way_in_training_is_left_out_of_a_module_in_eval_mode() -> None:
+    x, module = torch.randn(2, 3, 6, 6), Auxiliary()
+    module(x)
+    with pytest.raises(TraceError, match=r"its part auxiliary\.0 stops it"):
+        trace(module, x)
+    module.eval()
+    traced = trace(module, x)
+    (note,) = traced.notes
+    assert note == "in training mode its part auxiliary.0 makes it go another way: the result does not"
+    same = rewrite(traced)
+    assert torch.equal(same(x), module(x))
+    assert torch.equal(same.train()(x), module(x))
+    assert not any("auxiliary" in name for name in same.state_dict())
+
+
 def test_a_part_that_looks_at_data_stays_whole() -> None:
     class Looks(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

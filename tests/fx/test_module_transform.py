@@ -176,8 +176,8 @@ def test_drawn_preferences_draw_from_the_policy() -> None:
     assert first.ops == second.ops
 
 
-def test_a_branch_of_other_operations_can_go_to_meet_a_budget() -> None:
-    """Grouped convolutions are no sites, but the branch they are in can be dropped."""
+def test_a_branch_of_other_operations_is_not_dropped_to_meet_a_budget() -> None:
+    """Grouped convolutions are no sites: they stay."""
 
     class Grouped(nn.Module):
         def __init__(self) -> None:
@@ -190,9 +190,13 @@ def test_a_branch_of_other_operations_can_go_to_meet_a_budget() -> None:
             return torch.relu(x + self.expand(self.depthwise(self.squeeze(x).flip(1))))
 
     module = nn.Sequential(nn.Conv2d(3, 12, 1), *(Grouped() for _ in range(4)), nn.Conv2d(12, 2, 1))
+    kept = {name for name, part in module.named_modules() if isinstance(part, nn.Conv2d) and part.groups == 3}
     for seed in range(4):
-        result = optimize_module(module, X, random_policy(seed), budget={"madds": 0.5}, share_blocks=False)
-        assert result.cost_after.madds <= 0.5 * result.cost_before.madds
+        result = optimize_module(module, X, random_policy(seed), budget={"madds": 0.9}, share_blocks=False)
+        assert result.cost_after.madds <= 0.9 * result.cost_before.madds
+        assert kept <= {name for name, _ in result.module.named_modules()}
+    with pytest.raises(BudgetError, match="nearest allowed"):
+        optimize_module(module, X, random_policy(0), budget={"madds": 0.5}, share_blocks=False)
 
 
 def test_memory_and_latency_are_measured() -> None:
