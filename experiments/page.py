@@ -49,7 +49,8 @@ def truth(found: dict[str, Any]) -> str:
         _paragraph(
             f"{_count(len(runs['seed']), 'seed')} on {first['machine']['gpu']}, torch {first['machine']['torch']}."
             f" Trainings: {network['cells']} cells a stage, {network['channels']} channels, batch {schedule['batch']},"
-            f" {schedule['steps']} steps, learning rate {schedule['learning_rate']}, {schedule['together']} at a time;"
+            f" {schedule['steps']} steps, learning rate {schedule['learning_rate']} after {schedule['warm_up']} of"
+            f" warm-up, {schedule['together']} at a time;"
             f" {first['at_random']} architectures at random and {first['evaluations'] - first['at_random']} chosen by"
             f" the prediction in {settings['search']['predict']['rounds']} rounds; then a policy. The clock starts with"
             " the images on the device and ends with the closed policy file; warm-up and capture are in it."
@@ -85,6 +86,8 @@ def truth(found: dict[str, Any]) -> str:
             f" {max(run['peak_memory_gib'] for run in runs['seed']):.1f} GiB."
         ),
     ]
+    notes = {f"Seed {run['seed']}: {run['policy_note']}." for run in runs["seed"] if "policy_note" in run}
+    lines += [_paragraph(note) for note in sorted(notes)]
     for name, what in (("supernet", "the supernet took {steps:,} steps"), ("paper", "the preset took {steps:,} steps")):
         for run in runs.get(name, []):
             peak = f"peak {run['peak_memory_gib']:.1f} GiB"
@@ -95,23 +98,26 @@ def truth(found: dict[str, Any]) -> str:
 def schedules(found: dict[str, Any]) -> str:
     """How the schedule of short trainings was picked."""
     machine = next(iter(found.values()))["machine"]
+    picked = next((name for name, one in found.items() if one["picked"]), "none of them")
     lines = [
         "## The schedule of short trainings",
         "",
         _paragraph(
             "`python experiments/schedules_nasbench201.py --root DIR --table FILE`. Schedules on one named set of 64"
-            " architectures (the script says which), by agreement with `val_200`; each row differs from the first,"
-            f" which is the default, in what it names. On {machine['gpu']}, torch {machine['torch']}."
+            " architectures (the script says which), by agreement with `val_200`: Spearman, and in brackets its part"
+            " given live MAdds. Rows from the second on differ from the first in what they name. The loss is that of"
+            " the validation images, that of the last training steps, or the mean of both. Searches use"
+            f" *{picked}*, and both losses. On {machine['gpu']}, torch {machine['torch']}."
         ),
         "",
-        "| schedule | Spearman with `val_200` | partial, given live MAdds | mean accuracy | seconds for 64 |",
-        "|---|---|---|---|---|",
+        "| schedule | validation loss | training loss | both | mean accuracy | seconds for 64 |",
+        "|---|---|---|---|---|---|",
     ]
     for name, one in found.items():
-        lines.append(
-            f"| {name} | {one['spearman']:.3f} | {one['partial_given_madds']:.3f} | {one['mean_accuracy']:.1f} |"
-            f" {one['seconds']:.0f} |"
+        figures = " | ".join(
+            f"{of['spearman']:.3f} ({of['partial_given_madds']:.3f})" for of in one["agreement"].values()
         )
+        lines.append(f"| {name} | {figures} | {one['mean_accuracy']:.1f} | {one['seconds']:.0f} |")
     return "\n".join(lines) + "\n"
 
 

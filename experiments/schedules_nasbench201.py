@@ -36,17 +36,36 @@ from natpp.runs import make_fabric
 
 RESULTS = Path(__file__).parent / "results" / "schedules_nasbench201.json"
 SEED, SIZE = 1000, 64
+PICKED = "1200 steps, learning rate 0.1 after 0.2 of warm-up"
 SCHEDULES: dict[str, dict[str, Any]] = {
-    "learning rate 0.03": {},
-    "learning rate 0.05": {"learning_rate": 0.05},
+    "800 steps, learning rate 0.03": {},
     "learning rate 0.1": {"learning_rate": 0.1},
     "learning rate 0.1, augmented": {"learning_rate": 0.1, "augment": True},
     "batch 256": {"batch": 256},
-    "batch 256, learning rate 0.1": {"batch": 256, "learning_rate": 0.1},
     "3 cells a stage": {"cells": 3},
     "400 steps": {"steps": 400},
     "200 steps": {"steps": 200},
     "400 steps, learning rate 0.015": {"steps": 400, "learning_rate": 0.015},
+    "batch 256, learning rate 0.1 after 0.1 of warm-up, augmented": {
+        "batch": 256,
+        "learning_rate": 0.1,
+        "warm_up": 0.1,
+        "augment": True,
+    },
+    "1200 steps, learning rate 0.05, augmented": {"steps": 1200, "learning_rate": 0.05, "augment": True},
+    PICKED: {"steps": 1200, "learning_rate": 0.1, "warm_up": 0.2},
+    "1 cell a stage, 1600 steps, learning rate 0.05, augmented": {
+        "cells": 1,
+        "steps": 1600,
+        "learning_rate": 0.05,
+        "augment": True,
+    },
+    "1 cell a stage, batch 256, learning rate 0.1 after 0.1 of warm-up": {
+        "cells": 1,
+        "batch": 256,
+        "learning_rate": 0.1,
+        "warm_up": 0.1,
+    },
 }
 
 
@@ -75,21 +94,30 @@ def trained(changes: dict[str, Any], arguments: argparse.Namespace) -> dict[str,
         "network": asdict(where),
         "seconds": time.perf_counter() - start,
         "mean_accuracy": float(np.mean([one.accuracy or 0.0 for one in found])),
-        "scores": [one.value for one in found],
+        "losses": [one.loss for one in found],
+        "training_losses": [one.curve[-1] for one in found],
         "machine": machine(),
     }
 
 
-def judged(scores: list[float | None], table: Table) -> dict[str, float]:
-    """Agreement with `val_200`: Spearman, and what is left of it given living multiply-adds."""
-    archs = named_set()[: len(scores)]
+def judged(one: dict[str, Any], table: Table) -> dict[str, dict[str, float]]:
+    """Agreement of every kind of loss with `val_200`: Spearman, and what is left of it given living multiply-adds."""
+    validation = np.array([np.inf if loss is None else loss for loss in one["losses"]])
+    training = np.array(one["training_losses"])
+    archs = named_set()[: len(validation)]
     first: dict[Architecture, int] = {}
     for row, arch in enumerate(table.archs):
         first.setdefault(arch.essence(), row)
     truth = table.column("val_200")[[first[arch] for arch in archs]]
     madds = np.array([counts(arch, WHERE).live_madds for arch in archs], dtype=float)
-    values = np.array([-np.inf if score is None else score for score in scores])
-    return {"spearman": float(spearmanr(values, truth).statistic), "partial_given_madds": partial(values, truth, madds)}
+    kinds = {"validation": validation, "training": training, "both": (validation + training) / 2}
+    return {
+        name: {
+            "spearman": float(spearmanr(-losses, truth).statistic),
+            "partial_given_madds": partial(-losses, truth, madds),
+        }
+        for name, losses in kinds.items()
+    }
 
 
 def partial(one: Scores, other: Scores, given: Scores) -> float:
@@ -110,12 +138,12 @@ def main() -> None:
     found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     for name in arguments.only.split(";") if arguments.only else SCHEDULES:
         if name not in found:
-            found[name] = trained(SCHEDULES[name], arguments)
+            found[name] = {"picked": name == PICKED} | trained(SCHEDULES[name], arguments)
         if arguments.table:
             table = read_table(arguments.table, ["val_200"])
-            found[name] |= judged(found[name]["scores"], table)
+            found[name]["agreement"] = judged(found[name], table)
         write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
-        print(name, {key: value for key, value in found[name].items() if isinstance(value, float)}, flush=True)
+        print(name, found[name].get("agreement", found[name]["mean_accuracy"]), flush=True)
 
 
 if __name__ == "__main__":
