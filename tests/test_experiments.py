@@ -34,7 +34,7 @@ def test_truth_is_searched_on_digits(runs: Path) -> None:
     for stem in ("seed_0", "supernet_0", "paper_0"):
         said = json.loads((runs / f"{stem}.json").read_text())
         assert said["seconds"] >= sum(said["phases"].values()) - 1e-6
-        assert len(said["scores"]) == said["evaluations"] or said["evaluations"] is None
+        assert len(said["losses"]) == said["evaluations"] or said["evaluations"] is None
         assert (runs / f"{stem}.safetensors").exists()
     again = run("truth_nasbench201.py", "search", "--seeds", "0", "--runs", str(runs), "--smoke")
     assert again == ""  # what is there is not done again
@@ -54,7 +54,7 @@ def test_truth_is_judged_by_the_table(runs: Path, data_folder: Path, tmp_path: P
 def test_a_schedule_on_digits(tmp_path: Path) -> None:
     out = tmp_path / "schedules.json"
     run("schedules_nasbench201.py", "--smoke", "--only", "400 steps", "--out", str(out))
-    assert len(json.loads(out.read_text())["400 steps"]["scores"]) == 4
+    assert len(json.loads(out.read_text())["400 steps"]["losses"]) == 4
 
 
 def test_quick_trainings_on_digits(tmp_path: Path) -> None:
