@@ -90,13 +90,15 @@ def search(seed: int, arguments: argparse.Namespace) -> None:
     evaluations = 12 if arguments.smoke else RANDOM + CHOSEN
     found = Search(Training(), TASK, scorer, settings, fabric, seed=seed, evaluations=evaluations, watch=clock)
     found().save(arguments.runs / f"seed_{seed}.safetensors")
+    scored = clock.spent.pop("scores")
+    clock.spent |= scorer.spent | {"prediction": scored - sum(scorer.spent.values())}
     keep(
         arguments.runs / f"seed_{seed}.json",
         clock,
         seed=seed,
         evaluations=len(found.known),
         at_random=round(evaluations * RANDOM / (RANDOM + CHOSEN)),
-        images_per_second=len(found.known) * schedule.steps * schedule.batch / clock.spent["scores"],
+        images_per_second=len(found.known) * schedule.steps * schedule.batch / scored,
         scores=[[to_dict(arch), value] for arch, value in found.known.items()],
         settings={"search": asdict(settings), "schedule": asdict(schedule), "network": asdict(where)},
     )

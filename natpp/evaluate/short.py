@@ -9,10 +9,12 @@ a GPU as far as bf16 and the order of atomic additions allow.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 CURVE = 20  # points of a curve
 LARGEST_LOSS = 1e6
 NO_ROOM = "does not fit into the memory of"
+Seconds = defaultdict[str, float]  # by phase
 Build = Callable[[], nn.Module]  # makes a network with its first weights: images (batch, 3, height, width) to logits
 
 
@@ -127,6 +130,8 @@ class ShortScorer(Scorer):
             settings = {"schedule": schedule, "network": asdict(where), "seed": seed}
             self.store = Store(store, settings, images.fingerprint, self.say)
         self._outcomes: dict[Architecture, Outcome] = {}
+        self.spent: Seconds = defaultdict(float)
+        """seconds of this process, by phase"""
 
     def arranged(self, archs: list[Architecture]) -> list[Architecture]:
         """Those of like cost side by side, so that none waits long."""
@@ -177,6 +182,7 @@ class ShortScorer(Scorer):
                 self.fabric.device,
                 seed=self.seed,
                 say=self.say,
+                spent=self.spent,
             )
         if ranks == 1:
             return dict(zip(keys, found, strict=True))
@@ -200,15 +206,19 @@ def train_together(
     seed: int = 0,
     say: Callable[[str], None] | None = None,
     loss: Loss | None = None,
+    spent: Seconds | None = None,
 ) -> list[Outcome]:
     """Outcomes of networks that fit side by side; too many for the memory are halved until they fit.
 
     `seeds` are of the first weights and of what drops things, `seed` is of the batches. With a `loss` they may be
-    modules of any kind: only what wants a gradient is trained, and on a GPU in mixed precision.
+    modules of any kind: only what wants a gradient is trained, and on a GPU in mixed precision. Seconds of building and
+    capturing, of training and of judging are added to `spent`.
     """
     start = time.perf_counter()
     try:
-        outcomes = _trained(builds, seeds, images, config, device, seed, loss, say)
+        outcomes = _trained(
+            builds, seeds, images, config, device, seed, loss, say, defaultdict(float) if spent is None else spent
+        )
     except torch.OutOfMemoryError:
         outcomes = None
     if outcomes is None:  # outside of `except`, where the error would keep the memory of what failed
@@ -222,7 +232,7 @@ def train_together(
             outcome
             for part in (slice(half), slice(half, None))
             for outcome in train_together(
-                builds[part], seeds[part], images, config, device, seed=seed, say=say, loss=loss
+                builds[part], seeds[part], images, config, device, seed=seed, say=say, loss=loss, spent=spent
             )
         ]
     share = (time.perf_counter() - start) / len(builds)
@@ -237,16 +247,18 @@ def _trained(
     config: ShortConfig,
     device: torch.device,
     seed: int,
-    loss: Loss | None = None,
-    say: Callable[[str], None] | None = None,
+    loss: Loss | None,
+    say: Callable[[str], None] | None,
+    spent: Seconds,
 ) -> list[Outcome]:
     """What came of each network, without seconds."""
-    branches = [Branch(build, first, config, device, loss) for build, first in zip(builds, seeds, strict=True)]
-    feed = LoadedFeed(images, config, device) if isinstance(images, Loaded) else Feed(images, config, device, seed)
+    with _timed(spent, "capture"):
+        branches = [Branch(build, first, config, device, loss) for build, first in zip(builds, seeds, strict=True)]
+        feed = LoadedFeed(images, config, device) if isinstance(images, Loaded) else Feed(images, config, device, seed)
     captured = device.type == "cuda"
     if captured:
         try:
-            _train_captured(branches, feed, config)
+            _train_captured(branches, feed, config, spent)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # a module may look at values, which cannot be captured
@@ -257,15 +269,16 @@ def _trained(
                 say(f"short trainings cannot be captured, so they take longer: {str(error).splitlines()[0]}")
     if not captured:
         for branch, first in zip(branches, seeds, strict=True):
-            with torch.random.fork_rng(devices=[]):
+            with _timed(spent, "training"), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(first)
                 for step in range(config.steps):
                     feed.fetch(step)
                     feed.load(torch.tensor([step], device=device))
                     branch.step(feed)
     samples = images.samples if isinstance(images, Loaded) else len(images.validation)
-    _judge(branches, validation_batches(images, config, device), captured=captured)
-    figures = torch.stack([branch.judged for branch in branches]).double().cpu() / samples
+    with _timed(spent, "judging"):
+        _judge(branches, validation_batches(images, config, device), captured=captured)
+        figures = torch.stack([branch.judged for branch in branches]).double().cpu() / samples
     return [branch.outcome(*found) for branch, found in zip(branches, figures.tolist(), strict=True)]
 
 
@@ -480,7 +493,7 @@ def output_and_loss(
     return output, loss(output, targets).float()
 
 
-def _train_captured(branches: Sequence[Branch], feed: Feed | LoadedFeed, config: ShortConfig) -> None:
+def _train_captured(branches: Sequence[Branch], feed: Feed | LoadedFeed, config: ShortConfig, spent: Seconds) -> None:
     """All steps of all branches as replays of one CUDA graph."""
     device = branches[0].weights.device
     number = torch.zeros(1, dtype=torch.int64, device=device)
@@ -491,13 +504,22 @@ def _train_captured(branches: Sequence[Branch], feed: Feed | LoadedFeed, config:
         _side_by_side(branches, streams, lambda branch: branch.step(feed))
         number.add_(1)
 
-    feed.fetch(0)
-    captured = Captured(step, (), [number, *(tensor for branch in branches for tensor in branch.changing)], device)
-    for index in range(config.steps):
-        feed.fetch(index)  # after the replay before it, on the same stream
-        captured()
-    torch.cuda.synchronize(device)
+    with _timed(spent, "capture"):
+        feed.fetch(0)
+        captured = Captured(step, (), [number, *(tensor for branch in branches for tensor in branch.changing)], device)
+    with _timed(spent, "training"):
+        for index in range(config.steps):
+            feed.fetch(index)  # after the replay before it, on the same stream
+            captured()
+        torch.cuda.synchronize(device)
     captured.graph.reset()
+
+
+@contextlib.contextmanager
+def _timed(spent: Seconds, phase: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    spent[phase] += time.perf_counter() - start
 
 
 def _judge(branches: Sequence[Branch], batches: Iterable[Batch], *, captured: bool) -> None:

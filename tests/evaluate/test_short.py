@@ -214,6 +214,13 @@ def test_a_folder_is_scored_without_what_cannot_be_read(
     assert [record.getMessage() for record in caplog.records] == [line.format("stripes")]
 
 
+def test_seconds_are_told_by_phase(stripes: Batches) -> None:
+    made = scorer(stripes)
+    made(archs(2))
+    assert made.spent.keys() == {"capture", "training", "judging"}
+    assert all(seconds > 0 for seconds in made.spent.values())
+
+
 def test_the_promises_of_a_scorer(stripes: Batches) -> None:
     check_scorer(lambda limit=None: scorer(stripes, limit=limit, config={"steps": 1}), archs(4))
 
