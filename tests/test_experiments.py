@@ -34,7 +34,7 @@ def test_truth_is_searched_on_digits(runs: Path) -> None:
     for stem in ("seed_0", "supernet_0", "paper_0"):
         said = json.loads((runs / f"{stem}.json").read_text())
         assert said["seconds"] >= sum(said["phases"].values()) - 1e-6
-        assert len(said["losses"]) == said["evaluations"] or said["evaluations"] is None
+        assert len(said["scores"]) == said["evaluations"] or said["evaluations"] is None
         assert (runs / f"{stem}.safetensors").exists()
     again = run("truth_nasbench201.py", "search", "--seeds", "0", "--runs", str(runs), "--smoke")
     assert again == ""  # what is there is not done again
