@@ -57,6 +57,19 @@ def test_a_schedule_on_digits(tmp_path: Path) -> None:
     assert len(json.loads(out.read_text())["400 steps"]["losses"]) == 4
 
 
+def test_cells_are_trained_and_schedules_judged_on_digits(tmp_path: Path) -> None:
+    given = ["--smoke", "--runs", str(tmp_path)]
+    assert "longer: 4 of 4" in run("truth_cells.py", "train", *given)
+    assert run("truth_cells.py", "train", *given) == ""  # what is there is not done again
+    run("truth_cells.py", "schedules", "--only", "5 cells, 1200 steps, learning rate 0.05", *given)
+    run("truth_cells.py", "judge", "--out", str(tmp_path / "out.json"), *given)
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["cells"] == 4
+    (one,) = found["schedules"].values()
+    assert one["trained"] == 3  # one is set aside
+    assert -1 <= one["both"]["spearman"] <= 1
+
+
 def test_quick_trainings_on_digits(tmp_path: Path) -> None:
     out = tmp_path / "quick.json"
     run("quick_cifar10.py", "--smoke", "--out", str(out))

@@ -150,7 +150,7 @@ class ShortScorer(Scorer):
 
     def _score(self, archs: list[Architecture]) -> Scores:
         keys = [self.key(arch) for arch in archs]
-        self._outcomes |= self._stored(keys)
+        self._outcomes |= self.stored(keys)
         for key, outcome in self._trained([key for key in keys if key not in self._outcomes]).items():
             self._outcomes[key] = outcome
             no_room = outcome.reason is not None and outcome.reason.startswith(NO_ROOM)  # here and now
@@ -160,8 +160,8 @@ class ShortScorer(Scorer):
         values = (self._outcomes[key].value for key in keys)
         return np.array([guess if value is None else max(value, -LARGEST_LOSS) for value in values])
 
-    def _stored(self, keys: list[Architecture]) -> dict[Architecture, Outcome]:
-        """What the store has; the first process looks for all."""
+    def stored(self, keys: Sequence[Architecture]) -> dict[Architecture, Outcome]:
+        """What the store has of these keys; the first process looks for all."""
         found: dict[Architecture, Outcome] = {}
         if self.store is not None:
             self.store.refresh()
