@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from natpp.nets.policy import Policy
 
@@ -33,6 +34,28 @@ class Learned:
     """tuned on this module"""
     scorer: str
     seconds: float
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        """The loss before and after, and how it was measured."""
+        ways = {"short": "after a short fine-tuning with inherited weights", "supernet": "in a supernet of the module"}
+        return {
+            "what": "validation loss",
+            "before": -self.original,
+            "after": -self.scored[self.best].score,
+            "how": f"{ways.get(self.scorer, self.scorer)}; the best of {len(self.scored)} candidates, scored once each",
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: all scores, in the order in which they were made."""
+        return {
+            "scores": [one.score for one in self.scored],
+            "madds": [one.madds for one in self.scored],
+            "best": self.best,
+            "original": self.original,
+            "scorer": self.scorer,
+            "seconds": self.seconds,
+        }
 
     def __str__(self) -> str:
         spent = f"{len(self.scored)} candidates by {self.scorer} in {self.seconds:.0f} s"
