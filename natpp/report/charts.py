@@ -10,7 +10,7 @@ from html import escape
 WIDTH, HEIGHT = 340, 196
 LEFT, RIGHT, TOP, BOTTOM = 44, 12, 12, 34
 Points = Sequence[tuple[float, float]]
-MOST_POINTS = 400  # of a line: more cannot be seen
+MOST_POINTS, MOST_DOTS = 400, 2000  # of a line, and by themselves: more cannot be seen
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def chart(series: Sequence[Series], across: str, up: str) -> str:
         )
     parts.append(f'<text class="axis" x="{WIDTH - RIGHT}" y="{HEIGHT - 3}" text-anchor="end">{escape(across)}</text>')
     for one in shown:
-        placed = [place(*point) for point in (one.points if one.dots else _thinned(one.points))]
+        placed = [place(*point) for point in _thinned(one.points, MOST_DOTS if one.dots else MOST_POINTS)]
         if one.dots:
             parts.append(f'<g class="dots {one.kind}">')
             parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4"/>' for x, y in placed]
@@ -96,8 +96,8 @@ def _finite(points: Points) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in points if math.isfinite(x) and math.isfinite(y)]
 
 
-def _thinned(points: Points) -> Points:
-    step = -(-len(points) // MOST_POINTS)
+def _thinned(points: Points, most: int) -> Points:
+    step = -(-len(points) // most)
     return points if step <= 1 else [*points[::step], points[-1]]
 
 

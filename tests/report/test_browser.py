@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import natpp
+from natpp.report.page import write_report
 from natpp.zoo import network
+from tests.report.test_report import EVIL, evil_module, small_search
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: reports are not opened")
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
@@ -48,6 +50,22 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 NAMES = ("darts", "enas", "resnet56")
+
+
+def test_a_search_and_hostile_names(browser: Any, tmp_path: Path) -> None:
+    search = write_report(small_search("short", tmp_path / "run"), tmp_path / "search.html")
+    hostile = write_report(evil_module(), tmp_path / "hostile.html")
+    for path in (search, hostile):
+        for width in WIDTHS:
+            opened(browser, path, width)
+            assert browser.execute_script("return document.scrollingElement.scrollWidth") <= width
+            assert browser.get_log("browser") == []
+    assert css(browser, "img") == []
+    opened(browser, hostile)
+    button = next(one for one in css(browser, "[data-show]") if one.text == EVIL)
+    button.click()
+    assert EVIL in details(browser)
+    assert css(browser, "img") == []
 
 
 def opened(browser: Any, path: Path, width: int = 1440, *, dark: bool = False) -> Any:

@@ -31,6 +31,7 @@ from natpp.report.searches import search_command, seconds, signed, spearman
 from natpp.report.sources import read_source, trained_accuracies
 from tests.improve.test_run import TINY, images
 
+pytestmark = pytest.mark.xdist_group("report")  # the searches are run once
 EVIL = "</script><img src=x onerror=alert(1)><!--"
 IMAGE = torch.randn(1, 3, 16, 16)
 
@@ -179,7 +180,7 @@ def test_a_large_module_stays_below_two_megabytes() -> None:
 def test_nothing_given_is_read_as_html() -> None:
     for name, make in (
         ("cells", lambda: natpp.optimize("darts").to_dict() | {"name": EVIL, "command": EVIL, "policy": EVIL}),
-        ("module", lambda: _evil_module()),
+        ("module", lambda: evil_module()),
     ):
         data = make()
         html = report_html(data)
@@ -194,10 +195,10 @@ def test_nothing_given_is_read_as_html() -> None:
     assert "script-src 'sha256-" in policy
 
 
-def _evil_module() -> dict[str, Any]:
+def evil_module() -> dict[str, Any]:
     data = natpp.optimize(model(), example_input=IMAGE).to_dict()
     text = json.dumps(data)
-    site = data["blocks"][0]["terms"][-1]["name"]
+    site = next(term["site"] for term in data["blocks"][0]["terms"] if term["site"])
     changed = json.loads(text.replace(json.dumps(site), json.dumps(EVIL)))
     changed["settings"] |= {"name": EVIL, "keep": [EVIL]}
     return changed | {"notes": [EVIL]}
@@ -213,14 +214,15 @@ SEARCHES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    found = {}
+    return {name: small_search(name, tmp_path_factory.mktemp("run") / name) for name in SEARCHES}
+
+
+def small_search(name: str, folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        for name, made in list(PRESETS.items()):
-            patch.setitem(PRESETS, name, functools.partial(_small, made))
-        for name, settings in SEARCHES.items():
-            found[name] = tmp_path_factory.mktemp("run") / name
-            natpp.search(images(), **TINY | settings, out=found[name])
-    return found
+        for known, made in list(PRESETS.items()):
+            patch.setitem(PRESETS, known, functools.partial(_small, made))
+        natpp.search(images(), **TINY | SEARCHES[name], out=folder)
+    return folder
 
 
 def _small(made: Any, *, free: bool) -> SearchConfig:
@@ -428,6 +430,7 @@ def test_charts() -> None:
     assert chart([Series([(1, 2)], name=EVIL)], "x", "y").count("<img") == 0
     many = chart([Series([(x, x) for x in range(100_000)])], "x", "y")
     assert len(many) < 10_000
+    assert chart([Series([(x, x) for x in range(100_000)], dots=True)], "x", "y").count("<circle") <= 2001
 
 
 def test_rank_correlation_and_seconds() -> None:

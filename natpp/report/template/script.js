@@ -143,6 +143,8 @@
         const number = numbers[Number(edge.dataset.edge)];
         if (number === null || number === undefined) return;
         listen(edge, number);
+        const { name, before, after } = edges[number];
+        edge.setAttribute("aria-label", `${name}: ${before} ${before === after ? "is not changed" : `becomes ${after}`}`);
         const near = graph.querySelector(`[data-near="${edge.dataset.edge}"]`);
         point(near, number, edge);
         near.addEventListener("click", (event) => { event.stopPropagation(); edge.dispatchEvent(new MouseEvent("click", { detail: 1 })); });
