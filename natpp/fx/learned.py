@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from natpp.nets.policy import Policy
@@ -34,6 +34,12 @@ class Learned:
     """tuned on this module"""
     scorer: str
     seconds: float
+    expected: list[float | None] = field(default_factory=list)
+    """of every candidate, what the prediction expected before it was scored; None of those drawn at random"""
+    policy_curve: list[tuple[float, float]] = field(default_factory=list)
+    """step by step, the policy's improvement over the module as it is, and its entropy"""
+    phases: dict[str, float] = field(default_factory=dict)
+    """seconds of scoring, and of predicting and learning"""
 
     @property
     def measured(self) -> dict[str, Any]:
@@ -55,6 +61,9 @@ class Learned:
             "original": self.original,
             "scorer": self.scorer,
             "seconds": self.seconds,
+            "expected": self.expected,
+            "policy": [list(row) for row in self.policy_curve],
+            "phases": self.phases,
         }
 
     def __str__(self) -> str:

@@ -13,7 +13,6 @@ from natpp.arch.layout import Setting, setting
 from natpp.errors import FormatError
 from natpp.report import searches
 from natpp.report.cells import cell_figures, copied_form, picture
-from natpp.report.charts import Series
 from natpp.report.edges import Book
 from natpp.report.modules import block_figures
 from natpp.report.rows import change_rows, cost_rows, counted, measured_rows, plain, setting_rows, turn
@@ -22,7 +21,10 @@ from natpp.report.sources import MODULE, RESULT, SEARCH, trained_accuracies
 Page = dict[str, Any]
 Folders = Sequence[str | Path]
 PYTHON = "This result was made in Python; the line above says the same."
-ASKED = ("policy", "rule", "mode", "seed", "budget", "samples", "scorer", "keep", "share_blocks")
+ASKED = (
+    *("policy", "rule", "mode", "seed", "budget", "samples", "keep", "share_blocks"),
+    *("train", "val", "scorer", "evaluations", "minutes", "train_steps", "learning_rate"),
+)
 SCORERS = {"short": "short trainings", "supernet": "a supernet"}
 
 
@@ -117,7 +119,8 @@ def module_page(data: Mapping[str, Any], trained: Folders, limit: int | None) ->
         "blocks": blocks,
         "drawings": drawings,
         "changes": change_rows(changes),
-        "curves": [] if not learned else [_learned_chart(learned)],
+        "curves": [] if not learned else searches.learned_curves(learned),
+        "seconds": [] if not learned else searches.phase_rows(learned.get("phases") or {}),
         "book": book.data(),
         "copies": [
             {
@@ -126,25 +129,29 @@ def module_page(data: Mapping[str, Any], trained: Folders, limit: int | None) ->
             },
             {"label": "Copy JSON", "text": json.dumps(kept, separators=(",", ":"))},
         ],
-        "settings": setting_rows({**settings, "versions": data.get("versions", {})}),
-        "command": _command(settings, "module, example_input=x"),
+        "settings": setting_rows({**settings, **_learning(settings), "versions": data.get("versions", {})}),
+        "command": _command({**settings, **_learning_asked(settings)}, "module, example_input=x"),
         "command_note": "" if settings.get("command") else PYTHON,
         "notes": [str(note) for note in data.get("notes", ())],
         "missing": missing,
     }
 
 
-def _learned_chart(learned: Mapping[str, Any]) -> dict[str, Any]:
-    scores = [float(score) for score in learned["scores"]]
-    best = [max(scores[: place + 1]) for place in range(len(scores))]
-    places, own = range(1, len(scores) + 1), float(learned["original"])
-    series = [
-        Series([(1, own), (len(scores), own)], "second", "the module as it is"),
-        Series(list(zip(places, scores, strict=True)), "faint", "each", dots=True),
-        Series(list(zip(places, best, strict=True)), "first", "best so far"),
-    ]
-    note = f"minus the validation loss, by {learned['scorer']}, {learned['seconds']:.0f} s in all"
-    return searches.figure("score of candidates", series, "candidates scored", note)
+def _learning(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """How it was learned, under a name of its own: what was learned is shown elsewhere."""
+    return {"learning": settings["learned"]} if isinstance(settings.get("learned"), Mapping) else {}
+
+
+def _learning_asked(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call has to say to learn in the same way."""
+    if not _learning(settings):
+        return {}
+    config, schedule = settings["learned"], settings.get("schedule") or {}
+    asked = {name: config.get(name) for name in ("scorer", "evaluations", "minutes")}
+    asked |= {"train_steps": schedule.get("steps"), "learning_rate": schedule.get("learning_rate")}
+    if asked["minutes"] is not None:
+        del asked["evaluations"]  # one of the two is said
+    return {"train": "given", "val": "given"} | asked
 
 
 # A search.

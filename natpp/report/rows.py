@@ -18,7 +18,7 @@ SHOWN = (  # keys of a result that the page shows in places of their own
     *("format", "version", "before", "after", "changes", "cost_before", "cost_after", "log_prob", "probabilities"),
     *("masked", "measured", "name", "command", "learned", "blocks", "notes"),
 )
-NAMES = {"versions": "version of {}", "network": "network: {}"}
+WHOLE = ("budget", "price")  # settings of several parts that are read as one
 
 
 def cost_rows(data: Mapping[str, Any], alive: str = "") -> list[dict[str, Any]]:
@@ -86,8 +86,9 @@ def setting_rows(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     for key, value in data.items():
         if key in SHOWN or value is None:
             continue
-        if key in NAMES and isinstance(value, Mapping):
-            rows += [(NAMES[key].format(name), plain(one)) for name, one in value.items()]
+        if isinstance(value, Mapping) and key not in WHOLE:
+            label = "version of" if key == "versions" else f"{key}:"
+            rows += [(f"{label} {name.replace('_', ' ')}", plain(one)) for name, one in value.items()]
         else:
             rows.append((key.replace("_", " "), plain(value)))
     return rows

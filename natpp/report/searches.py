@@ -111,23 +111,48 @@ def curves(source: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     final, chosen = ([row for row in rounds if (row["round"] == "final") == last_one] for last_one in (True, False))
     points = _pairs(rounds)
     if points:
-        rank = spearman(points)
-        told = (
-            ""
-            if rank is None
-            else f"rank correlation {signed(rank)} over {len(points)}; each predicted before it was scored"
-        )
         series = [
             Series(_pairs(chosen), "first", "rounds", dots=True),
             Series(_pairs(final), "second", "final", dots=True),
         ]
-        add("scored against predicted", series, "predicted, in standard deviations", told)
+        found.append(_predicted_figure(series, points))
     elif scored and config.get("scorer") == "short":
         missing.append("scored against predicted values: this run was made before they were kept, or had no rounds")
     learned = of_phase(rows, "policy")
     add("reward: improvement over the input", [Series(_line(learned, "step", "improvement"))], "steps of the policy")
     add("entropy of the policy", [Series(_line(learned, "step", "entropy"))], "steps of the policy")
     return found, missing
+
+
+def learned_curves(learned: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The charts of what was learned on a module."""
+    scores = [float(score) for score in learned["scores"]]
+    best = [max(scores[: place + 1]) for place in range(len(scores))]
+    places, own = range(1, len(scores) + 1), float(learned["original"])
+    series = [
+        Series([(1, own), (len(scores), own)], "second", "the module as it is"),
+        Series(list(zip(places, scores, strict=True)), "faint", "each", dots=True),
+        Series(list(zip(places, best, strict=True)), "first", "best so far"),
+    ]
+    note = f"minus the validation loss, by {learned['scorer']}, {learned['seconds']:.0f} s in all"
+    found = [figure("score of candidates", series, "candidates scored", note)]
+    expected = learned.get("expected") or []
+    points = [(value, score) for value, score in zip(expected, scores, strict=False) if value is not None]
+    if points:
+        found.append(_predicted_figure([Series(points, dots=True)], points))
+    steps = list(enumerate(learned.get("policy") or [], start=1))
+    for place, title in ((0, "reward: improvement over the module"), (1, "entropy of the policy")):
+        if steps:
+            line = Series([(step, row[place]) for step, row in steps])
+            found.append(figure(title, [line], "steps of the policy"))
+    return found
+
+
+def _predicted_figure(series: Sequence[Series], points: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    rank = spearman(points)
+    told = "each predicted before it was scored"
+    told = told if rank is None else f"rank correlation {signed(rank)} over {len(points)}; {told}"
+    return figure("scored against predicted", series, "predicted, in standard deviations", told)
 
 
 def seconds(rows: Rows) -> list[dict[str, Any]]:
@@ -143,12 +168,13 @@ def seconds(rows: Rows) -> list[dict[str, Any]]:
         if name is not None:
             spent[name] = spent.get(name, 0.0) + now - before
         before = now
-    most = max(spent.values(), default=0.0)
-    total = sum(spent.values())
-    return [
-        {"name": name, "seconds": f"{value:,.1f}", "width": 100 * value / (most or 1), "share": value / (total or 1)}
-        for name, value in spent.items()
-    ]
+    return phase_rows(spent)
+
+
+def phase_rows(spent: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Seconds by phase as rows with the width of a bar."""
+    most = max(spent.values(), default=0.0) or 1
+    return [{"name": name, "seconds": f"{value:,.1f}", "width": 100 * value / most} for name, value in spent.items()]
 
 
 def candidates(source: Mapping[str, Any], where: Setting) -> list[dict[str, Any]]:

@@ -151,12 +151,17 @@ def test_a_module_that_learned(tmp_path: Path) -> None:
     batches = [(torch.randn(8, 3, 8, 8), labels)]
     network = nn.Sequential(model(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
     result = natpp.optimize(
-        network, example_input=torch.randn(1, 3, 8, 8), train=batches, val=batches, evaluations=4, train_steps=1
+        network, example_input=torch.randn(1, 3, 8, 8), train=batches, val=batches, evaluations=8, train_steps=1
     )
     found = page(result.to_dict())
     assert "validation loss" in found.text
     assert "measured once, so without a spread" in found.text
-    assert "score of candidates" in found.text
+    assert result.learned is not None
+    assert any(value is not None for value in result.learned.expected)
+    assert sum(result.learned.phases.values()) == pytest.approx(result.learned.seconds)
+    assert "train=…, val=…, scorer='short', evaluations=8, train_steps=1, learning_rate=0.02)" in found.text
+    for words in ("score of candidates", "scored against predicted", "entropy of the policy", "seconds per phase"):
+        assert words in found.text
 
 
 def test_a_large_module_stays_below_two_megabytes() -> None:
