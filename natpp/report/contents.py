@@ -63,10 +63,11 @@ def cells_page(data: Mapping[str, Any], trained: Folders, limit: int | None) -> 
     accuracy = trained_accuracies(trained, data["before"], data["after"])
     text, form = copied_form(after)
     changed = sum(edge["before"] != edge["after"] for edge in book.edges)
+    free = sum(not edge.fixed for _, graph in after.cells() for edge in graph.edges)
     asked = f"by the policy {data.get('policy', 'that was given')} under the rule {data.get('rule', '–')}"
     return {
         "title": str(data.get("name") or "An architecture"),
-        "lead": f"{counted(changed, 'edge')} of {len(book.edges)} changed {asked} with the budget "
+        "lead": f"{counted(changed, 'edge')} of {free} changed {asked} with the budget "
         f"{data.get('budget', '–')}. Costs are of what is alive in {_where_text(where)}.",
         "measures": cost_rows(data, "live_"),
         "measured": measured_rows([*data.get("measured", ()), *([] if accuracy is None else [accuracy])]),

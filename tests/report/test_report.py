@@ -106,6 +106,14 @@ def test_the_page_says_what_the_result_says() -> None:
     assert json.loads(found.data["copies"][1]) == json.loads(json.dumps(result.to_dict()))
 
 
+def test_fixed_edges_are_no_choices() -> None:
+    found = page(natpp.optimize("|nor_conv_3x3~0|+|none~0|nor_conv_3x3~1|+|skip_connect~0|none~1|none~2|").to_dict())
+    assert "of 6 changed" in found.text
+    fixed = [edge for edge in found.data["book"]["edges"] if "no rule changes it" in edge["note"]]
+    assert fixed
+    assert all(found.data["book"]["chances"][edge["chances"]] == [[], []] for edge in fixed)
+
+
 @pytest.mark.parametrize("name", list(ZOO))
 def test_the_savings_add_up_to_the_headline(name: str) -> None:
     """Also where edges die with others, or the whole changes its width."""
