@@ -47,7 +47,7 @@ class Optimize(NetworkFlags):
     keep: Annotated[Word, tyro.conf.arg(metavar="layer4,head")] = None
     """of a model: parts that stay as they are, with commas between"""
     share_blocks: Switch = True
-    """of a model: decide for every block by itself"""
+    """of a model: decide for every block by itself, as is done under a budget of figures"""
     measure_latency: Switch = False
     """of a model: measure the time of a forward pass before and after"""
     policy: Annotated[Word, tyro.conf.arg(metavar="NAME|FILE|RUN")] = None
@@ -136,7 +136,7 @@ def _optimize_module(flags: Optimize) -> None:
         seed=flags.seed,
         budget=budget,
         keep=[name.strip() for name in flags.keep.split(",")] if flags.keep else (),
-        share_blocks=flags.share_blocks,
+        share_blocks=None if flags.share_blocks else False,
         measure_latency=flags.measure_latency,
     )
     found = _named(found, flags)

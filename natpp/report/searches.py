@@ -20,7 +20,7 @@ PHASES = {
     "chosen": "predicting, and choosing what to score",
     "policy": "learning the policy",
 }
-SCORES = {"short": "minus the validation loss", "supernet": "accuracy in the supernet, %"}
+SCORES = {"short": "minus the loss after a short training", "supernet": "accuracy in the supernet, %"}
 USUAL = {  # of a search, where nobody says: what the command need not repeat
     "space": "cells",
     "nodes": [4, 5],
