@@ -48,7 +48,7 @@ TINY: dict[str, Any] = {
     "evaluations": 24,
     "steps": 12,
 }
-SHORT = "--nodes=2,3 --train-steps=2 --batch=64 --channels=2 --cells=1 --evaluations=12 --steps=30"
+SHORT = "--nodes=2,3 --train-steps=2 --batch=64 --channels=2 --cells=1 --evaluations=12 --steps=12"
 
 
 def images(count: int = 64) -> Images:
