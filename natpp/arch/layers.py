@@ -311,8 +311,8 @@ def chain_memory(layers: Chain, channels: int, size: Size) -> tuple[int, int]:
 
 
 def build_chain(layers: Chain) -> nn.Module:
-    """The chain as one flat `nn.Sequential`; a single layer stands alone."""
-    from torch import nn
+    """The chain as one flat sequence; a single layer stands alone."""
+    from natpp.arch.modules import Layers
 
     modules = [layer.build() for layer in layers]
-    return modules[0] if len(modules) == 1 else nn.Sequential(*modules)
+    return modules[0] if len(modules) == 1 else Layers(*modules)

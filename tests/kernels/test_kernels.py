@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -363,7 +364,8 @@ def test_the_log_says_once_what_is_used(
 def test_the_kernels_under_tritons_interpreter() -> None:
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed: pip install natpp[triton]")
-    command = [sys.executable, "-m", "pytest", __file__, "-q", "-x", "-p", "no:cacheprovider", "-m", "not gpu"]
+    folder = str(Path(__file__).parent)
+    command = [sys.executable, "-m", "pytest", folder, "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-m", "not gpu"]
     done = subprocess.run(
         command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
     )
