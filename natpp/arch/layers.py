@@ -205,14 +205,12 @@ class Pool(Layer):
         return held
 
     def build(self) -> nn.Module:
-        from torch import nn
-
-        from natpp.arch.modules import AvgPool2d, Pool2x2
+        from natpp.arch.modules import AvgPool2d, MaxPool2d, Pool2x2
 
         if self.kernel == 2:
             return Pool2x2(self.kind, self.stride)
         if self.kind == "max":
-            return nn.MaxPool2d(self.kernel, self.stride, self.kernel // 2)
+            return MaxPool2d(self.kernel, self.stride)
         return AvgPool2d(self.kernel, self.stride)
 
 

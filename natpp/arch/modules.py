@@ -191,6 +191,23 @@ class AvgPool2d(nn.AvgPool2d):
         return kernels.average_pool(x, self.kernel_size, self.stride)
 
 
+class MaxPool2d(nn.MaxPool2d):
+    """Torch's with an odd kernel, by natpp's kernels where these can."""
+
+    def __init__(self, kernel: int, stride: int):
+        super().__init__(kernel, stride, kernel // 2)
+
+    def forward(self, x: Tensor | fx.Proxy) -> Tensor:
+        if isinstance(x, fx.Proxy):
+            return _leaf(self, x)
+        if not kernels.fast(x):
+            found: Tensor = super().forward(x)
+            return found
+        assert isinstance(self.kernel_size, int)
+        assert isinstance(self.stride, int)
+        return kernels.max_pool(x, self.kernel_size, self.stride)
+
+
 class FactorizedConv2d(nn.Module):
     """Halves the size: a 1x1 conv of stride 2 on x beside one on x shifted by one pixel."""
 

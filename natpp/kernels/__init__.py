@@ -18,13 +18,14 @@ from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from natpp.errors import SettingError
 from natpp.kernels import composed
 from natpp.kernels.halves import Half, Norm
 from natpp.kernels.tiles import MOST_PROGRAMS, aligned
 
-__all__ = ["Half", "Norm", "average_pool", "batch_norm", "fast", "fits", "plain", "separable"]
+__all__ = ["Half", "Norm", "average_pool", "batch_norm", "fast", "fits", "max_pool", "plain", "separable"]
 
 LOG = logging.getLogger("natpp")
 LARGEST = 2**31 - 2**24  # numbers in a tensor: places are counted in 32 bits
@@ -129,6 +130,16 @@ def average_pool(x: Tensor, kernel: int, stride: int = 1) -> Tensor:
         y: Tensor = Pooled.apply(x, kernel, stride)  # type: ignore[no-untyped-call]
         return y
     return composed.average_pool(x, kernel, stride)
+
+
+def max_pool(x: Tensor, kernel: int, stride: int = 1) -> Tensor:
+    """Maxima over windows around every pixel (or every second one, with stride 2); of equal ones the first counts."""
+    if kernel in POOLS and stride in (1, 2) and fast(x):
+        from natpp.kernels.pool import MaxPooled
+
+        y: Tensor = MaxPooled.apply(x, kernel, stride)  # type: ignore[no-untyped-call]
+        return y
+    return functional.max_pool2d(x, kernel, stride, kernel // 2)
 
 
 def fast(x: object) -> bool:
