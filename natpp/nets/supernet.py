@@ -29,7 +29,7 @@ from natpp.arch.ops import Op, Place
 from natpp.arch.space import Space
 from natpp.errors import FormatError, SettingError
 from natpp.files import write_whole
-from natpp.nets.routes import Dealt, Route, apart, chosen, needed, only, summed
+from natpp.nets.routes import Dealt, Route, apart, chosen, needed, only, summed, zeros
 from natpp.registry import OPS
 
 
@@ -199,7 +199,7 @@ class SharedCell(nn.Module):
         nodes: list[Tensor] = []
         for node in self.outputs:
             if node not in states or node not in route.outputs:
-                nodes.append(read.new_zeros(shape))
+                nodes.append(zeros(shape, read))
             else:
                 nodes.append(only(states[node], route.outputs[node], route.count))
         return nodes[0] if len(nodes) == 1 else torch.cat(nodes, dim=1)
