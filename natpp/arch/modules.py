@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from natpp import kernels
+from natpp.kernels import composed
 
 
 class Layers(nn.Sequential):
@@ -40,7 +41,7 @@ def along(
             for norm in norms:
                 norm.count()
             x = kernels.separable(x, halves, groups)
-            place += sum(3 if half.depthwise is None else 4 for half in halves)
+            place += sum(3 if half.kernel == 1 else 4 for half in halves)
         else:
             x = call(layers[place], x)
             place += 1
@@ -59,7 +60,7 @@ class Batched(nn.Module):
 
 
 def _halves(layers: Sequence[nn.Module]) -> tuple[list[Batched], list[kernels.Half]]:
-    """The separable convolutions that a chain starts with, or one 1x1 conv, and their norms."""
+    """The separable convolutions that a chain starts with, or one 1x1 conv or factorized one, and their norms."""
     norms: list[Batched] = []
     halves: list[kernels.Half] = []
     rest = list(layers)
@@ -69,7 +70,14 @@ def _halves(layers: Sequence[nn.Module]) -> tuple[list[Batched], list[kernels.Ha
             break
         length = 3 if depthwise is None else 4
         pointwise, norm = rest[length - 2 : length]
-        if not _is_pointwise(pointwise) or not isinstance(norm, Batched) or any(map(_hooked, rest[:length])):
+        shifted: nn.Module | None = None
+        parts = rest[:length]
+        if isinstance(pointwise, FactorizedConv2d) and depthwise is None and pointwise.conv_1 is not None:
+            parts += [pointwise.conv_1, pointwise.conv_2]
+            pointwise, shifted = pointwise.conv_1, pointwise.conv_2
+        if not _is_pointwise(pointwise) or not isinstance(norm, Batched) or any(map(_hooked, parts)):
+            break
+        if shifted is not None and not _is_pointwise(shifted):
             break
         assert isinstance(pointwise, nn.Conv2d)
         if depthwise is not None and pointwise.stride != (1, 1):
@@ -87,6 +95,7 @@ def _halves(layers: Sequence[nn.Module]) -> tuple[list[Batched], list[kernels.Ha
                 of_batch,
                 first.stride[0],
                 first.dilation[0],
+                shifted.weight if isinstance(shifted, nn.Conv2d) else None,
             )
         )
         rest = rest[length:]
@@ -219,9 +228,9 @@ class FactorizedConv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.conv_1 is None:
-            out: Tensor = self.conv_2(_shifted(x))
+            out: Tensor = self.conv_2(composed.shifted(x))
             return out
-        return torch.cat([self.conv_1(x), self.conv_2(_shifted(x))], dim=1)
+        return torch.cat([self.conv_1(x), self.conv_2(composed.shifted(x))], dim=1)
 
 
 class Pool2x2(nn.Module):
@@ -262,13 +271,6 @@ class GlobalPool2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(dim=(2, 3))
-
-
-def _shifted(x: Tensor) -> Tensor:
-    """x without its first row and column; with a zero row and column behind where a side is odd."""
-    if x.shape[2] % 2 or x.shape[3] % 2:
-        x = F.pad(x, (0, 1, 0, 1))
-    return x[:, :, 1:, 1:]
 
 
 def _leaf(module: nn.Module, x: fx.Proxy) -> Tensor:

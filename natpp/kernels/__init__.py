@@ -97,10 +97,13 @@ def fits(x: Tensor, halves: Sequence[Half], groups: int = 1) -> bool:
             return False
         if half.depthwise is not None and half.depthwise.shape != (channels, 1, half.kernel, half.kernel):
             return False
-        out = half.pointwise.shape[0]
-        if half.pointwise.shape != (out, channels, 1, 1) or out > MOST_CHANNELS:
+        out = half.channels_out
+        pointwise = [one for one in (half.pointwise, half.shifted) if one is not None]
+        if any(one.shape != (len(one), channels, 1, 1) for one in pointwise) or out > MOST_CHANNELS:
             return False
-        convs = [one for one in (half.depthwise, half.pointwise) if one is not None]
+        if half.shifted is not None and (half.depthwise is not None or stride != 2 or len(halves) > 1):
+            return False
+        convs = pointwise if half.depthwise is None else [half.depthwise, *pointwise]
         if any(one.dtype not in TYPES if cast else one.dtype != x.dtype for one in convs):
             return False
         if any(one.dtype != halves[0].pointwise.dtype for one in convs):

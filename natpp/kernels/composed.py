@@ -44,12 +44,22 @@ def separable(x: Tensor, halves: Sequence[Half], groups: int, dtype: torch.dtype
             weight = half.depthwise.to(x.dtype)
             x = functional.conv2d(x, weight, None, stride, padding, half.dilation, groups=len(weight))
             stride = 1
-        x = functional.conv2d(x, half.pointwise.to(x.dtype), None, stride)
+        y = functional.conv2d(x, half.pointwise.to(x.dtype), None, stride)
+        if half.shifted is not None:
+            y = torch.cat([y, functional.conv2d(shifted(x), half.shifted.to(x.dtype), None, stride)], dim=1)
+        x = y
         norm = half.norm
         rows = x.numel() // (groups * x.shape[1])
         x, mean, var = batch_norm(x, norm.weight, norm.bias, norm.eps, groups)
         follow(norm.running_mean, norm.running_var, mean, var, rows, norm.momentum)
     return x
+
+
+def shifted(x: Tensor) -> Tensor:
+    """x without its first row and column; with a zero row and column behind where a side is odd."""
+    if x.shape[2] % 2 or x.shape[3] % 2:
+        x = functional.pad(x, (0, 1, 0, 1))
+    return x[:, :, 1:, 1:]
 
 
 @torch.no_grad()

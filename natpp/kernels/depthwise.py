@@ -7,8 +7,8 @@ gathered anew for the gradient of its weights, then through depthwise conv and R
 and what the 1x1 convs gave. Sums over pixels are written by every program for its own pixels and joined by whoever
 reads them, those for weights by one last kernel: nothing is added to from two sides, so that bits repeat.
 
-A half without depthwise conv is ReLU, 1x1 conv, batch norm. What is added up is in float32; matrix products take what
-the tensors hold.
+A half without depthwise conv is ReLU, 1x1 conv, batch norm; a factorized reduction has two 1x1 convs. What is added up
+is in float32; matrix products take what the tensors hold.
 """
 
 from __future__ import annotations
@@ -133,7 +133,10 @@ def _backward(
     for step, of_norm in zip(steps, norms, strict=True):
         if step.depthwise is not None:
             found.append(next(weights).view(step.depthwise.shape))
-        found.append(next(weights).view(step.pointwise.shape))
+        pointwise = next(weights)
+        found.append(pointwise[: step.pointwise.numel()].view(step.pointwise.shape))
+        if step.shifted is not None:
+            found.append(pointwise[step.pointwise.numel() :].view(step.shifted.shape))
         dweight, dbias = of_norm[:, 0] if step.groups == 1 else of_norm.sum(1)
         found += [dweight.to(step.norm.weight.dtype), dbias.to(step.norm.bias.dtype)]
     return dz, found
@@ -164,14 +167,15 @@ class _Step:
 
     def __init__(self, x: Tensor, half: Half, groups: int, before: Half | None):
         images, self.channels_in, self.height, self.width = x.shape
-        self.depthwise, self.pointwise, self.norm = half.depthwise, half.pointwise, half.norm
+        self.depthwise, self.pointwise, self.shifted = half.depthwise, half.pointwise, half.shifted
+        self.norm = half.norm
         self.stride, self.dilation, self.kernel = half.stride, half.dilation, half.kernel
         self.before = None if before is None else before.norm
         self.groups = groups
         self.images = images
-        self.channels_out = half.pointwise.shape[0]
+        self.channels_out = half.channels_out
         self.height_out, self.width_out = -(-self.height // half.stride), -(-self.width // half.stride)
-        self.direct = half.depthwise is None and half.stride == 1
+        self.direct = half.depthwise is None and (half.stride == 1 or half.shifted is not None)
         self.align_in, self.align_out = math.gcd(self.channels_in, 16), math.gcd(self.channels_out, 16)
         self.block_i, self.block_o = _blocked(self.channels_in, 64), _blocked(self.channels_out, 256)
         self.block_p = _pixels_of(max(self.block_i, self.block_o))
@@ -206,6 +210,7 @@ class _Step:
             y,
             self.pointwise if self.depthwise is None else self.depthwise,  # any pointer, where it is not read
             self.pointwise,
+            self.pointwise if self.shifted is None else self.shifted,
             of_x,
             partial if found is None else found,
             self.pointwise if norm is None else norm.weight,
@@ -223,11 +228,13 @@ class _Step:
             self.images // self.groups,
             self.stride,
             self.dilation,
+            len(self.pointwise),
             0.0 if norm is None else norm.eps,
             0.0 if norm is None else norm.momentum,
             self.kernel,
             norm is not None,
             running,
+            self.shifted is not None,
             self.align_in,
             self.align_out,
             self.block_p,
@@ -251,7 +258,7 @@ class _Step:
         number: int,
     ) -> tuple[Tensor, Tensor]:
         """The gradient of what the 1x1 conv reads (or of x, where nothing is between), and those of the norm."""
-        shape = (self.images, self.channels_in, self.height_out, self.width_out)
+        shape = x.shape if self.direct else (self.images, self.channels_in, self.height_out, self.width_out)
         t = torch.empty(
             shape, dtype=x.dtype if self.direct else y.dtype, device=x.device, memory_format=torch.channels_last
         )
@@ -264,6 +271,7 @@ class _Step:
             t,
             self.pointwise if self.depthwise is None else self.depthwise,
             self.pointwise,
+            self.pointwise if self.shifted is None else self.shifted,
             statistics if before is None else before,
             self.pointwise if norm is None else norm.weight,
             self.pointwise if norm is None else norm.bias,
@@ -283,11 +291,13 @@ class _Step:
             self.images // self.groups,
             self.stride,
             self.dilation,
+            len(self.pointwise),
             0.0 if norm is None else norm.eps,
             self.norm.eps,
             self.kernel,
             norm is not None,
             self.direct,
+            self.shifted is not None,
             self.align_in,
             self.align_out,
             self.block_p,
@@ -372,7 +382,7 @@ class _Room:
             if step.depthwise is not None:
                 size = self._with(size, step.groups * back.blocks, step.depthwise.numel())
             self.pointwise_at.append(size)
-            size = self._with(size, step.groups * cut.blocks, step.pointwise.numel())
+            size = self._with(size, step.groups * cut.blocks, step.channels_out * step.channels_in)
         self.partial = torch.empty(size, dtype=torch.float32, device=device)
 
     def _with(self, start: int, parts: int, numbers: int) -> int:
@@ -437,10 +447,15 @@ def _scale_and_shift(statistics, weight, bias, eps, group, groups, channels, col
 
 
 @triton.jit
-def _read(start, offset, valid, column, inside, scale, shift, NORMED: tl.constexpr):
+def _within(place, size):
+    """Whether a place is from 0 up and below the size."""
+    return place.to(tl.uint32, bitcast=True) < size.to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def _read(places, valid, inside, scale, shift, NORMED: tl.constexpr):
     """Pixels of x, normalized if x has a norm, and rectified; zeros where there are none."""
-    mask = valid[:, None] & inside[None, :]
-    value = tl.load(start + offset[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
+    value = tl.load(places, mask=valid[:, None] & inside[None, :], other=0.0).to(tl.float32)
     if NORMED:
         value = tl.where(valid[:, None], value * scale[None, :] + shift[None, :], 0.0)
     return _rectified(value)
@@ -450,13 +465,12 @@ def _read(start, offset, valid, column, inside, scale, shift, NORMED: tl.constex
 def _row(
     total,
     start,
-    depthwise,
+    weights,
     i,
     image,
     top,
     left,
     valid,
-    column,
     inside,
     height,
     width,
@@ -469,21 +483,12 @@ def _row(
 ):
     """The total, and what one row of every window adds."""
     row = top + i * dilation
-    there = valid & (row >= 0) & (row < height)
-    begin = (image * height + row) * width + left
+    there = valid & _within(row, height)
+    places = start + (((image * height + row) * width + left) * channels)[:, None]
     for j in tl.static_range(KERNEL):
-        place = left + j * dilation
-        value = _read(
-            start,
-            (begin + j * dilation) * channels,
-            there & (place >= 0) & (place < width),
-            column,
-            inside,
-            scale,
-            shift,
-            NORMED,
-        )
-        weight = tl.load(depthwise + column * (KERNEL * KERNEL) + (i * KERNEL + j), mask=inside, other=0.0)
+        valid_j = there & _within(left + j * dilation, width)
+        value = _read(places + j * dilation * channels, valid_j, inside, scale, shift, NORMED)
+        weight = tl.load(weights + (i * KERNEL + j), mask=inside, other=0.0)
         total += value * weight.to(tl.float32)[None, :]
     return total
 
@@ -513,22 +518,23 @@ def _gathered(
     """The depthwise conv of some channels of x, rectified, at some pixels of the output."""
     top = down * stride - dilation * (KERNEL // 2)
     left = across * stride - dilation * (KERNEL // 2)
+    places = start + column[None, :]
     if KERNEL == 1:
         offset = ((image * height + top) * width + left) * channels
-        total = _read(start, offset, valid, column, inside, scale, shift, NORMED)
+        total = _read(places + offset[:, None], valid, inside, scale, shift, NORMED)
     else:
         total = tl.zeros((BLOCK_P, BLOCK_I), dtype=tl.float32)
+        weights = depthwise + column * (KERNEL * KERNEL)
         for i in range(KERNEL):  # not unrolled: there are not enough registers for all at once
             total = _row(
                 total,
-                start,
-                depthwise,
+                places,
+                weights,
                 i,
                 image,
                 top,
                 left,
                 valid,
-                column,
                 inside,
                 height,
                 width,
@@ -542,10 +548,22 @@ def _gathered(
     return total
 
 
+@triton.jit
+def _next(start, image, down, across, valid, column, inside, height, width, channels):
+    """What is one pixel down and to the right of every second pixel of x, rectified; zeros beside it."""
+    row = 2 * down + 1
+    place = 2 * across + 1
+    offset = ((image * height + row) * width + place) * channels
+    there = valid & (row < height) & (place < width)
+    nothing = tl.zeros_like(column).to(tl.float32)
+    return _read(start + offset[:, None] + column[None, :], there, inside, nothing, nothing, False)
+
+
 @triton.jit(
     do_not_specialize=[
         "depthwise",
         "pointwise",
+        "shifted",
         "weight",
         "bias",
         "running_mean",
@@ -563,6 +581,7 @@ def _gathered(
         "images",
         "stride",
         "dilation",
+        "first_out",
     ]
 )
 def _forward(
@@ -570,6 +589,7 @@ def _forward(
     y,
     depthwise,
     pointwise,
+    shifted,
     of_x,
     statistics,
     weight,
@@ -590,11 +610,13 @@ def _forward(
     images,
     stride,
     dilation,
+    first_out,
     eps,
     momentum,
     KERNEL: tl.constexpr,
     NORMED: tl.constexpr,
     RUNNING: tl.constexpr,
+    FACTORIZED: tl.constexpr,
     ALIGN_IN: tl.constexpr,
     ALIGN_OUT: tl.constexpr,
     BLOCK_P: tl.constexpr,
@@ -671,10 +693,18 @@ def _forward(
             )
             mixing = tl.load(
                 pointwise + out[None, :] * channels_in + column[:, None],
-                mask=inside[:, None] & inside_out[None, :],
+                mask=inside[:, None] & (out < first_out)[None, :],
                 other=0.0,
             )
             result = _product(gathered.to(y.dtype.element_ty), mixing.to(y.dtype.element_ty), result)
+            if FACTORIZED:
+                gathered = _next(start, image, down, across, valid, column, inside, height, width, channels_in)
+                mixing = tl.load(
+                    shifted + (out - first_out)[None, :] * channels_in + column[:, None],
+                    mask=inside[:, None] & ((out >= first_out) & inside_out)[None, :],
+                    other=0.0,
+                )
+                result = _product(gathered.to(y.dtype.element_ty), mixing.to(y.dtype.element_ty), result)
         mask = valid[:, None] & inside_out[None, :]
         rounded = result.to(y.dtype.element_ty)
         tl.store(target + pixel[:, None] * channels_out + out[None, :], rounded, mask=mask)
@@ -697,6 +727,7 @@ def _forward(
     do_not_specialize=[
         "depthwise",
         "pointwise",
+        "shifted",
         "weight_before",
         "bias_before",
         "weight",
@@ -714,6 +745,7 @@ def _forward(
         "images",
         "stride",
         "dilation",
+        "first_out",
     ]
 )
 def _through_pointwise(
@@ -723,6 +755,7 @@ def _through_pointwise(
     t,
     depthwise,
     pointwise,
+    shifted,
     before,
     weight_before,
     bias_before,
@@ -745,11 +778,13 @@ def _through_pointwise(
     images,
     stride,
     dilation,
+    first_out,
     eps_before,
     eps,
     KERNEL: tl.constexpr,
     NORMED: tl.constexpr,
     DIRECT: tl.constexpr,
+    FACTORIZED: tl.constexpr,
     ALIGN_IN: tl.constexpr,
     ALIGN_OUT: tl.constexpr,
     BLOCK_P: tl.constexpr,
@@ -792,9 +827,16 @@ def _through_pointwise(
         )
     mixing = tl.load(
         pointwise + out[:, None] * channels_in + column[None, :],
-        mask=inside_out[:, None] & inside[None, :],
+        mask=(out < first_out)[:, None] & inside[None, :],
         other=0.0,
     ).to(y.dtype.element_ty)
+    mixing_next = mixing
+    if FACTORIZED:
+        mixing_next = tl.load(
+            shifted + (out - first_out)[:, None] * channels_in + column[None, :],
+            mask=((out >= first_out) & inside_out)[:, None] & inside[None, :],
+            other=0.0,
+        ).to(y.dtype.element_ty)
 
     first = block * share
     last = tl.minimum(first + share, pixels)
@@ -802,7 +844,10 @@ def _through_pointwise(
     start_y = y + group * pixels * channels_out
     start_dz = dz + group * pixels * step
     target = t + group * pixels * channels_in
+    if FACTORIZED:
+        target = t + group * images * height * width * channels_in
     of_weights = tl.zeros((BLOCK_O, BLOCK_I), dtype=tl.float32)
+    of_next = tl.zeros((BLOCK_O, BLOCK_I), dtype=tl.float32)
     for begin in range(first, last, BLOCK_P):
         pixel = begin + tl.arange(0, BLOCK_P)
         valid = pixel < last
@@ -837,12 +882,33 @@ def _through_pointwise(
         passed = _product(dy, mixing, tl.zeros((BLOCK_P, BLOCK_I), dtype=tl.float32))
         if DIRECT:
             passed = tl.where(gathered <= 0.0, 0.0, passed)
-        tl.store(
-            target + pixel[:, None] * channels_in + column[None, :],
-            passed.to(t.dtype.element_ty),
-            mask=valid[:, None] & inside[None, :],
-        )
+        if FACTORIZED:  # of every four pixels of x the first and the last were read
+            after = _next(start, image, down, across, valid, column, inside, height, width, channels_in)
+            passed_next = _product(dy, mixing_next, tl.zeros((BLOCK_P, BLOCK_I), dtype=tl.float32))
+            passed_next = tl.where(after <= 0.0, 0.0, passed_next)
+            of_next = _product(tl.trans(dy), after.to(y.dtype.element_ty), of_next)
+            places = ((image * height + 2 * down) * width + 2 * across) * channels_in
+            corner = target + places[:, None] + column[None, :]
+            right = valid & (2 * across + 1 < width)
+            below = valid & (2 * down + 1 < height)
+            nothing = tl.zeros((BLOCK_P, BLOCK_I), dtype=t.dtype.element_ty)
+            tl.store(corner, passed.to(t.dtype.element_ty), mask=valid[:, None] & inside[None, :])
+            tl.store(corner + channels_in, nothing, mask=right[:, None] & inside[None, :])
+            tl.store(corner + width * channels_in, nothing, mask=below[:, None] & inside[None, :])
+            tl.store(
+                corner + (width + 1) * channels_in,
+                passed_next.to(t.dtype.element_ty),
+                mask=(right & below)[:, None] & inside[None, :],
+            )
+        else:
+            tl.store(
+                target + pixel[:, None] * channels_in + column[None, :],
+                passed.to(t.dtype.element_ty),
+                mask=valid[:, None] & inside[None, :],
+            )
         of_weights = _product(tl.trans(dy), gathered.to(y.dtype.element_ty), of_weights)
+    if FACTORIZED:
+        of_weights = tl.where((out < first_out)[:, None], of_weights, of_next)
     place = (group * tl.num_programs(0) + block) * channels_out * channels_in
     tl.store(
         partial + at + place + out[:, None] * channels_in + column[None, :],
@@ -856,14 +922,13 @@ def _row_back(
     total,
     of_weights,
     start,
-    depthwise,
+    weights,
     i,
     value,
     image,
     down,
     across,
     valid,
-    column,
     inside,
     height_out,
     width_out,
@@ -875,22 +940,19 @@ def _row_back(
 ):
     """The total and what one row of the weights passes back to every pixel; and with the gradient of these weights."""
     tap = tl.arange(0, BLOCK_T)
+    shift = stride - 1  # which is 0 or 1
     twice = down + (KERNEL // 2 - i) * dilation
-    row = twice >> (stride - 1)
-    there = valid & (twice >= 0) & (row < height_out) & ((twice & (stride - 1)) == 0)
-    begin = (image * height_out + row) * width_out
+    there = valid & _within(twice, height_out << shift) & ((twice & shift) == 0)
+    places = start + ((image * height_out + (twice >> shift)) * width_out * channels)[:, None]
     for j in tl.static_range(KERNEL):
         twice_across = across + (KERNEL // 2 - j) * dilation
-        place = twice_across >> (stride - 1)
-        hit = there & (twice_across >= 0) & (place < width_out) & ((twice_across & (stride - 1)) == 0)
-        offset = (begin + place) * channels
-        gradient = tl.load(
-            start + offset[:, None] + column[None, :], mask=hit[:, None] & inside[None, :], other=0.0
-        ).to(tl.float32)
+        hit = there & _within(twice_across, width_out << shift) & ((twice_across & shift) == 0)
+        offset = (twice_across >> shift) * channels
+        gradient = tl.load(places + offset[:, None], mask=hit[:, None] & inside[None, :], other=0.0).to(tl.float32)
         if KERNEL == 1:
             total += gradient
         else:
-            weight = tl.load(depthwise + column * (KERNEL * KERNEL) + (i * KERNEL + j), mask=inside, other=0.0)
+            weight = tl.load(weights + (i * KERNEL + j), mask=inside, other=0.0)
             total += gradient * weight.to(tl.float32)[None, :]
             found = tl.sum(gradient * value, axis=0)
             of_weights += tl.where((tap == i * KERNEL + j)[:, None], found[None, :], 0.0)
@@ -963,7 +1025,8 @@ def _through_depthwise(
     first = block * share
     last = tl.minimum(first + share, pixels)
     start_x = x + group * pixels * channels
-    start = t + group * images * height_out * width_out * channels
+    start = t + group * images * height_out * width_out * channels + column[None, :]
+    weights = depthwise + column * (KERNEL * KERNEL)
     target = dx + group * pixels * channels
     of_weights = tl.zeros((BLOCK_T, BLOCK_I), dtype=tl.float32)
     plain = tl.zeros((BLOCK_I,), dtype=tl.float32)
@@ -984,14 +1047,13 @@ def _through_depthwise(
                 total,
                 of_weights,
                 start,
-                depthwise,
+                weights,
                 i,
                 value,
                 image,
                 down,
                 across,
                 valid,
-                column,
                 inside,
                 height_out,
                 width_out,

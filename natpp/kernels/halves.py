@@ -22,13 +22,23 @@ class Norm:
 
 @dataclass(frozen=True)
 class Half:
-    """ReLU, depthwise conv (k x k, or none), 1x1 conv, batch norm; the padding keeps the size."""
+    """ReLU, depthwise conv (k x k, or none), 1x1 conv, batch norm; the padding keeps the size.
+
+    In a factorized reduction a second 1x1 conv, of what is one pixel further down and to the right, gives the rest of
+    the channels; the stride of both is 2.
+    """
 
     depthwise: Tensor | None  # (channels, 1, k, k)
     pointwise: Tensor  # (channels out, channels, 1, 1)
     norm: Norm
     stride: int = 1
     dilation: int = 1
+    shifted: Tensor | None = None  # (rest of the channels out, channels, 1, 1)
+
+    @property
+    def channels_out(self) -> int:
+        """Of both 1x1 convs, if there are two."""
+        return len(self.pointwise) + (0 if self.shifted is None else len(self.shifted))
 
     @property
     def kernel(self) -> int:
@@ -37,11 +47,18 @@ class Half:
 
     def tensors(self) -> list[Tensor]:
         """What has gradients."""
-        first = [] if self.depthwise is None else [self.depthwise]
-        return [*first, self.pointwise, self.norm.weight, self.norm.bias]
+        convs = (self.depthwise, self.pointwise, self.shifted)
+        return [*(one for one in convs if one is not None), self.norm.weight, self.norm.bias]
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Half:
         """The same with others, in the order of `tensors`; running statistics stay as they are."""
-        *first, pointwise, weight, bias = tensors
+        *convs, weight, bias = tensors
         norm = replace(self.norm, weight=weight, bias=bias, running_mean=None, running_var=None)
-        return replace(self, depthwise=first[0] if first else None, pointwise=pointwise, norm=norm)
+        given = iter(convs)
+        return replace(
+            self,
+            depthwise=None if self.depthwise is None else next(given),
+            pointwise=next(given),
+            shifted=None if self.shifted is None else next(given),
+            norm=norm,
+        )

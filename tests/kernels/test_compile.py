@@ -3,6 +3,7 @@
 What would be launched is recorded, and compiled for an H200 down to its machine code; the assembler comes with Triton.
 """
 
+import dataclasses
 import importlib.util
 import os
 from collections.abc import Callable
@@ -108,6 +109,20 @@ def test_separable(
     channels: int, kernel: int, count: int, dtype: torch.dtype, launches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check(separable(8, channels, kernel, count, dtype, running=count > 1), launches, monkeypatch)
+
+
+def test_factorized_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
+    from natpp.kernels.depthwise import Separated
+
+    (half,) = halves(16, 1, 1, torch.bfloat16)
+    half = dataclasses.replace(half, pointwise=half.pointwise[:8], shifted=half.pointwise[8:], stride=2)
+    x = torch.zeros(2, 16, 8, 8, dtype=torch.bfloat16).to(memory_format=torch.channels_last).requires_grad_()
+
+    def run() -> None:
+        z = Separated.apply(x, [half], 1, torch.bfloat16, *half.tensors())
+        torch.autograd.grad(z, x, torch.zeros_like(z))
+
+    check(run, 5, monkeypatch)
 
 
 @pytest.mark.slow

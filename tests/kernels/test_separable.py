@@ -156,6 +156,20 @@ def test_separable(
     compare(images(shape, device, dtype), made, groups)
 
 
+@everywhere
+@pytest.mark.parametrize(
+    ("shape", "channels", "groups"),
+    [((2, 16, 8, 6), (8, 8), 1), ((4, 7, 5, 8), (3, 4), 2), ((2, 70, 3, 7), (6, 6), 1), ((3, 5, 1, 3), (1, 1), 1)],
+)
+def test_factorized_reduction(
+    device: str, dtype: torch.dtype, shape: tuple[int, ...], channels: tuple[int, int], groups: int
+) -> None:
+    (half,) = halves((shape[1], sum(channels)), 1, device, dtype, stride=2, running=groups == 1)
+    parts = half.pointwise.detach().split(channels)
+    half = with_gradients(dataclasses.replace(half, pointwise=parts[0].clone(), shifted=parts[1].clone()))
+    compare(images(shape, device, dtype), [half], groups)
+
+
 @both
 @pytest.mark.parametrize(
     ("shape", "channels", "kernel"),
@@ -302,7 +316,8 @@ def chain(op: str, channels: int, stride: int) -> Chain:
 
 @both
 @pytest.mark.parametrize(
-    ("op", "stride"), [("sep_conv_3x3", 1), ("sep_conv_5x5", 2), ("dil_conv_3x3", 2), ("conv_1x1", 1)]
+    ("op", "stride"),
+    [("sep_conv_3x3", 1), ("sep_conv_5x5", 2), ("dil_conv_3x3", 2), ("conv_1x1", 1), ("skip_connect", 2)],
 )
 def test_the_module_is_torchs(device: str, op: str, stride: int) -> None:
     """Steps of training, then evaluation: the same statistics, weights, outputs, names and counts of batches."""
