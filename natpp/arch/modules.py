@@ -26,6 +26,17 @@ class Layers(nn.Sequential):
             return super().forward(x)  # type: ignore[no-any-return, no-untyped-call]
         return along(list(self), x, lambda layer, value: layer(value))
 
+    def added_to(self, total: Tensor, x: Tensor) -> Tensor:
+        """The total and what the layers make of x, added in the same kernel where that can be."""
+        if kernels.fast(x) and not _hooked(self):
+            norms, halves = _halves(list(self))
+            if _length(halves) == len(self) and kernels.fits(x, halves, added=total):
+                for norm in norms:
+                    norm.count()
+                return kernels.separable(x, halves, added=total)
+        found: Tensor = self(x)
+        return total + found
+
 
 def along(
     layers: Sequence[nn.Module], x: Tensor, call: Callable[[nn.Module, Tensor], Tensor], groups: int = 1
@@ -41,7 +52,7 @@ def along(
             for norm in norms:
                 norm.count()
             x = kernels.separable(x, halves, groups)
-            place += sum(3 if half.kernel == 1 else 4 for half in halves)
+            place += _length(halves)
         else:
             x = call(layers[place], x)
             place += 1
@@ -72,9 +83,10 @@ def _halves(layers: Sequence[nn.Module]) -> tuple[list[Batched], list[kernels.Ha
         pointwise, norm = rest[length - 2 : length]
         shifted: nn.Module | None = None
         parts = rest[:length]
-        if isinstance(pointwise, FactorizedConv2d) and depthwise is None and pointwise.conv_1 is not None:
-            parts += [pointwise.conv_1, pointwise.conv_2]
-            pointwise, shifted = pointwise.conv_1, pointwise.conv_2
+        if isinstance(pointwise, FactorizedConv2d) and depthwise is None and isinstance(pointwise.conv_1, nn.Module):
+            shifted = pointwise.conv_2
+            pointwise = pointwise.conv_1
+            parts += [pointwise, shifted]
         if not _is_pointwise(pointwise) or not isinstance(norm, Batched) or any(map(_hooked, parts)):
             break
         if shifted is not None and not _is_pointwise(shifted):
@@ -102,6 +114,11 @@ def _halves(layers: Sequence[nn.Module]) -> tuple[list[Batched], list[kernels.Ha
         if depthwise is None:
             break
     return norms, halves
+
+
+def _length(halves: Sequence[kernels.Half]) -> int:
+    """Of how many layers these are made."""
+    return sum(3 if half.depthwise is None else 4 for half in halves)
 
 
 def _is_depthwise(layer: nn.Module) -> bool:
@@ -270,6 +287,8 @@ class GlobalPool2d(nn.Module):
     """The mean over all pixels: (batch, channels)."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if kernels.fast(x):  # so that the gradient is in channels-last memory too
+            return x.permute(0, 2, 3, 1).flatten(1, 2).mean(1)
         return x.mean(dim=(2, 3))
 
 

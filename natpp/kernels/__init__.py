@@ -69,23 +69,27 @@ def batch_norm(
     return y, mean, var
 
 
-def separable(x: Tensor, halves: Sequence[Half], groups: int = 1) -> Tensor:
-    """Images after (ReLU, depthwise conv, 1x1 conv, batch norm) for each half; batch norms as in `batch_norm`."""
+def separable(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | None = None) -> Tensor:
+    """Images after (ReLU, depthwise conv, 1x1 conv, batch norm) for each half; batch norms as in `batch_norm`.
+
+    What is `added` is added to the result.
+    """
     if groups < 1 or x.shape[0] % groups:
         raise SettingError(f"{x.shape[0]} images are not {groups} equal groups")
     if groups > 1 and any(half.norm.running_mean is not None for half in halves):
         raise SettingError(f"running statistics are of one group, not of {groups}")
     dtype = _computed_in(x)
-    if fast(x) and fits(x, halves, groups):
+    if fast(x) and fits(x, halves, groups, added):
         from natpp.kernels.depthwise import Separated
 
         tensors = [tensor for half in halves for tensor in half.tensors()]
-        z: Tensor = Separated.apply(x, tuple(halves), groups, dtype, *tensors)  # type: ignore[no-untyped-call]
+        z: Tensor = Separated.apply(x, tuple(halves), groups, dtype, added, *tensors)  # type: ignore[no-untyped-call]
         return z
-    return composed.separable(x, halves, groups, dtype)
+    found = composed.separable(x, halves, groups, dtype)
+    return found if added is None else added + found
 
 
-def fits(x: Tensor, halves: Sequence[Half], groups: int = 1) -> bool:
+def fits(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | None = None) -> bool:
     """Whether the kernels know how to compute these halves, of images that are `fast`."""
     dtype = _computed_in(x)
     cast = torch.is_autocast_enabled(x.device.type)
@@ -115,6 +119,8 @@ def fits(x: Tensor, halves: Sequence[Half], groups: int = 1) -> bool:
         pixels, channels = math.prod(size), out
         if images * pixels * channels >= LARGEST or images // groups * pixels < 2:
             return False
+    if added is not None and (not fast(added) or added.dtype != dtype or added.shape != (images, channels, *size)):
+        return False
     weights = sum(tensor.numel() for half in halves for tensor in half.tensors())
     return dtype in TYPES and groups <= MOST_GROUPS and weights * max(groups, MOST_PROGRAMS) < LARGEST
 

@@ -42,7 +42,15 @@ class Separated(torch.autograd.Function):
     """Images after some halves; running statistics are updated where given."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, halves: Sequence[Half], groups: int, dtype: torch.dtype, *_: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        halves: Sequence[Half],
+        groups: int,
+        dtype: torch.dtype,
+        added: Tensor | None,
+        *_: Tensor,
+    ) -> Tensor:
         kept = [x]
         steps: list[_Step] = []
         statistics: list[Tensor] = []
@@ -68,6 +76,7 @@ class Separated(torch.autograd.Function):
                 last.running_mean,
                 last.running_var,
                 last.momentum,
+                added,
             )
         statistics.append(found)
         ctx.save_for_backward(*kept, *statistics, *(tensor for half in halves for tensor in half.tensors()))
@@ -91,7 +100,8 @@ class Separated(torch.autograd.Function):
         return (
             dx if wanted[0] else None,
             *(None,) * 3,
-            *(one if want else None for one, want in zip(found, wanted[4:], strict=True)),
+            dz if wanted[4] else None,
+            *(one if want else None for one, want in zip(found, wanted[5:], strict=True)),
         )
 
 
@@ -101,11 +111,11 @@ def _again(ctx: Any, x: Tensor, tensors: Sequence[Tensor], dz: Tensor) -> tuple[
     halves = [half.with_tensors([next(given) for _ in half.tensors()]) for half in ctx.halves]
     z = composed.separable(x, halves, ctx.groups, ctx.dtype)
     inputs = [x, *tensors]
-    wanted = [ctx.needs_input_grad[0], *ctx.needs_input_grad[4:]]
+    wanted = [ctx.needs_input_grad[0], *ctx.needs_input_grad[5:]]
     some = [one for one, want in zip(inputs, wanted, strict=True) if want]
     found = iter(torch.autograd.grad(z, some, dz, create_graph=True))
     first, *others = (next(found) if want else None for want in wanted)
-    return first, None, None, None, *others
+    return first, None, None, None, dz if ctx.needs_input_grad[4] else None, *others
 
 
 def _backward(

@@ -99,10 +99,12 @@ def normalize(
     running_mean: Tensor | None,
     running_var: Tensor | None,
     momentum: float,
+    added: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Images normalized, and mean and variance (2, groups, channels), from those of every `share` rows.
 
-    The partial ones are (2, groups, blocks, channels): mean and squared deviations.
+    The partial ones are (2, groups, blocks, channels): mean and squared deviations. What is `added`, in memory as x is,
+    is added to the images.
     """
     cut = _Cut(x, groups)
     y = torch.empty_like(x, memory_format=torch.channels_last)
@@ -110,9 +112,10 @@ def normalize(
     _normalize[cut.second](
         x,
         y,
+        x if added is None else added,  # any pointer: it is not read
         partial,
         statistics,
-        statistics if weight is None else weight,  # any pointer: it is not read
+        statistics if weight is None else weight,
         statistics if bias is None else bias,
         statistics if running_mean is None else running_mean,
         statistics if running_var is None else running_var,
@@ -126,6 +129,7 @@ def normalize(
         weight is not None,
         bias is not None,
         running_mean is not None,
+        added is not None,
         cut.align,
         cut.block_r,
         cut.block_c,
@@ -332,6 +336,7 @@ def _partial_statistics(
 def _normalize(
     x,
     y,
+    added,
     partial,
     statistics,
     weight,
@@ -348,6 +353,7 @@ def _normalize(
     WEIGHT: tl.constexpr,
     BIAS: tl.constexpr,
     RUNNING: tl.constexpr,
+    ADDED: tl.constexpr,
     ALIGN: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
@@ -363,6 +369,7 @@ def _normalize(
     last = tl.minimum(first + second_share, rows)
     start = x + group * rows * channels
     target = y + group * rows * channels
+    start_added = added + group * rows * channels
     row = first + tl.arange(0, BLOCK_R)
     tile = _load(start, row, last, channels, channels, column)
 
@@ -382,6 +389,8 @@ def _normalize(
     for _begin in range(first, last, BLOCK_R):
         following = _load(start, row + BLOCK_R, last, channels, channels, column)
         value = (tile.to(tl.float32) - mean[None, :]) * scale[None, :] + shift[None, :]
+        if ADDED:
+            value += _load(start_added, row, last, channels, channels, column).to(tl.float32)
         mask = (row < last)[:, None] & inside[None, :]
         tl.store(target + row[:, None] * channels + column[None, :], value.to(y.dtype.element_ty), mask=mask)
         row += BLOCK_R

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from natpp.kernels import composed
-from natpp.kernels.tiles import columns_of, in_rows, on_device_of
+from natpp.kernels.tiles import columns_of, in_steps, on_device_of
 
 TILE_BYTES = 4096  # that a program makes
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
@@ -43,7 +43,6 @@ class Pooled(torch.autograd.Function):
             x = torch.zeros(ctx.shape, dtype=dy.dtype, device=dy.device, requires_grad=True)
             y = composed.average_pool(x, ctx.kernel, ctx.stride)
             return torch.autograd.grad(y, x, dy, create_graph=True)[0], None, None
-        dy = in_rows(dy)
         dx = torch.empty(ctx.shape, dtype=dy.dtype, device=dy.device, memory_format=torch.channels_last)
         _launch(_pool_back, dy, dx, dx, dy, ctx.kernel, ctx.stride)
         return dx, None, None
@@ -71,7 +70,6 @@ class MaxPooled(torch.autograd.Function):
         (taps,) = ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody wants the gradient of the gradient
             return _scattered(dy, taps, ctx.kernel, ctx.stride, ctx.shape), None, None
-        dy = in_rows(dy)
         dx = torch.empty(ctx.shape, dtype=dy.dtype, device=dy.device, memory_format=torch.channels_last)
         _launch(_max_pool_back, dy, dx, dx, dy, ctx.kernel, ctx.stride, taps)
         return dx, None, None
@@ -91,6 +89,7 @@ def _launch(
     """A program for every tile of the target; `x` and `y` give the sizes on both sides of the pool."""
     images, channels, height, width = target.shape
     block_c, align = columns_of(channels)
+    source, step = in_steps(source, align)
     pixels = images * height * width
     block_p = TILE_BYTES // target.element_size() // block_c
     grid = (-(-pixels // block_p), -(-channels // block_c))
@@ -101,6 +100,7 @@ def _launch(
             *others,
             pixels,
             channels // align,
+            step // align,
             x.shape[2],
             x.shape[3],
             y.shape[2],
@@ -122,24 +122,25 @@ def _inside(place, size, KERNEL: tl.constexpr, STRIDE: tl.constexpr):
 
 
 @triton.jit
-def _row(start, mask, image, row, across, height, width, channels, KERNEL: tl.constexpr, STRIDE: tl.constexpr):
+def _row(start, mask, image, row, across, height, width, step, KERNEL: tl.constexpr, STRIDE: tl.constexpr):
     """Sums over the part of every window that is in one row of x."""
     inside = (row >= 0) & (row < height)
     total = tl.zeros(mask.shape, dtype=tl.float32)
     for j in tl.static_range(KERNEL):
         place = across * STRIDE + (j - KERNEL // 2)
         valid = inside & (place >= 0) & (place < width)
-        offset = ((image * height + row) * width + place) * channels
+        offset = ((image * height + row) * width + place) * step
         total += tl.load(start + offset[:, None], mask=mask & valid[:, None], other=0.0).to(tl.float32)
     return total
 
 
-@triton.jit(do_not_specialize=["pixels", "columns", "height", "width", "height_out", "width_out"])
+@triton.jit(do_not_specialize=["pixels", "columns", "steps", "height", "width", "height_out", "width_out"])
 def _pool(
     x,
     y,
     pixels,
     columns,
+    steps,
     height,
     width,
     height_out,
@@ -152,6 +153,7 @@ def _pool(
 ):
     """y: every pixel the mean of its window in x."""
     channels = columns * ALIGN
+    step = steps * ALIGN  # from a pixel of the source to the next
     pixel = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = (pixel < pixels)[:, None] & (column < channels)[None, :]
@@ -163,11 +165,11 @@ def _pool(
     if KERNEL <= UNROLLED:
         for i in tl.static_range(KERNEL):
             row = down * STRIDE + (i - KERNEL // 2)
-            total += _row(start, mask, image, row, across, height, width, channels, KERNEL, STRIDE)
+            total += _row(start, mask, image, row, across, height, width, step, KERNEL, STRIDE)
     else:
         for i in range(KERNEL):
             row = down * STRIDE + (i - KERNEL // 2)
-            total += _row(start, mask, image, row, across, height, width, channels, KERNEL, STRIDE)
+            total += _row(start, mask, image, row, across, height, width, step, KERNEL, STRIDE)
     count = _inside(down, height, KERNEL, STRIDE) * _inside(across, width, KERNEL, STRIDE)
     mean = total * (1.0 / tl.maximum(count, 1).to(tl.float32))[:, None]
     tl.store(y + pixel[:, None] * channels + column[None, :], mean.to(y.dtype.element_ty), mask=mask)
@@ -185,7 +187,7 @@ def _row_back(
     width,
     height_out,
     width_out,
-    channels,
+    step,
     KERNEL: tl.constexpr,
     STRIDE: tl.constexpr,
 ):
@@ -197,18 +199,19 @@ def _row_back(
         place = (across + KERNEL // 2) // STRIDE - j  # of windows that begin at or before this pixel
         valid = inside & (place >= 0) & (place < width_out) & (place * STRIDE + KERNEL // 2 >= across)
         part = share / tl.maximum(_inside(place, width, KERNEL, STRIDE), 1).to(tl.float32)
-        offset = ((image * height_out + row) * width_out + place) * channels
+        offset = ((image * height_out + row) * width_out + place) * step
         value = tl.load(start + offset[:, None], mask=mask & valid[:, None], other=0.0)
         total += value.to(tl.float32) * part[:, None]
     return total
 
 
-@triton.jit(do_not_specialize=["pixels", "columns", "height", "width", "height_out", "width_out"])
+@triton.jit(do_not_specialize=["pixels", "columns", "steps", "height", "width", "height_out", "width_out"])
 def _pool_back(
     dy,
     dx,
     pixels,
     columns,
+    steps,
     height,
     width,
     height_out,
@@ -221,6 +224,7 @@ def _pool_back(
 ):
     """dx: every pixel the sum of what the windows that it is in pass on, each its share."""
     channels = columns * ALIGN
+    step = steps * ALIGN  # from a pixel of the source to the next
     pixel = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = (pixel < pixels)[:, None] & (column < channels)[None, :]
@@ -233,13 +237,13 @@ def _pool_back(
         for i in tl.static_range((KERNEL + STRIDE - 1) // STRIDE):
             row = (down + KERNEL // 2) // STRIDE - i  # of windows that begin at or above this pixel
             total += _row_back(
-                start, mask, image, row, down, across, height, width, height_out, width_out, channels, KERNEL, STRIDE
+                start, mask, image, row, down, across, height, width, height_out, width_out, step, KERNEL, STRIDE
             )
     else:
         for i in range((KERNEL + STRIDE - 1) // STRIDE):
             row = (down + KERNEL // 2) // STRIDE - i
             total += _row_back(
-                start, mask, image, row, down, across, height, width, height_out, width_out, channels, KERNEL, STRIDE
+                start, mask, image, row, down, across, height, width, height_out, width_out, step, KERNEL, STRIDE
             )
     tl.store(dx + pixel[:, None] * channels + column[None, :], total.to(dx.dtype.element_ty), mask=mask)
 
@@ -256,7 +260,7 @@ def _max_row(
     across,
     height,
     width,
-    channels,
+    step,
     KERNEL: tl.constexpr,
     STRIDE: tl.constexpr,
 ):
@@ -266,7 +270,7 @@ def _max_row(
     for j in tl.static_range(KERNEL):
         place = across * STRIDE + (j - KERNEL // 2)
         valid = inside & (place >= 0) & (place < width)
-        offset = ((image * height + row) * width + place) * channels
+        offset = ((image * height + row) * width + place) * step
         value = tl.load(start + offset[:, None], mask=mask & valid[:, None], other=float("-inf")).to(tl.float32)
         better = (value > best) | (value != value)  # what is not a number stays
         best = tl.where(better, value, best)
@@ -274,13 +278,14 @@ def _max_row(
     return best, found
 
 
-@triton.jit(do_not_specialize=["pixels", "columns", "height", "width", "height_out", "width_out"])
+@triton.jit(do_not_specialize=["pixels", "columns", "steps", "height", "width", "height_out", "width_out"])
 def _max_pool(
     x,
     y,
     taps,
     pixels,
     columns,
+    steps,
     height,
     width,
     height_out,
@@ -293,6 +298,7 @@ def _max_pool(
 ):
     """y: every pixel the maximum of its window in x; taps: which of the window it is."""
     channels = columns * ALIGN
+    step = steps * ALIGN  # from a pixel of the source to the next
     pixel = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = (pixel < pixels)[:, None] & (column < channels)[None, :]
@@ -305,12 +311,12 @@ def _max_pool(
     if KERNEL <= UNROLLED:
         for i in tl.static_range(KERNEL):
             best, found = _max_row(
-                best, found, start, mask, image, i, down, across, height, width, channels, KERNEL, STRIDE
+                best, found, start, mask, image, i, down, across, height, width, step, KERNEL, STRIDE
             )
     else:
         for i in range(KERNEL):
             best, found = _max_row(
-                best, found, start, mask, image, i, down, across, height, width, channels, KERNEL, STRIDE
+                best, found, start, mask, image, i, down, across, height, width, step, KERNEL, STRIDE
             )
     place = pixel[:, None] * channels + column[None, :]
     tl.store(y + place, best.to(y.dtype.element_ty), mask=mask)
@@ -330,6 +336,7 @@ def _max_row_back(
     height_out,
     width_out,
     channels,
+    step,
     KERNEL: tl.constexpr,
     STRIDE: tl.constexpr,
 ):
@@ -341,21 +348,22 @@ def _max_row_back(
         place = (across + KERNEL // 2) // STRIDE - j
         valid = inside & (place >= 0) & (place < width_out) & (place * STRIDE + KERNEL // 2 >= across)
         tap = first + across - place * STRIDE + KERNEL // 2
-        offset = ((image * height_out + row) * width_out + place) * channels
+        window = ((image * height_out + row) * width_out + place)[:, None]
         hit = mask & valid[:, None]
-        found = tl.load(start_taps + offset[:, None], mask=hit, other=255).to(tl.int32)
-        value = tl.load(start + offset[:, None], mask=hit, other=0.0).to(tl.float32)
+        found = tl.load(start_taps + window * channels, mask=hit, other=255).to(tl.int32)
+        value = tl.load(start + window * step, mask=hit, other=0.0).to(tl.float32)
         total += tl.where(found == tap[:, None], value, 0.0)
     return total
 
 
-@triton.jit(do_not_specialize=["pixels", "columns", "height", "width", "height_out", "width_out"])
+@triton.jit(do_not_specialize=["pixels", "columns", "steps", "height", "width", "height_out", "width_out"])
 def _max_pool_back(
     dy,
     dx,
     taps,
     pixels,
     columns,
+    steps,
     height,
     width,
     height_out,
@@ -368,6 +376,7 @@ def _max_pool_back(
 ):
     """dx: every pixel the sum of what the windows pass on whose maximum it is."""
     channels = columns * ALIGN
+    step = steps * ALIGN  # from a pixel of the source to the next
     pixel = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = (pixel < pixels)[:, None] & (column < channels)[None, :]
@@ -391,6 +400,7 @@ def _max_pool_back(
                 height_out,
                 width_out,
                 channels,
+                step,
                 KERNEL,
                 STRIDE,
             )
@@ -408,6 +418,7 @@ def _max_pool_back(
                 height_out,
                 width_out,
                 channels,
+                step,
                 KERNEL,
                 STRIDE,
             )

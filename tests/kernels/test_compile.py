@@ -91,7 +91,7 @@ def separable(
     x = torch.zeros(images, channels, 32, 32, dtype=dtype).to(memory_format=torch.channels_last).requires_grad_()
 
     def run() -> None:
-        z = Separated.apply(x, some, 1, dtype, *(tensor for half in some for tensor in half.tensors()))
+        z = Separated.apply(x, some, 1, dtype, None, *(tensor for half in some for tensor in half.tensors()))
         torch.autograd.grad(z, x, torch.zeros_like(z))
 
     return run
@@ -119,7 +119,7 @@ def test_factorized_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(2, 16, 8, 8, dtype=torch.bfloat16).to(memory_format=torch.channels_last).requires_grad_()
 
     def run() -> None:
-        z = Separated.apply(x, [half], 1, torch.bfloat16, *half.tensors())
+        z = Separated.apply(x, [half], 1, torch.bfloat16, None, *half.tensors())
         torch.autograd.grad(z, x, torch.zeros_like(z))
 
     check(run, 5, monkeypatch)

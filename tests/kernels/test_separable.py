@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import natpp
 from natpp import kernels
 from natpp.arch.layers import Chain, build_chain
-from natpp.arch.modules import Layers
+from natpp.arch.modules import GlobalPool2d, Layers
 from natpp.arch.ops import Place
 from natpp.errors import SettingError
 from natpp.kernels import Half, Norm, composed
@@ -308,6 +309,61 @@ def test_twice_in_one_graph(device: str) -> None:
         )
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
+@both
+def test_added_to_something(device: str) -> None:
+    """The sum that a node is, in the kernel that normalizes; what cannot be added there is added by torch."""
+    x, total = images((3, 6, 5, 4), device), images((3, 6, 5, 4), device, seed=3)
+    made = halves((6, 6), 3, device, running=False)
+    for one in (total, total.contiguous(), total.bfloat16()):
+        found = []
+        for switch in (False, True):
+            some = one.detach().requires_grad_()
+            with kernels.plain() if switch else torch.enable_grad():
+                assert kernels.fits(x, made, added=some) == (takes(device) and one is total and not switch)
+                z = kernels.separable(x, made, added=some)
+            found.append((z, *torch.autograd.grad(z.square().sum(), [some, made[0].pointwise])))
+        for ours, theirs in zip(*found, strict=True):
+            assert ours.dtype == theirs.dtype
+            torch.testing.assert_close(ours, theirs, rtol=1e-2 if one.dtype == torch.bfloat16 else 1e-3, atol=1e-3)
+
+
+@both
+def test_a_node_of_a_network(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two edges: the second is added to the first by the kernel, unless edges are dropped or somebody listens."""
+    torch.manual_seed(0)
+    network = natpp.build("darts", channels=2, cells=3, size=8).to(device)
+    for part in network.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.momentum = 0.0  # the same statistics every time
+    sums: list[bool] = []
+    separable = kernels.separable
+    monkeypatch.setattr(
+        kernels, "separable", lambda *given, **named: sums.append("added" in named) or separable(*given, **named)
+    )
+    x = images((2, 3, 8, 8), device)
+    wanted = None
+    with kernels.plain():
+        wanted = network(x)
+    assert not sums
+    torch.testing.assert_close(network(x), wanted, rtol=1e-3, atol=1e-3)
+    assert any(sums) == takes(device)
+    sums.clear()
+    network.drop_path = 0.5
+    network(x)
+    assert not any(sums)
+
+
+@both
+def test_the_mean_over_all_pixels(device: str) -> None:
+    """Its gradient is in memory as x is, so that nobody before it has to copy."""
+    x = images((2, 6, 5, 3), device).requires_grad_()
+    y = GlobalPool2d()(x)
+    torch.testing.assert_close(y, x.mean(dim=(2, 3)))
+    (dx,) = torch.autograd.grad(y.square().sum(), x)
+    torch.testing.assert_close(dx, (2 * y / 15)[:, :, None, None].expand(x.shape))
+    assert dx.is_contiguous(memory_format=torch.channels_last) == takes(device)
 
 
 def chain(op: str, channels: int, stride: int) -> Chain:
