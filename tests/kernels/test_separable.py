@@ -502,3 +502,62 @@ def test_compilers_see_torchs_operations() -> None:
     targets = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
     assert sum("conv2d" in target for target in targets) == 4
     torch.testing.assert_close(torch.compile(module, backend="eager", fullgraph=True)(x), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_large_tensors_and_bits_that_repeat() -> None:
+    """More than one tile for every program; nothing depends on the order of programs."""
+    for shape, kernel in (((128, 20, 32, 32), 5), ((64, 64, 8, 8), 3), ((32, 144, 14, 14), 3)):
+        x = images(shape, "cuda", torch.bfloat16, mean=0.1)
+        made = halves((shape[1], shape[1], shape[1]), kernel, "cuda", torch.bfloat16, running=False)
+        compare(x, made)
+        for one, other in zip(
+            results(x, made, 1, kernels.separable), results(x, made, 1, kernels.separable), strict=True
+        ):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.gpu
+def test_inside_a_cuda_graph_on_several_streams() -> None:
+    """Two branches on streams of their own: replayed with other images they give what steps outside of a graph give."""
+    x = images((8, 16, 16, 16), "cuda")
+    modules = [build_chain(chain(op, 16, 2)).cuda() for op in ("sep_conv_3x3", "skip_connect")]
+    streams = [torch.cuda.Stream() for _ in modules]
+
+    def step() -> list[tuple[Tensor, ...]]:
+        found = []
+        main = torch.cuda.current_stream()
+        for module, stream in zip(modules, streams, strict=True):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                y = module(x)
+                found.append((y, *torch.autograd.grad(y.square().sum(), list(module.parameters()))))
+        for stream in streams:
+            main.wait_stream(stream)
+        return found
+
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    x.copy_(images((8, 16, 16, 16), "cuda", mean=0.5))
+    graph.replay()
+    torch.cuda.synchronize()
+    replayed = [[tensor.clone() for tensor in branch] for branch in captured]
+    for found, wanted in zip(replayed, step(), strict=True):
+        for one, other in zip(found, wanted, strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.gpu
+def test_a_network_is_compiled_and_exported() -> None:
+    network = natpp.build("darts", channels=4, cells=3).cuda().to(memory_format=torch.channels_last)
+    x = images((4, 3, 32, 32), "cuda")
+    with kernels.plain():
+        wanted = copy.deepcopy(network)(x)
+    torch.testing.assert_close(copy.deepcopy(network)(x), wanted, rtol=1e-2, atol=1e-2)
+    compiled = torch.compile(copy.deepcopy(network), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), wanted, rtol=1e-2, atol=1e-2)
+    exported = torch.export.export(network.eval(), (x,))
+    torch.testing.assert_close(exported.module()(x), network(x), rtol=1e-2, atol=1e-2)
