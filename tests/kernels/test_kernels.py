@@ -140,8 +140,7 @@ def test_a_large_mean_costs_no_digits(device: str, dtype: torch.dtype, mean: flo
 
 
 @both
-@pytest.mark.parametrize("groups", [1, 3])
-@pytest.mark.parametrize("channels", [16, 36])
+@pytest.mark.parametrize(("groups", "channels"), [(1, 36), (3, 16)])
 def test_programs_that_go_over_many_tiles(
     device: str, groups: int, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
