@@ -6,7 +6,7 @@
 - short: short trainings of `darts` (5 cells, 16 channels, batch 128) 16 side by side, milliseconds an architecture
   step, capture left out by a difference; and the kernels of one step, counted and timed.
 - supernet: a weight step with 16 architectures and 512 images in all, thirteen operations, 8 cells, 20 channels.
-- tune: the same operations with tiles and programs of other sizes.
+- tune: the same operations with tiles of other sizes, and other numbers of warps and registers.
 
 `python benchmarks/separable.py --json FILE [--only operations short supernet tune] [--no-compile] [--smoke]`
 Without a GPU only the small form (--smoke) runs, which proves that it runs.
@@ -63,7 +63,7 @@ OPERATIONS = (
     ("max_pool_5x5", (128, 16, 32, 32), 1),
 )
 MUST = OPERATIONS[:4]
-TUNED = ((8192, 8, 8192), (4096, 8, 8192), (4096, 4, 8192), (8192, 4, 8192), (2048, 4, 8192), (4096, 4, 4096))
+TUNED = ((8192, 8, None), (4096, 8, None), (4096, 8, 128), (4096, 4, None), (4096, 4, 168), (2048, 4, None))
 SMALL = (("sep_conv_3x3", (2, 4, 6, 6), 1), ("max_pool_3x3", (2, 4, 6, 6), 2))
 
 
@@ -241,29 +241,38 @@ def line(row: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def tiles(numbers: int, warps: int, parts: int) -> Iterator[None]:
-    """Other sizes of tiles and numbers of programs while it lasts."""
+def tiles(numbers: int, warps: int, registers: int | None) -> Iterator[None]:
+    """Other sizes of tiles, warps of a program and registers of a thread while it lasts."""
     from natpp.kernels import depthwise
 
-    before = depthwise.NUMBERS, depthwise.OPTIONS["num_warps"], depthwise.PARTS
-    depthwise.NUMBERS, depthwise.OPTIONS["num_warps"], depthwise.PARTS = numbers, warps, parts
+    before = depthwise.NUMBERS, dict(depthwise.OPTIONS)
+    depthwise.NUMBERS = numbers
+    depthwise.OPTIONS.update(num_warps=warps, maxnreg=registers)
     try:
         yield
     finally:
-        depthwise.NUMBERS, depthwise.OPTIONS["num_warps"], depthwise.PARTS = before
+        depthwise.NUMBERS = before[0]
+        depthwise.OPTIONS.clear()
+        depthwise.OPTIONS.update(before[1])
 
 
 def tune(device: torch.device, smoke: bool) -> list[dict[str, Any]]:
-    """The operations that must be fast, with tiles and programs of other sizes."""
+    """The operations that must be fast, with tiles of other sizes."""
     rows: list[dict[str, Any]] = []
     if device.type != "cuda":
         return rows
-    for numbers, warps, parts in TUNED:
+    for numbers, warps, registers in TUNED:
         for op, shape, stride in MUST[:1] if smoke else (*MUST, OPERATIONS[5]):
-            with tiles(numbers, warps, parts):
+            with tiles(numbers, warps, registers):
                 found = ours(op, shape, stride, device, 20)
-            rows.append({"op": op, "shape": list(shape), "numbers": numbers, "warps": warps, "parts": parts, **found})
-            print(f"tiles of {numbers} numbers, {warps} warps, {parts} parts: {op} {shape} {found}", flush=True)
+            rows.append(
+                {"op": op, "shape": list(shape), "numbers": numbers, "warps": warps, "registers": registers, **found}
+            )
+            print(
+                f"tiles of {numbers} numbers, {warps} warps, {registers} registers: {op} {shape} "
+                f"{found['microseconds']:.1f} ({found['forward_microseconds']:.1f}) us",
+                flush=True,
+            )
     return rows
 
 

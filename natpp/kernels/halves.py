@@ -19,6 +19,10 @@ class Norm:
     running_var: Tensor | None = None
     momentum: float = 0.1
 
+    def __post_init__(self) -> None:  # a momentum of 1 is often written without a point
+        object.__setattr__(self, "eps", float(self.eps))
+        object.__setattr__(self, "momentum", float(self.momentum))
+
 
 @dataclass(frozen=True)
 class Half:

@@ -408,6 +408,22 @@ def test_the_module_is_torchs(device: str, op: str, stride: int) -> None:
 
 
 @both
+@pytest.mark.parametrize("momentum", [1, None])
+def test_momentum(device: str, momentum: int | None) -> None:
+    """A whole number, and none, which stands for the mean over all batches and is left to torch."""
+    ours = build_chain(chain("dil_conv_3x3", 4, 1)).to(device)
+    ours[3].momentum = momentum
+    theirs = copy.deepcopy(ours)
+    for seed in range(2):
+        x = images((3, 4, 5, 5), device, seed=seed)
+        ours(x)
+        with kernels.plain():
+            theirs(x)
+    torch.testing.assert_close(ours[3].running_var, theirs[3].running_var, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ours[3].running_mean, theirs[3].running_mean, rtol=1e-4, atol=1e-4)
+
+
+@both
 def test_who_is_called(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels once for both halves; every module where one has a hook, and where statistics are not the batch's."""
     calls: list[int] = []
