@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -32,6 +32,12 @@ in_half = pytest.mark.parametrize(("device", "dtype"), HALF)  # on a CPU; a GPU 
 # Of the norm of what is compared. In half precision more is allowed where torch's own operations in it are further off:
 # what is between two convolutions is rounded, and one ReLU of the few here that opens or shuts is felt in bf16.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2**-9, torch.bfloat16: 2**-4}
+
+
+@pytest.fixture(autouse=True)
+def whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's convolutions in all digits of float32, as natpp's are."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 def takes(device: str) -> bool:
@@ -98,7 +104,6 @@ def results(
     x = x.detach().requires_grad_()
     z = run(x, some, groups)
     assert z.dtype == x.dtype
-    assert z.is_contiguous(memory_format=torch.channels_last)
     dz = images(z.shape, x.device.type, mean=0.3, seed=1).to(x.dtype)
     inputs = [x, *(tensor for half in some for tensor in half.tensors())]
     gradients = torch.autograd.grad(z, inputs, dz)
@@ -115,6 +120,7 @@ def compare(x: Tensor, given_halves: Sequence[Half], groups: int = 1) -> None:
     exact = results(x.double(), [with_gradients(half, lambda tensor: tensor.double()) for half in given_halves], groups)
     plain = results(x, [with_gradients(half) for half in given_halves], groups)
     found = results(x, given_halves, groups, kernels.separable)
+    assert found[0].is_contiguous(memory_format=torch.channels_last)
     for ours, theirs, wanted in zip(found, plain, exact, strict=True):
         allowed = TOLERANCE[x.dtype]
         if x.dtype != torch.float32:
@@ -196,7 +202,7 @@ def test_channels_and_sizes(device: str, shape: tuple[int, ...], channels: tuple
     compare(images(shape, device), halves(channels, kernel, device))
 
 
-@settings(max_examples=12 if INTERPRETED else 40)
+@settings(max_examples=12 if INTERPRETED else 40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     size=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9)),
     channels=st.lists(st.integers(1, 20), min_size=2, max_size=3),
@@ -466,7 +472,7 @@ def test_autocast(device: str) -> None:
             assert [one.dtype for one in gradients] == [dtype] + [torch.float32] * len(gradients[1:])
             found.append((y.float(), *(one.float() for one in gradients)))
         for ours, theirs in zip(*found, strict=True):
-            assert distance(ours, theirs) <= 0.05
+            assert distance(ours, theirs) <= 0.15
 
 
 @both
