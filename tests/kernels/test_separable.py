@@ -202,7 +202,7 @@ def test_channels_and_sizes(device: str, shape: tuple[int, ...], channels: tuple
     compare(images(shape, device), halves(channels, kernel, device))
 
 
-@settings(max_examples=12 if INTERPRETED else 40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12 if INTERPRETED else 40, suppress_health_check=list(HealthCheck))
 @given(
     size=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9)),
     channels=st.lists(st.integers(1, 20), min_size=2, max_size=3),
