@@ -1,11 +1,12 @@
 # make demo   sets everything up and shows what natpp does
 # make test   sets everything up and runs the tests
 # make lint   style and types
+# make kernels   the kernels for GPUs under Triton's interpreter (fetches Triton, 300 MB)
 PYTHON ?= python3
 BIN := .venv/bin
 NATPP := $(BIN)/natpp
 
-.PHONY: demo test lint
+.PHONY: demo test lint kernels
 
 demo: .venv/installed
 	@mkdir -p demo
@@ -23,6 +24,12 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+kernels: .venv/triton
+	PYTHONPATH=.venv/triton $(BIN)/python -m pytest tests/kernels
+
+.venv/triton: .venv/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --upgrade --target $@ triton
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
