@@ -268,6 +268,17 @@ def test_nasbench201_from_images_and_a_run_as_scorer(tmp_path: Path) -> None:
     assert again.ops == policy.ops
 
 
+def test_with_caution_a_search_changes_less() -> None:
+    inputs = CellSpace((3,)).draw(20, np.random.default_rng(1))
+
+    def changed(caution: float | None) -> int:
+        asked = {"budget": "rule", "steps": 100, "evaluations": 12, "caution": caution}
+        policy = natpp.search(scorer=CountOps("conv"), nodes=(3,), **asked)
+        return sum(len(natpp.optimize(arch, policy, budget="rule").changes) for arch in inputs)
+
+    assert changed(2.0) < changed(None)
+
+
 def test_a_search_by_a_scorer_of_ones_own() -> None:
     skips = CountOps("skip_connect")
     policy = natpp.search(scorer=skips, nodes=(3,), steps=250)
