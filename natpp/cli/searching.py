@@ -118,7 +118,7 @@ def _optimize_module(flags: Optimize) -> None:
         seed=flags.seed,
         budget=budget,
         keep=[name.strip() for name in flags.keep.split(",")] if flags.keep else (),
-        share_blocks=flags.share_blocks,
+        share_blocks=None if flags.share_blocks else False,
         measure_latency=flags.measure_latency,
     )
     if flags.out is not None:
