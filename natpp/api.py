@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -165,7 +166,7 @@ def optimize(
     example_input: Any,
     seed: int = 0,
     budget: str | Mapping[str, float] = "strict",
-    keep: Sequence[str | type[nn.Module]] = (),
+    keep: str | type[nn.Module] | Sequence[str | type[nn.Module]] = (),
     share_blocks: bool | None = None,
     measure_latency: bool = False,
     batches: Iterable[Any] | None = None,
@@ -199,7 +200,7 @@ def optimize(
     root: str | Path | None = None,
     store: str | Path | None = None,
     example_input: Any = None,
-    keep: Sequence[str | type[nn.Module]] = (),
+    keep: str | type[nn.Module] | Sequence[str | type[nn.Module]] = (),
     share_blocks: bool | None = None,
     measure_latency: bool = False,
     batches: Iterable[Any] | None = None,
@@ -612,7 +613,7 @@ def finetune(
         label_smoothing=label_smoothing,
         ema=ema,
     )
-    return run_finetuning(
+    tuned = run_finetuning(
         module,
         train,
         val,
@@ -629,6 +630,7 @@ def finetune(
         watch=watch,
         say=say,
     )
+    return replace(tuned, result=model) if isinstance(model, ModuleResult) else tuned
 
 
 def draw(arch: Architecture | str | Path, against: Architecture | str | Path | None = None) -> str:

@@ -31,6 +31,7 @@ from natpp.runs import Say, leave, make_fabric, read_images
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from natpp.fx.transform import ModuleResult
     from natpp.improve.run import Watch
 
 MOST_EVALUATIONS = 1000  # however much time there is
@@ -46,6 +47,14 @@ class Finetuned:
     """a row for each epoch: loss, accuracies in per cent, learning rate, seconds"""
     settings: dict[str, Any]
     """all that was asked for, and where it ran"""
+    result: ModuleResult | None = None
+    """what was fine-tuned, where it was the result of natpp.optimize"""
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the trained module into a folder, as the result that it was made of is written."""
+        if self.result is None:
+            raise SettingError("a module of your own is not written: save its state_dict, or fine-tune a result")
+        return replace(self.result, module=self.module).save(folder)
 
     @property
     def validation_accuracy(self) -> float | None:
