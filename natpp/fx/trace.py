@@ -133,9 +133,10 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
 class _Stopped(Exception):
     """Tracing stopped inside a module."""
 
-    def __init__(self, path: str, kind: type[nn.Module] | None, reason: str, *, other_way: bool = False):
+    def __init__(self, path: str, kind: type[nn.Module] | None, reason: str):
         super().__init__(reason)
-        self.path, self.kind, self.reason, self.other_way = path, kind, reason, other_way
+        self.path, self.kind, self.reason = path, kind, reason
+        self.other_way = False  # in training mode only
 
     @property
     def where(self) -> str:
@@ -188,6 +189,7 @@ class _Tracer(fx.Tracer):
         self.made = 0
         self.visited: set[nn.Module] = set()
         self.fixed: set[Node] = set()
+        self.grad, self.autocasts = torch.is_grad_enabled(), _autocasts()
 
     # What is looked into.
 
@@ -206,6 +208,7 @@ class _Tracer(fx.Tracer):
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         if self.quiet:
             return forward(*args, **kwargs)
+        self._check_context()
         self.visited.add(m)
         path = self.path_of_module(m)
         if _has_hooks(m) and not self.is_leaf_module(m, path):
@@ -264,6 +267,8 @@ class _Tracer(fx.Tracer):
     def create_node(
         self, kind: str, target: Any, args: Any, kwargs: Any, name: Any = None, type_expr: Any = None
     ) -> Node:
+        if kind not in ("call_module", "output"):
+            self._check_context()
         node = super().create_node(kind, target, args, kwargs, name, type_expr)
         if self.reference is None:
             node.meta[VALUE] = None if kind == "output" else self._evaluated(node)
@@ -271,6 +276,13 @@ class _Tracer(fx.Tracer):
             self._compare(node)
         self.made += 1
         return node
+
+    def _check_context(self) -> None:
+        """A graph does not keep what a forward switches for some of its lines: precision, gradients."""
+        if _autocasts() != self.autocasts:
+            raise TraceError("it switches torch.autocast, which a graph does not keep")
+        if torch.is_grad_enabled() != self.grad:
+            self.leaves.note("its forward switches gradients off or on for some parts: the result leaves that to you")
 
     def _evaluated(self, node: Node) -> Any:
         """The fake value of a node."""
@@ -456,7 +468,7 @@ def _followed(module: nn.Module, tracer: _Tracer) -> tuple[fx.Graph, dict[str, A
             reason = "it goes another way in training mode than in eval mode"
         else:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise _Stopped(path, kind, reason, other_way=isinstance(error, _OtherWay)) from error
+        raise _Stopped(path, kind, reason) from error
     finally:
         constants = {name: vars(module)[name] for name in set(vars(module)) - before}
         for name in constants:
@@ -469,7 +481,11 @@ def _compared(
 ) -> list[tuple[Node, Any, Any, Any]]:
     """Constants that differ in training mode: (node, path into its arguments, in training, otherwise)."""
     tracer = _Tracer(arguments, leaves, list(graph.nodes))
-    _followed(module, tracer)
+    try:
+        _followed(module, tracer)
+    except _Stopped as stopped:
+        stopped.other_way = True
+        raise
     return tracer.differences
 
 
@@ -528,6 +544,10 @@ def _same_target(first: Any, second: Any) -> bool:
 
 def _has_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _autocasts() -> tuple[bool, ...]:
+    return tuple(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
 
 
 def _fits_norm(module: nn.BatchNorm2d, x: Any) -> bool:

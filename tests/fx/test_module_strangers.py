@@ -223,3 +223,59 @@ def test_a_fine_tuned_result_is_saved_as_the_result_is(tmp_path: Path) -> None:
     with pytest.raises(NatppError, match="a module of your own is not written"):
         natpp.finetune(small(), data, epochs=1).save(tmp_path / "own")
     assert not (tmp_path / "own").exists()
+
+
+# What a forward switches.
+
+
+class Switches(nn.Module):
+    def __init__(self, context: object):
+        super().__init__()
+        self.context = context
+        self.first, self.second = nn.Conv2d(3, 4, 5, padding=2), nn.Conv2d(4, 4, 5, padding=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with self.context():
+            x = self.first(x)
+        return self.second(x.float())
+
+
+def half() -> object:
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+def test_autocast_in_a_part_keeps_it_whole() -> None:
+    traced = no_change_is_no_change(nn.Sequential(Switches(half), nn.Conv2d(4, 4, 3, padding=1)), X)
+    assert "0 (Switches) is kept whole: it switches torch.autocast" in traced.notes[0]
+
+
+def test_autocast_in_the_forward_itself_is_refused() -> None:
+    with pytest.raises(NatppError, match=r"its own forward stops it \(it switches torch\.autocast"):
+        natpp.optimize(Switches(half), example_input=X)
+
+
+def test_gradients_that_a_forward_switches_off_are_noted() -> None:
+    traced = no_change_is_no_change(Switches(torch.no_grad), X)
+    assert traced.notes == ("its forward switches gradients off or on for some parts: the result leaves that to you",)
+    with torch.no_grad():
+        assert not trace(small(), X).notes  # the caller's own
+
+
+def test_chance_that_only_training_draws_is_left_out_of_a_module_in_eval_mode() -> None:
+    class Skips(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(BasicBlock(3, 3) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                if not self.training or torch.rand(()) < 0.5:
+                    x = block(x)
+            return x
+
+    module = Skips().eval()
+    traced = trace(module, X)
+    assert_same(outputs(rewrite(traced), X), outputs(module, X))
+    assert traced.notes == ("in training mode its own forward makes it go another way: the result does not",)
+    with pytest.raises(NatppError, match=r"it draws random numbers.* Call its eval\(\) first"):
+        trace(module.train(), X)
