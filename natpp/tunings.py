@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import platform
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +24,7 @@ from natpp.evaluate.scratch import make_batches
 from natpp.evaluate.source import ImageSource, LoaderSource
 from natpp.files import write_whole
 from natpp.fx.learn import SCHEDULE, TuneConfig
+from natpp.fx.trace import copied
 from natpp.improve.checkpoint import Run, catching_signals
 from natpp.runs import Say, leave, make_fabric, read_images
 
@@ -100,7 +100,7 @@ def run_finetuning(
         raise SettingError(f"{type(module).__name__} has no parameters that could be trained")
     fabric = make_fabric(device, precision)
     source = make_source(train, val, recipe, fabric, seed, root=root, size=size, say=say)
-    network = copy.deepcopy(module).to(fabric.device)
+    network: nn.Module = copied({"": module})[""].to(fabric.device)
     check_loss(network, *first_batch(source), loss)
     settings = {
         "module": type(module).__name__,

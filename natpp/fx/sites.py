@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from natpp.errors import SettingError, did_you_mean
 from natpp.fx.trace import Traced, value
 from natpp.registry import OPS
 
-Keep = str | type[nn.Module] | Sequence[str | type[nn.Module]]
+Keep = str | type[nn.Module] | Iterable[str | type[nn.Module]]
 
 NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm, nn.GroupNorm, nn.InstanceNorm2d)
 ACTIVATIONS = (
@@ -126,9 +126,11 @@ def find_items(traced: Traced, keep: Keep = ()) -> list[Item]:
     return _Finder(traced, keep).items()
 
 
-def kept_parts(keep: Keep) -> Sequence[str | type[nn.Module]]:
+def kept_parts(keep: Keep) -> tuple[str | type[nn.Module], ...]:
     """What is to be kept, where one name or type may stand alone."""
-    return (keep,) if isinstance(keep, str | type) else keep
+    if not isinstance(keep, str | type | Iterable):
+        raise SettingError(f"keep takes names of parts and types of modules, not {keep!r}")
+    return (keep,) if isinstance(keep, str | type) else tuple(keep)
 
 
 def called_twice(traced: Traced) -> list[str]:

@@ -169,7 +169,7 @@ class Task:
         measure_latency: bool,
     ):
         RULES[rule]  # answers an unknown name
-        wanted = check_budget(budget)
+        wanted, keep = check_budget(budget), kept_parts(keep)
         share = not wanted if share_blocks is None else share_blocks
         traced = trace(module, example_input)
         self.problem = Problem(traced, find_blocks(traced, keep), policy, rule, strict=budget != "rule", share=share)
@@ -181,7 +181,7 @@ class Task:
             "rule": rule,
             "budget": budget if isinstance(budget, str) else dict(budget),
             "share_blocks": share,
-            "keep": [part if isinstance(part, str) else part.__name__ for part in kept_parts(keep)],
+            "keep": [part if isinstance(part, str) else part.__name__ for part in keep],
         }
 
     def result(

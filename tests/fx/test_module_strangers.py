@@ -91,6 +91,9 @@ def test_a_part_compiled_by_torch_jit_stays_whole_and_goes_on_learning() -> None
     result = natpp.optimize(module, example_input=X)
     assert "1 is kept whole: it is compiled by torch.jit" in result.notes
     assert all(parameter.is_leaf and parameter.requires_grad for parameter in result.module.parameters())
+    data = [(X, torch.zeros(2, 4, 8, 8))]
+    tuned = natpp.finetune(result, data, data, epochs=1, loss=F.mse_loss).module
+    assert not torch.equal(tuned.state_dict()["1.weight"], module[1].weight)
     with pytest.raises(NatppError, match=r"compiled by torch\.jit: give the module that it was made of"):
         natpp.optimize(module[1], example_input=torch.randn(1, 4, 8, 8))
 
@@ -124,11 +127,12 @@ def test_layers_that_are_called_twice_are_named() -> None:
 # What is kept.
 
 
-@pytest.mark.parametrize("keep", [[nn.Module], nn.Module, [Functional]])
+@pytest.mark.parametrize("keep", [[nn.Module], nn.Module, iter([Functional])])
 def test_a_kept_type_keeps_what_the_module_itself_computes(keep: object) -> None:
     result = natpp.optimize(Functional(), example_input=torch.randn(1, 3, 8, 8), keep=keep)
     assert not result.changes
     assert result.notes == ("there is nothing here that natpp can replace",)
+    assert len(result.settings["keep"]) == 1
 
 
 def test_a_kept_type_is_kept_where_torch_export_traces() -> None:
@@ -171,6 +175,7 @@ def broken() -> nn.Module:
         (small, {"example_input": X.numpy()}, "of type ndarray, expected a tensor"),
         (small, {"budget": 0.6}, "budget is 0.6, expected 'strict', 'rule' or limits such as"),
         (small, {"budget": None}, "budget is None"),
+        (small, {"keep": 3}, "keep takes names of parts and types of modules, not 3"),
         (small, {"batches": [(X, torch.zeros(2))]}, "does not run on batch 0 of batches: .* without targets"),
         (small, {"budget": {"madds": 1e-4}}, r"asked for, the nearest allowed result has [\d,]+ \(0\.\d{3} of the"),
         (lazy, {}, "0 has no weights yet: call the module once"),
