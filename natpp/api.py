@@ -167,7 +167,7 @@ def optimize(
     example_input: Any,
     seed: int = 0,
     budget: str | Mapping[str, float] = "strict",
-    keep: Sequence[str | type[nn.Module]] = (),
+    keep: str | type[nn.Module] | Sequence[str | type[nn.Module]] = (),
     share_blocks: bool | None = None,
     measure_latency: bool = False,
     batches: Iterable[Any] | None = None,
@@ -201,7 +201,7 @@ def optimize(
     root: str | Path | None = None,
     store: str | Path | None = None,
     example_input: Any = None,
-    keep: Sequence[str | type[nn.Module]] = (),
+    keep: str | type[nn.Module] | Sequence[str | type[nn.Module]] = (),
     share_blocks: bool | None = None,
     measure_latency: bool = False,
     batches: Iterable[Any] | None = None,
@@ -635,7 +635,7 @@ def finetune(
         label_smoothing=label_smoothing,
         ema=ema,
     )
-    return run_finetuning(
+    tuned = run_finetuning(
         module,
         train,
         val,
@@ -652,6 +652,7 @@ def finetune(
         watch=watch,
         say=say,
     )
+    return replace(tuned, result=model) if isinstance(model, ModuleResult) else tuned
 
 
 def draw(arch: Architecture | str | Path, against: Architecture | str | Path | None = None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import platform
 from dataclasses import asdict, dataclass, replace
@@ -25,12 +24,14 @@ from natpp.evaluate.scratch import make_batches
 from natpp.evaluate.source import ImageSource, LoaderSource
 from natpp.files import write_whole
 from natpp.fx.learn import SCHEDULE, TuneConfig
+from natpp.fx.trace import copied
 from natpp.improve.checkpoint import Run, catching_signals
 from natpp.runs import Say, leave, make_fabric, read_images
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from natpp.fx.transform import ModuleResult
     from natpp.improve.run import Watch
 
 MOST_EVALUATIONS = 1000  # however much time there is
@@ -46,6 +47,14 @@ class Finetuned:
     """a row for each epoch: loss, accuracies in per cent, learning rate, seconds"""
     settings: dict[str, Any]
     """all that was asked for, and where it ran"""
+    result: ModuleResult | None = None
+    """what was fine-tuned, where it was the result of natpp.optimize"""
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the trained module into a folder, as the result that it was made of is written."""
+        if self.result is None:
+            raise SettingError("a module of your own is not written: save its state_dict, or fine-tune a result")
+        return replace(self.result, module=self.module).save(folder)
 
     @property
     def validation_accuracy(self) -> float | None:
@@ -91,7 +100,7 @@ def run_finetuning(
         raise SettingError(f"{type(module).__name__} has no parameters that could be trained")
     fabric = make_fabric(device, precision)
     source = make_source(train, val, recipe, fabric, seed, root=root, size=size, say=say)
-    network = copy.deepcopy(module).to(fabric.device)
+    network: nn.Module = copied({"": module})[""].to(fabric.device)
     check_loss(network, *first_batch(source), loss)
     settings = {
         "module": type(module).__name__,

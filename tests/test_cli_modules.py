@@ -103,6 +103,9 @@ def test_a_function_of_a_file(run: Runner, file: Path) -> None:  # noqa: F811
     data = json.loads(fine(run("optimize", f"{file}:Two", "--input", "2,3,8,8;2,1,8,8", "--json")))
     assert data["cost_after"]["madds"] < data["cost_before"]["madds"]
     assert fine(run("optimize", "my_file.py:made", "--input", "1,3,8,8"))
+    for flags, shared in ((("--budget", "madds=0.6"), False), ((), True)):  # as in Python
+        data = json.loads(fine(run("optimize", "my_file.py:made", "--input", "1,3,8,8", "--json", *flags)))
+        assert data["settings"]["share_blocks"] is shared
 
 
 def test_what_a_model_costs(run: Runner, file: Path) -> None:  # noqa: F811
@@ -172,7 +175,7 @@ def test_wrong_input_is_one_line_and_writes_nothing(name: str, run: Runner, file
 def test_a_file_that_does_not_run_says_where(run: Runner, file: Path) -> None:  # noqa: F811
     for text, message in (
         ("x = 1\nimport nowhere_to_be_found", r"ModuleNotFoundError: .* \(line 2\)"),
-        ("x = (", "line 1"),
+        ("x = (", r"SyntaxError: [^()]*'\(' was never closed \(line 1\)"),
     ):
         file.write_text(text)
         status, _, err = run("cost", "my_file.py:make_model", "--input", "1,3,8,8")

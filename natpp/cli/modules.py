@@ -167,5 +167,5 @@ def _told(what: str, file: Path) -> Iterator[None]:
         lines = [frame.lineno for frame in frames if Path(frame.filename).absolute() == file.absolute()]
         lines = lines or ([error.lineno] if isinstance(error, SyntaxError) else [])
         where = f" (line {lines[-1]})" if lines else ""
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
         raise SettingError(f"{what}: {type(error).__name__}{f': {reason}' if reason else ''}{where}") from error

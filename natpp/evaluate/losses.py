@@ -23,7 +23,7 @@ def classification(label_smoothing: float = 0.0) -> Loss:
 
 
 def _cross_entropy(output: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    return functional.cross_entropy(output.float(), targets, label_smoothing=label_smoothing)
+    return functional.cross_entropy(output.float(), targets.long(), label_smoothing=label_smoothing)
 
 
 def right(output: Any, targets: Any) -> Tensor:

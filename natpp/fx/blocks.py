@@ -231,7 +231,6 @@ class _Partition:
     # The graph.
 
     def _block(self, group: list[Item], producer: dict[Node, Block], names: Counter[str]) -> Block | None:
-        inside = {item.output for item in group}
         external = sorted(_externals(group), key=self.position.__getitem__)
         if len(external) > 2:
             return None
@@ -249,7 +248,6 @@ class _Partition:
         nodes = [replace(node, terms=_filled(node.terms)) for node in nodes]
         graph = Graph.from_inputs([[(term.op, term.source) for term in node.terms] for node in nodes], heard)
         kind = "reduce" if any(site.place.stride == 2 for site in sites) else "normal"
-        assert inside
         return Block(
             _unique(self._name(group), names), kind, tuple(group), (older, newer), tuple(nodes), tuple(heard), graph
         )

@@ -28,7 +28,7 @@ from natpp.data.loader import Loaded, moved_to
 from natpp.errors import SettingError, did_you_mean
 from natpp.evaluate.losses import Loss, check_loss, classification
 from natpp.evaluate.short import ShortConfig
-from natpp.fx.expand import Expanded, Judge, Rows, Say, ShortTunings
+from natpp.fx.expand import WORST, Expanded, Judge, Rows, Say, ShortTunings
 from natpp.fx.learned import Learned, Scored
 from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Keep
@@ -301,6 +301,11 @@ class ModuleSearch:
         drawn = self._new([usual], first - allowed, lambda: self._random(chance)) or [usual]
         self._score([original, *drawn])
         own = self.known[self.candidates.key(original)]
+        if max(self.known.values()) <= WORST:
+            raise SettingError(
+                "the loss of the module and of all candidates is not a number: look at data and loss, or give a lower "
+                "learning_rate"
+            )
         if not allowed:  # it was scored to be compared with
             del self.known[self.candidates.key(original)]
         total = self._planned()

@@ -31,7 +31,14 @@ def recalibrate(module: nn.Module, batches: Iterable[Any]) -> None:
     try:
         with torch.no_grad():
             for batch in batches:
-                call(module, batch)
+                try:
+                    call(module, batch)
+                except Exception as error:  # whatever the module raises on it
+                    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                    raise SettingError(
+                        f"the module does not run on batch {seen} of batches: {reason}. Give inputs like the example, "
+                        "without targets"
+                    ) from error
                 seen += 1
     finally:
         for norm, momentum in momenta.items():

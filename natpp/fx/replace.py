@@ -19,6 +19,7 @@ from torch.fx.node import Node
 
 from natpp.arch.layers import area, halved
 from natpp.arch.modules import FactorizedConv2d
+from natpp.errors import SettingError
 from natpp.fx.sites import Form, Site
 from natpp.fx.trace import value
 from natpp.registry import OPS
@@ -152,6 +153,8 @@ def _fill(site: Site, made: Forms, modules: list[nn.Module], parts: Mapping[str,
         _fill_dense(made, modules, ones, None, nn.Parameter(ones))
         return
     weight, bias = weights(site.main[0], parts)
+    if not weight.is_meta and not weight.isfinite().all():
+        raise SettingError(f"the weights of {site.name} are not all finite: there is nothing to inherit. Keep it")
     if site.pointwise is not None:
         second, bias = weights(site.main[1], parts)
         depthwise = _cropped(weight.detach(), made[0].kernel)

@@ -6,7 +6,6 @@ module had, its user brings along as the original module; layers and functions a
 
 from __future__ import annotations
 
-import copy
 import json
 import keyword
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from torch import Tensor, fx, nn
 from natpp.errors import FormatError, NatppError, SettingError
 from natpp.fx.describe import CONTAINERS, OWN, Layer
 from natpp.fx.save import ARCHITECTURE, CONSTANTS, FORMAT, PATH, VERSION, WEIGHTS
-from natpp.fx.trace import trace
+from natpp.fx.trace import copied, trace
 from natpp.fx.values import decode
 from natpp.fx.vocabulary import ATTRIBUTES, address_of, function_named, is_method, name_of
 
@@ -103,7 +102,8 @@ class _Foreign:
         found = self.parts.get(path)
         if not isinstance(found, nn.Module) or address_of(type(found)) != address:
             raise SettingError(f"the original has no part {path} of type {address.partition(':')[2] or address}")
-        return copy.deepcopy(found)
+        made: nn.Module = copied({path: found})[path]
+        return made
 
     def function(self, name: str) -> Any:
         found = function_named(name) or self.functions.get(name)

@@ -7,7 +7,6 @@ that the function is the same at first. Values that get a new reader are protect
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +20,7 @@ from natpp.errors import GraphError
 from natpp.fx.blocks import Block, BlockNode, Term, shape
 from natpp.fx.replace import FadeIn, build, forms, shortcut
 from natpp.fx.sites import Site, Sum, mutated
-from natpp.fx.trace import Traced, value
+from natpp.fx.trace import Traced, copied, value
 
 Ops = Sequence[str]  # one operation for each term of a block
 
@@ -30,7 +29,7 @@ class Shared:
     """Parts for modules that have their weights in common: a copy of the original's, and replacements as they come."""
 
     def __init__(self, traced: Traced):
-        self.parts: dict[str, Any] = copy.deepcopy(dict(traced.parts))
+        self.parts: dict[str, Any] = copied(traced.parts)
         self.made: dict[tuple[str, str], nn.Module] = {}
 
 
@@ -184,14 +183,14 @@ class _Writer:
         used = {str(node.target) for node in self.graph.nodes if node.op in ("call_module", "get_attr")}
         kept = sorted(used - self.made.keys())
         if self.shared is None:
-            parts = copy.deepcopy({path: self.traced.parts[path] for path in kept})
+            parts = copied({path: self.traced.parts[path] for path in kept})
         else:
             parts = {path: self.shared.parts[path] for path in kept}
         original = self.traced.module
         module = fx.GraphModule(parts | self.made, self.graph, class_name=type(original).__name__)
         module.graph.lint()
         module.meta = {}
-        _restore_modes(module, original, self.made)
+        _restore_modes(module, original)
         _restore_persistence(module, original)
         return module
 
@@ -269,7 +268,7 @@ def _shortcut_path(block: Block, number: int, term: Term, traced: Traced, taken:
     return _free(f"{name}.{label}", taken | traced.parts.keys())
 
 
-def _restore_modes(module: fx.GraphModule, original: nn.Module, made: dict[str, nn.Module]) -> None:
+def _restore_modes(module: fx.GraphModule, original: nn.Module) -> None:
     """Training or eval as it was, part by part; what is new is in the mode of what it stands in."""
     modes = {path: part.training for path, part in original.named_modules()}
     for path, part in module.named_modules():
@@ -277,7 +276,6 @@ def _restore_modes(module: fx.GraphModule, original: nn.Module, made: dict[str, 
         while known and known not in modes:
             known = known.rpartition(".")[0]
         part.training = modes[known]
-    del made
 
 
 def _restore_persistence(module: fx.GraphModule, original: nn.Module) -> None:

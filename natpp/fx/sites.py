@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from natpp.errors import SettingError, did_you_mean
 from natpp.fx.trace import Traced, value
 from natpp.registry import OPS
 
-Keep = Sequence[str | type[nn.Module]]
+Keep = str | type[nn.Module] | Iterable[str | type[nn.Module]]
 
 NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm, nn.GroupNorm, nn.InstanceNorm2d)
 ACTIVATIONS = (
@@ -127,6 +127,23 @@ def find_items(traced: Traced, keep: Keep = ()) -> list[Item]:
     return _Finder(traced, keep).items()
 
 
+def kept_parts(keep: Keep) -> tuple[str | type[nn.Module], ...]:
+    """What is to be kept, where one name or type may stand alone."""
+    if not isinstance(keep, str | type | Iterable):
+        raise SettingError(f"keep takes names of parts and types of modules, not {keep!r}")
+    return (keep,) if isinstance(keep, str | type) else tuple(keep)
+
+
+def called_twice(traced: Traced) -> list[str]:
+    """A note that names the convolutions which are called more than once, if there are any."""
+    calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
+    found = [path for path, count in calls.items() if count > 1 and isinstance(traced.parts[path], nn.Conv2d)]
+    if not found:
+        return []
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return [f"{', '.join(found[:3])}{more}: called more than once, and kept as they are"]
+
+
 def mutated(node: Node, parts: Any) -> Node | None:
     """The value that a node changes in place, if any."""
     first = node.args[0] if node.args and isinstance(node.args[0], Node) else None
@@ -153,7 +170,7 @@ class _Finder:
         self.position = {node: index for index, node in enumerate(traced.graph.nodes)}
         self.calls = Counter(node.target for node in self.graph.nodes if node.op == "call_module")
         self.shared = _shared_tensors(traced)
-        self.kept_names, self.kept_types = _kept(traced.module, keep)
+        self.kept = _kept(traced.module, keep)
         self.claimed: dict[Node, Item] = {}
         self.changed = self._changed_values()
 
@@ -233,7 +250,7 @@ class _Finder:
         if node.target in (F.max_pool2d, torch.max_pool2d, F.avg_pool2d):
             kind = "avg" if node.target is F.avg_pool2d else "max"
             names = "input kernel_size stride padding"
-            bound = _bound(node, names, (None, None, None, 0), rest=("ceil_mode",))
+            bound = _bound(node, names, (None, None, None, 0))
             plain = node.kwargs.get("dilation", 1) in (1, (1, 1)) and not node.kwargs.get("return_indices", False)
             if not plain or node.kwargs.get("divisor_override") is not None or not isinstance(bound["input"], Node):
                 return None
@@ -342,13 +359,10 @@ class _Finder:
     # What must stay.
 
     def _kept(self, node: Node) -> bool:
-        stack = (node.meta.get("nn_module_stack") or {}).values()
-        for path, kind in stack:
-            if isinstance(kind, type) and issubclass(kind, self.kept_types):
-                return True
-            if any(path == name or path.startswith(f"{name}.") for name in self.kept_names):
-                return True
-        return False
+        if not self.kept:
+            return False
+        paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+        return "" in self.kept or any(name in self.kept for path in paths for name in _upwards(path))
 
     def _changed_values(self) -> set[Node]:
         """Values that something changes in place and something reads afterwards: nobody else may touch them."""
@@ -417,7 +431,7 @@ def _site_name(node: Node) -> str:
     return f"{stack[-1][0]}.{node.name}" if stack else node.name
 
 
-def _bound(node: Node, names: str, defaults: tuple[Any, ...], rest: tuple[str, ...] = ()) -> dict[str, Any]:
+def _bound(node: Node, names: str, defaults: tuple[Any, ...]) -> dict[str, Any]:
     """The arguments of a functional call by name."""
     order = names.split()
     return dict(zip(order, defaults, strict=True)) | dict(zip(order, node.args, strict=False)) | dict(node.kwargs)
@@ -463,18 +477,27 @@ def _shared_tensors(traced: Traced) -> set[int]:
     return shared
 
 
-def _kept(module: nn.Module, keep: Keep) -> tuple[tuple[str, ...], tuple[type, ...]]:
-    names, types = [], []
-    for given in keep if not isinstance(keep, str) else (keep,):
+def _upwards(path: str) -> Iterator[str]:
+    """The path of a module and of all that it lies in."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+
+
+def _kept(module: nn.Module, keep: Keep) -> set[str]:
+    """Paths of what stays as it is; the module itself has the empty one."""
+    names: set[str] = set()
+    for given in kept_parts(keep):
         if isinstance(given, str):
             known = [name for name, _ in module.named_modules() if name]
             if given not in known:
                 raise SettingError(
                     f"keep names {given!r}, but {type(module).__name__} has no such part. {did_you_mean(given, known)}"
                 )
-            names.append(given)
+            names.add(given)
         elif isinstance(given, type) and issubclass(given, nn.Module):
-            types.append(given)
+            every = module.named_modules(remove_duplicate=False)
+            names.update(path for path, part in every if isinstance(part, given))
         else:
             raise SettingError(f"keep takes names of parts and types of modules, not {given!r}")
-    return tuple(names), tuple(types)
+    return names

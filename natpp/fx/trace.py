@@ -15,6 +15,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import logging
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.fx.node import Node
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -32,6 +34,7 @@ from natpp.fx.leaf import is_leaf
 
 VALUE = "natpp_value"  # the key of a node's fake value in its meta
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")  # they log what is raised anyway
 FACTORIES = ("zeros", "ones", "empty", "full", "arange", "linspace", "eye", "rand", "randn", "randint", "randperm")
 CONSTANTS = (bool, int, float, str, type(None))
 
@@ -52,6 +55,25 @@ class Traced:
     example: Any
     notes: tuple[str, ...] = ()
     """what could not be looked into, and why"""
+
+
+def copied(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of modules, parameters and buffers that share with each other what they shared before."""
+    kept = [held for part in parts.values() if isinstance(part, nn.Module) for held in _kept_tensors(part)]
+    known: dict[int, Any] = {id(held): held.detach().clone() for held in kept}  # torch does not copy them
+    with torch.no_grad():  # else parameters of modules compiled by torch.jit are none any more
+        copies: dict[str, Any] = copy.deepcopy(dict(parts), known)
+    for path, part in parts.items():
+        if isinstance(part, nn.Module):
+            for old, new in zip(part.parameters(), copies[path].parameters(), strict=True):
+                new.requires_grad_(old.requires_grad)
+    return copies
+
+
+def _kept_tensors(module: nn.Module) -> Iterator[Tensor]:
+    """What modules keep of a pass with gradients, such as the weight of a weight norm."""
+    for part in module.modules():
+        yield from (held for held in vars(part).values() if isinstance(held, Tensor) and not held.is_leaf)
 
 
 def value(node: Node) -> Any:
@@ -79,7 +101,13 @@ class ByMode(nn.Module):
 
 def trace(module: nn.Module, example_input: Any) -> Traced:
     """The graph of a module on inputs like the example: a tensor, a tuple of arguments or a dict of named ones."""
+    _check_module(module)
     arguments = _bound(module, example_input)
+    with _quiet():
+        return _traced(module, example_input, arguments)
+
+
+def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArguments) -> Traced:
     leaves = _Leaves()
     while True:
         try:
@@ -111,9 +139,10 @@ def trace(module: nn.Module, example_input: Any) -> Traced:
 class _Stopped(Exception):
     """Tracing stopped inside a module."""
 
-    def __init__(self, path: str, kind: type[nn.Module] | None, reason: str, *, other_way: bool = False):
+    def __init__(self, path: str, kind: type[nn.Module] | None, reason: str):
         super().__init__(reason)
-        self.path, self.kind, self.reason, self.other_way = path, kind, reason, other_way
+        self.path, self.kind, self.reason = path, kind, reason
+        self.other_way = False  # in training mode only
 
     @property
     def where(self) -> str:
@@ -142,6 +171,13 @@ class _Leaves:
     def has(self, path: str, kind: type) -> bool:
         return path in self.paths or kind in self.kinds
 
+    def note(self, said: str) -> None:
+        if said not in self.notes:
+            self.notes.append(said)
+
+    def note_hooks(self, path: str) -> None:
+        self.note(f"{path} has hooks: what they compute is part of the result, what else they do is not")
+
 
 class _Tracer(fx.Tracer):
     """Follows a forward, with the value of every node beside it."""
@@ -159,12 +195,16 @@ class _Tracer(fx.Tracer):
         self.made = 0
         self.visited: set[nn.Module] = set()
         self.fixed: set[Node] = set()
+        self.grad, self.autocasts = torch.is_grad_enabled(), _autocasts()
 
     # What is looked into.
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         kind = type(m)
         if is_leaf(m) or self.leaves.has(module_qualified_name, kind):
+            return True
+        if isinstance(m, torch.jit.ScriptModule):
+            self.leaves.note(f"{module_qualified_name} is kept whole: it is compiled by torch.jit")
             return True
         if isinstance(m, CONTAINERS):
             return False
@@ -174,7 +214,11 @@ class _Tracer(fx.Tracer):
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         if self.quiet:
             return forward(*args, **kwargs)
+        self._check_context()
         self.visited.add(m)
+        path = self.path_of_module(m)
+        if _has_hooks(m) and not self.is_leaf_module(m, path):
+            self.leaves.note_hooks(path)
         return super().call_module(m, forward, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
@@ -183,11 +227,12 @@ class _Tracer(fx.Tracer):
     # The module's arguments.
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
-        function = inspect.unwrap(root_fn)
+        own = vars(self.root).get("forward")  # a forward that was put on this very module
+        function = inspect.unwrap(root_fn) if own is None else lambda _, *args, **kwargs: own(*args, **kwargs)
         given = self.arguments.arguments
         positional: list[Any] = [self.root]
         named: dict[str, Any] = {}
-        for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
+        for name, parameter in self.arguments.signature.parameters.items():
             if parameter.kind is parameter.VAR_POSITIONAL:
                 proxy: Any = self._placeholder(f"*{name}", given.get(name, ()))
                 positional += [proxy[i] for i in range(len(given.get(name, ())))]
@@ -204,6 +249,9 @@ class _Tracer(fx.Tracer):
                     positional.append(passed)
 
         def call(*args: Any) -> Any:
+            if _has_hooks(self.root):
+                self.leaves.note_hooks(type(self.root).__name__)
+                return self.root._call_impl(*args[1:], **named)  # type: ignore[no-untyped-call]
             return function(*args, **named)
 
         return call, positional
@@ -225,6 +273,8 @@ class _Tracer(fx.Tracer):
     def create_node(
         self, kind: str, target: Any, args: Any, kwargs: Any, name: Any = None, type_expr: Any = None
     ) -> Node:
+        if kind not in ("call_module", "output"):
+            self._check_context()
         node = super().create_node(kind, target, args, kwargs, name, type_expr)
         if self.reference is None:
             node.meta[VALUE] = None if kind == "output" else self._evaluated(node)
@@ -232,6 +282,13 @@ class _Tracer(fx.Tracer):
             self._compare(node)
         self.made += 1
         return node
+
+    def _check_context(self) -> None:
+        """A graph does not keep what a forward switches for some of its lines: precision, gradients."""
+        if _autocasts() != self.autocasts:
+            raise TraceError("it switches torch.autocast, which a graph does not keep")
+        if torch.is_grad_enabled() != self.grad:
+            self.leaves.note("its forward switches gradients off or on for some parts: the result leaves that to you")
 
     def _evaluated(self, node: Node) -> Any:
         """The fake value of a node."""
@@ -417,7 +474,7 @@ def _followed(module: nn.Module, tracer: _Tracer) -> tuple[fx.Graph, dict[str, A
             reason = "it goes another way in training mode than in eval mode"
         else:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise _Stopped(path, kind, reason, other_way=isinstance(error, _OtherWay)) from error
+        raise _Stopped(path, kind, reason) from error
     finally:
         constants = {name: vars(module)[name] for name in set(vars(module)) - before}
         for name in constants:
@@ -430,7 +487,11 @@ def _compared(
 ) -> list[tuple[Node, Any, Any, Any]]:
     """Constants that differ in training mode: (node, path into its arguments, in training, otherwise)."""
     tracer = _Tracer(arguments, leaves, list(graph.nodes))
-    _followed(module, tracer)
+    try:
+        _followed(module, tracer)
+    except _Stopped as stopped:
+        stopped.other_way = True
+        raise
     return tracer.differences
 
 
@@ -487,6 +548,14 @@ def _same_target(first: Any, second: Any) -> bool:
     return bool(first is second or first == second)
 
 
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _autocasts() -> tuple[bool, ...]:
+    return tuple(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+
+
 def _fits_norm(module: nn.BatchNorm2d, x: Any) -> bool:
     return isinstance(x, Tensor) and x.dim() == 4 and x.shape[1] == module.num_features
 
@@ -498,9 +567,34 @@ def _get(module: nn.Module, path: str) -> Any:
     return found
 
 
+def _check_module(module: nn.Module) -> None:
+    """Refuse what cannot be traced by its kind."""
+    kind = type(module).__name__
+    if isinstance(module, torch.jit.ScriptModule):
+        raise TraceError(f"{kind} is compiled by torch.jit: give the module that it was made of")
+    if hasattr(module, "_orig_mod"):
+        raise TraceError("the module is compiled by torch.compile: give its _orig_mod, and compile the result")
+    lazy = next((path for path, part in module.named_modules() if _is_lazy(part)), None)
+    if lazy is not None:
+        raise TraceError(f"{lazy or kind} has no weights yet: call the module once, then they have their shapes")
+
+
+def _is_lazy(part: nn.Module) -> bool:
+    held = (*part._parameters.values(), *part._buffers.values())
+    return any(tensor is not None and is_lazy(tensor) for tensor in held)
+
+
 def _bound(module: nn.Module, example_input: Any) -> inspect.BoundArguments:
     """The example as the arguments of the module's forward, defaults among them."""
     signature = inspect.signature(module.forward)
+    if not isinstance(example_input, Tensor | dict | tuple | list):
+        raise SettingError(
+            f"the example input is of type {type(example_input).__name__}, expected a tensor, a tuple of arguments "
+            "or a dict of named ones"
+        )
+    if isinstance(example_input, tuple | list) and example_input and all(type(side) is int for side in example_input):
+        sides = ", ".join(str(side) for side in example_input)
+        raise SettingError(f"the example input is a shape, expected a tensor: torch.randn({sides})")
     try:
         match example_input:
             case dict():
@@ -520,14 +614,51 @@ def _bound(module: nn.Module, example_input: Any) -> inspect.BoundArguments:
 
 @contextlib.contextmanager
 def _mode(module: nn.Module, *, training: bool) -> Iterator[None]:
-    """The whole module in one mode, every part back in its own afterwards."""
+    """The whole module in one mode; every part as it was afterwards, whatever the forward kept in it."""
+    parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
     modes = {part: part.training for part in module.modules()}
-    module.train(training)
+    before = [(vars(part), dict(vars(part))) for part in parts]
+    collections = [held for _, kept in before for held in kept.values() if isinstance(held, dict | list | set)]
+    contents = [copy.copy(held) for held in collections]
     try:
+        _set_mode(module, training)
         yield
     finally:
-        for part, before in modes.items():
-            part.training = before
+        for part, mode in modes.items():
+            part.training = mode
+        for now, kept in before:
+            now.clear()
+            now.update(kept)
+        for held, content in zip(collections, contents, strict=True):
+            held.clear()
+            if isinstance(held, list):
+                held.extend(content)
+            else:
+                held.update(content)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the log that torch keeps of errors which natpp catches or raises again."""
+    loggers = [logging.getLogger(name) for name in NOISY]
+    before = [logger.disabled for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.disabled = True
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
+
+
+def _set_mode(module: nn.Module, training: bool) -> None:
+    try:
+        module.train(training)
+    except NotImplementedError:
+        kind = type(module).__name__
+        raise TraceError(
+            f"{kind} comes from torch.export and has no modes: give the module that was exported"
+        ) from None
 
 
 def _check_runs(module: nn.Module, example_input: Any) -> None:
@@ -553,7 +684,7 @@ def _second_way(module: nn.Module, example_input: Any, stopped: _Stopped) -> Tra
         raise TraceError(
             f"{type(module).__name__} cannot be traced: {stopped.where} stops it ({stopped.reason}). "
             + (
-                "Give it in eval mode to have what it is there"
+                "Call its eval() first: the result is then what it is in eval mode"
                 if stopped.other_way
                 else "Mark the part that does it with natpp.leaf, or move that code into a submodule and mark it"
             )

@@ -31,7 +31,7 @@ from natpp.fx.recalibrate import recalibrate
 from natpp.fx.replace import cost as site_cost
 from natpp.fx.replace import forms
 from natpp.fx.rewrite import node_shape, rewrite
-from natpp.fx.sites import Keep
+from natpp.fx.sites import Keep, called_twice, kept_parts
 from natpp.fx.trace import Traced, batch_of, trace, value
 from natpp.fx.upstream import feeds_learned
 from natpp.nets.measure import module_cost
@@ -174,7 +174,7 @@ class Task:
         measure_latency: bool,
     ):
         RULES[rule]  # answers an unknown name
-        wanted = check_budget(budget)
+        wanted, keep = check_budget(budget), kept_parts(keep)
         share = not wanted if share_blocks is None else share_blocks
         traced = trace(module, example_input)
         self.problem = Problem(traced, find_blocks(traced, keep), policy, rule, strict=budget != "rule", share=share)
@@ -218,6 +218,7 @@ class Task:
             settings=self.settings | dict(settings),
             notes=(
                 *problem.traced.notes,
+                *called_twice(problem.traced),
                 *([] if problem.blocks else ["there is nothing here that natpp can replace"]),
             ),
             learned=learned,
@@ -282,6 +283,7 @@ class Problem:
         self.rule, self.strict = rule, strict
         self.batch = batch_of(traced.example)
         self.site_nodes = {node for block in blocks for item in block.items for node in item.nodes}
+        self.shared = share
         self.groups = grouped(blocks, share=share)
         self.first = [blocks[group[0]] for group in self.groups]
         names = [_known(block.ops, self.ops) for block in self.first]
@@ -556,6 +558,8 @@ def check_budget(budget: Budget) -> dict[str, float]:
         if budget not in ("strict", "rule"):
             raise SettingError(f"unknown budget {budget!r}. {did_you_mean(budget, ('strict', 'rule'))}")
         return {}
+    if not isinstance(budget, Mapping):
+        raise SettingError(f"budget is {budget!r}, expected 'strict', 'rule' or limits such as {{'madds': 0.6}}")
     for name, wanted in budget.items():
         if name not in BUDGETED:
             raise SettingError(f"unknown cost {name!r} in the budget. {did_you_mean(name, BUDGETED)}")
@@ -604,7 +608,7 @@ def within(
             if not (descent.count_down() if counted else descent.measured_down(over, found)):
                 break
     assert nearest is not None
-    raise _unreachable(before, limits, nearest)
+    raise _unreachable(before, limits, nearest, shared=problem.shared)
 
 
 def _excess(cost: Cost, limits: Mapping[str, float]) -> float:
@@ -752,18 +756,20 @@ class Descent:
                 self.rows[number], self.costs[number] = row, spent
 
 
-def _unreachable(before: Cost, limits: Mapping[str, float], nearest: Cost) -> BudgetError:
+def _unreachable(before: Cost, limits: Mapping[str, float], nearest: Cost, *, shared: bool) -> BudgetError:
     own, near = figures_of(before), figures_of(nearest)
     said = [
-        f"{limits[name]:,.4g} {UNITS[name]} were asked for, the nearest allowed result has {near[name]:,.4g} "
-        f"({near[name] / max(own[name], 1e-12):.2f} of the module's)"
+        f"{_figure(name, limits[name])} {UNITS[name]} were asked for, the nearest allowed result has "
+        f"{_figure(name, near[name])} ({near[name] / max(own[name], 1e-12):.3f} of the module's)"
         for name in limits
         if near[name] > limits[name]
     ]
-    return BudgetError(
-        f"the budget cannot be met: {'; '.join(said)}. Raise it, keep less, or decide block by block "
-        "(share_blocks=False)"
-    )
+    way = "Raise it, keep less, or decide block by block (share_blocks=False)" if shared else "Raise it, or keep less"
+    return BudgetError(f"the budget cannot be met: {'; '.join(said)}. {way}")
+
+
+def _figure(name: str, figure: float) -> str:
+    return f"{figure:,.4g}" if name == "latency" else f"{figure:,.0f}"
 
 
 def _known(ops: Sequence[str], known: Sequence[str]) -> list[str]:

@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 def test_squeeze_and_excite() -> None:
     module = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), Block(8, 12), Block(8, 12), nn.AdaptiveAvgPool2d(1))
-    traced = keeps_promises(module, torch.randn(2, 3, 8, 8), seeds=8)
+    traced = keeps_promises(module, torch.randn(2, 3, 8, 8))
     assert not any("fc" in item.name for item in find_items(traced) if isinstance(item, Site))
     last = find_blocks(traced)[-1]
     assert last.name == "2" or last.name.startswith("2.")

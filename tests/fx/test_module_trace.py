@@ -181,7 +181,7 @@ class Cropped(nn.Module):
 
 def test_torch_export_is_the_second_way() -> None:
     example = torch.randn(3, 3, 8, 8)
-    traced = keeps_promises(Cropped(), example)
+    traced = keeps_promises(Cropped(), example, seeds=2)
     assert "torch.export" in traced.notes[0]
     sites = [item.name for item in find_items(traced) if isinstance(item, Site)]
     assert {"body.0.conv1", "body.2.conv2", "last"} <= set(sites)

