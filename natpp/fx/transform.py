@@ -68,7 +68,16 @@ class SiteChange:
 
 @dataclass(frozen=True)
 class ModuleResult:
-    """What became of a module, and why."""
+    """What became of a module, and why.
+
+    Examples:
+        >>> model = natpp.zoo.network("resnet20")
+        >>> result = natpp.optimize(model, example_input=torch.randn(1, 3, 32, 32), budget={"madds": 0.6})
+        >>> [change.name for change in result.changes][:2]
+        ['layer1.0.conv1', 'layer1.1.conv1']
+        >>> sorted(path.name for path in result.save("better").iterdir())
+        ['architecture.json', 'model.py', 'weights.safetensors']
+    """
 
     module: nn.Module
     """a plain module that takes and gives what the original did"""

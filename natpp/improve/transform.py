@@ -29,7 +29,16 @@ PerEdge = dict[str, list[dict[str, Any]]]  # per cell, per edge, by operation
 
 @dataclass(frozen=True)
 class Result:
-    """What became of an architecture, and why."""
+    """What became of an architecture, and why.
+
+    Examples:
+        >>> result = natpp.optimize("darts")
+        >>> change = result.changes[0]
+        >>> change.cell, change.before.op, change.after.op
+        ('normal', 'skip_connect', 'null')
+        >>> sorted(result.probabilities["normal"][change.index])
+        ['null', 'skip_connect']
+    """
 
     before: Architecture
     after: Architecture
