@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -318,7 +320,7 @@ def optimize(
     asked = _architecture(arch)
     where = network or setting("cifar" if asked.reduce is not None else "nasbench201")
     task = Task(rule, where, strict=budget == "strict")
-    policy = _policy(policy)
+    chosen_by = {} if scorer is None else {"scorer": str(scorer) if isinstance(scorer, str | Path) else "given"}
     if isinstance(scorer, str | Path):
         place = None if root is None else str(root)
         if str(scorer) == "short" and data is not None:
@@ -326,7 +328,8 @@ def optimize(
             scorer = short_scorer(where.network, images, root=place, store=store, seed=seed)
         else:
             scorer = make_scorer(str(scorer), reward=reward, root=place)
-    return transform(asked, policy, task, mode=mode, samples=samples, score=scorer, seed=seed)
+    found = transform(asked, _policy(policy), task, mode=mode, samples=samples, score=scorer, seed=seed)
+    return replace(found, settings=found.settings | _said(_name(arch), policy) | chosen_by)
 
 
 def _optimized_module(
@@ -334,7 +337,8 @@ def _optimized_module(
 ) -> ModuleResult:
     from natpp.fx.transform import optimize_module
 
-    return optimize_module(_module(module, example_input), example_input, _policy(policy), **options)
+    found = optimize_module(_module(module, example_input), example_input, _policy(policy), **options)
+    return replace(found, settings=found.settings | _said(type(module).__name__, policy))
 
 
 def _learned_module(
@@ -350,7 +354,8 @@ def _learned_module(
 
     found = _module(module, example_input)
     given = learning_settings(found, train, **learning)
-    return learn_module(found, example_input, _policy(policy), **given, **options)
+    learned = learn_module(found, example_input, _policy(policy), **given, **options)
+    return replace(learned, settings=learned.settings | _said(type(module).__name__, policy))
 
 
 def _module(module: object, example_input: Any) -> nn.Module:
@@ -389,6 +394,14 @@ def _policy(given: Policy | str | Path | None) -> Policy:
     if isinstance(given, Policy):
         return given
     return Policy.load(run_policy(given)) if given is not None and os.path.isdir(given) else load_named(given)
+
+
+def _said(name: str, policy: Policy | str | Path | None) -> dict[str, Any]:
+    """What a result keeps of what was asked: the name of the subject, and the policy's."""
+    from natpp.policies import DEFAULT
+
+    known = str(policy) if isinstance(policy, str | Path) else DEFAULT if policy is None else "given"
+    return {"name": name, "policy": known}
 
 
 def search(
@@ -510,6 +523,7 @@ def score(
     channels: int | None = None,
     cells: int | None = None,
     device: str = "auto",
+    watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
 ) -> list[Outcome]:
     """Scores of architectures: `.value`, `.accuracy`, `.loss`, `.seconds` and, where there is none, `.reason`.
@@ -549,8 +563,14 @@ def score(
                 device=device,
                 say=say,
             )
+            if watch is not None:
+                made.scored = functools.partial(_watched, watch, made, len(found), len(archs))
             found |= zip(places, made.outcomes([archs[place] for place in places]), strict=True)
     return [found[place] for place in range(len(archs))]
+
+
+def _watched(watch: Watch, scorer: Scorer, before: int, total: int) -> None:
+    watch("scores", min(before + scorer.queries, total), total, {"best": max(scorer.known.values())})
 
 
 def train(

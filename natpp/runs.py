@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -30,6 +31,7 @@ from natpp.improve.checkpoint import Run, catching_signals, read_config
 from natpp.improve.run import Search, SearchConfig, Watch, preset
 from natpp.improve.scorer import Scorer, Task, check_price
 from natpp.improve.shared import SMALL_IMAGE, SharedWeights, SupernetScorer, usual_setting
+from natpp.improve.transform import Result, explained, transform
 from natpp.nets.policy import Policy
 from natpp.nets.supernet import Supernet
 from natpp.registry import RULES
@@ -237,9 +239,47 @@ def run_search(
             scores.weights.supernet.save(folder / "supernet.safetensors")
         if search.chosen is not None:
             write_whole(folder / "architecture.json", to_json(search.chosen) + "\n")
+        found = _result(ask, search, policy)
+        if found is not None:
+            if isinstance(scores, ShortScorer) and short is not None:
+                found = replace(found, measured=_measured(scores, found, short))
+            write_whole(folder / "result.json", json.dumps(found.to_dict()) + "\n")
         policy.save(folder / "policy.safetensors", {name: kept[name] for name in SAID} | kept["versions"])
     leave(fabric)
     return policy, search.chosen
+
+
+def _result(ask: Ask, search: Search, policy: Policy) -> Result | None:
+    """What became of the given architecture; of many inputs, what became of the one whose score rose most."""
+    if ask.arch is not None:
+        if search.chosen is None:
+            return transform(ask.arch, policy, ask.task)
+        return explained(ask.arch, search.chosen, policy, ask.task)
+    if search.example is None:
+        return None
+    found = explained(*search.example, policy, ask.task)
+    return replace(found, settings=found.settings | {"example": list(search.example_scores)})
+
+
+def _measured(scores: ShortScorer, found: Result, short: ShortConfig) -> tuple[dict[str, Any], ...]:
+    """Accuracies before and after by short trainings, where both were trained."""
+    outcomes = [scores.recorded(arch) for arch in (found.before, found.after)]
+    before, after = (None if one is None else one.accuracy for one in outcomes)
+    if before is None or after is None:
+        return ()
+    images = len(scores.images.validation)
+    spreads = [math.sqrt(share * (100 - share) / images) for share in (before, after)]
+    return (
+        {
+            "what": "accuracy, %",
+            "before": before,
+            "after": after,
+            "before_spread": spreads[0],
+            "after_spread": spreads[1],
+            "spread": f"standard error over {images} validation images",
+            "how": f"one short training each, {short.steps} steps in a small network, on images set aside to choose by",
+        },
+    )
 
 
 def make_scorer(

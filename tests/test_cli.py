@@ -113,6 +113,13 @@ def test_show(run: Runner, tmp_path: Path) -> None:
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["cell.png", "cell.svg"]  # nothing left over
     assert ok(run("show", "darts", "--output", str(tmp_path / "again.svg"))) == ""
     assert (tmp_path / "again.svg").read_text() == natpp.draw("darts")
+    data = json.loads(ok(run("show", "natpp_darts", "--against", "darts", "--json")))
+    assert len(data["changes"]) == 6
+    assert data["alive"]["normal"] == list(natpp.load("natpp_darts").normal.liveness().live)
+    assert json.loads(ok(run("show", "enas", "--against", "darts", "--json")))["changes"] is None  # different graphs
+    assert json.loads(ok(run("show", "darts", "-o", str(tmp_path / "a.svg"), "--json"))) == {
+        "picture": str(tmp_path / "a.svg")
+    }
 
 
 def test_transitions(run: Runner, tmp_path: Path) -> None:
@@ -134,6 +141,8 @@ def test_convert(run: Runner) -> None:
     genotype = ok(run("convert", text, "--to", "genotype")).strip()
     assert natpp.load(genotype) == natpp.load("darts")
     assert ok(run("convert", RESNET_LIKE, "--to", "nasbench201")).strip() == RESNET_LIKE
+    data = json.loads(ok(run("convert", RESNET_LIKE, "--to", "nasbench201", "--json")))
+    assert data == {"form": "nasbench201", "text": RESNET_LIKE}
 
 
 def test_sample(run: Runner) -> None:

@@ -13,7 +13,8 @@ from natpp.arch.graph import KINDS, NULL, NUM_INPUTS, Architecture, Edge, Graph
 from natpp.errors import FormatError, NatppError, UnknownNameError, did_you_mean, shortened
 
 VERSION = 1
-NOTES = ("name", "kind", "source")  # a JSON file may say these about its architecture; the value does not hold them
+# A JSON file may say these about its architecture; the value does not hold them. `result`: how it was found.
+NOTES = ("name", "kind", "source", "result")
 
 NASBENCH201_OPS = {
     "none": "null",
@@ -101,8 +102,8 @@ def to_dict(arch: Architecture) -> dict[str, Any]:
     return data
 
 
-def to_json(arch: Architecture) -> str:
-    """The architecture as JSON text, one edge a line.
+def to_json(arch: Architecture, result: dict[str, Any] | None = None) -> str:
+    """The architecture as JSON text, one edge a line; with `result`, how it was found.
 
     Examples:
         >>> from natpp.arch.formats import to_json
@@ -119,6 +120,8 @@ def to_json(arch: Architecture) -> str:
             lines.append(f'  "{key}": [\n    {edges}\n  ]')
         else:
             lines.append(f'  "{key}": {json.dumps(value)}')
+    if result is not None:
+        lines.append(f'  "result": {json.dumps(result)}')
     return "{\n" + ",\n".join(lines) + "\n}"
 
 

@@ -1,19 +1,22 @@
 """The command line: one subcommand a verb, its flags made from a dataclass.
 
-Wrong input is one line on standard error and exit status 2.
+Wrong input is one line on standard error and exit status 2. With --json there is JSON on standard output and nothing
+else; what is said on the way goes to standard error, and with --quiet nowhere.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from natpp import __version__
-from natpp.cli import architectures, searching, training
+from natpp.cli import architectures, reporting, searching, training
 from natpp.cli.flags import parse, summary
+from natpp.cli.output import COMMAND, quietly
 from natpp.errors import NatppError, SettingError, did_you_mean
 
 VERBS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
@@ -28,6 +31,7 @@ VERBS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
     "optimize": (searching.Optimize, searching.optimize),
     "benchmark": (searching.Benchmark, searching.benchmark),
     "train": (training.Train, training.train),
+    "report": (reporting.Report, reporting.report),
     "data": (searching.Data, searching.data),
 }
 
@@ -47,7 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise SettingError(f"unknown command {given[0]!r}. {did_you_mean(given[0], VERBS)}")
         else:
             flags_type, run = VERBS[given[0]]
-            run(parse(flags_type, given[0], given[1:]))
+            flags = parse(flags_type, given[0], given[1:])
+            COMMAND.set(shlex.join(["natpp", *given]))
+            with quietly(flags.quiet):
+                run(flags)
         if sys.stdout is not None:
             sys.stdout.flush()
     except NatppError as error:

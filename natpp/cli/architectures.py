@@ -10,9 +10,10 @@ import tyro
 from natpp import api
 from natpp.arch.cost import Cost
 from natpp.arch.formats import FORMATS, to_dict, to_genotype
+from natpp.arch.graph import Architecture
 from natpp.arch.ops import Place
-from natpp.arch.transitions import allowed
-from natpp.cli.flags import Arch, NetworkFlags, Output, Shapes, Subject, Switch, Whole, Word
+from natpp.arch.transitions import allowed, changes, same_graphs
+from natpp.cli.flags import Arch, Common, NetworkFlags, Output, Shapes, Subject, Switch, Whole, Word
 from natpp.cli.modules import is_module, load_architecture, make_module
 from natpp.cli.output import new_table, picture_suffix, print_json, print_table, write_picture
 from natpp.errors import SettingError, did_you_mean
@@ -26,11 +27,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Zoo:
+class Zoo(Common):
     """List what natpp knows by name: architectures with their cost on CIFAR, and hand-crafted networks."""
-
-    json: Switch = False
-    """print JSON, with sources, notes and published figures"""
 
 
 def zoo(flags: Zoo) -> None:
@@ -75,12 +73,18 @@ def show(flags: Show) -> None:
     if flags.output is not None:
         picture = api.scene(flags.arch, flags.against, where if flags.view == "network" else None)
         write_picture(flags.output, picture)
+        if flags.json:
+            print_json({"picture": flags.output})
         return
     if flags.view == "network":
         raise SettingError("the network view is a picture: name a file with -o, such as -o network.svg")
+    arch, against = api.load(flags.arch), None if flags.against is None else api.load(flags.against)
+    if flags.json:
+        print_json(_shown_json(arch, against))
+        return
     from natpp.report.text import architecture_text
 
-    print(architecture_text(api.load(flags.arch), None if flags.against is None else api.load(flags.against)))
+    print(architecture_text(arch, against))
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,6 @@ class CostFlags(NetworkFlags):
     """of a model: the shape of its input; several with semicolons between"""
     latency: Switch = False
     """also build it and measure the time of a forward pass of one image here"""
-    json: Switch = False
-    """print JSON"""
 
 
 def cost(flags: CostFlags) -> None:
@@ -138,7 +140,7 @@ def _module_cost(flags: CostFlags) -> None:
 
 
 @dataclass(frozen=True)
-class Transitions:
+class Transitions(Common):
     """List what each operation may become under a rule, and what the operations cost at a place."""
 
     op: Annotated[Word, tyro.conf.Positional, tyro.conf.arg(metavar="[OP]")] = None
@@ -151,8 +153,6 @@ class Transitions:
     """stride of the place, 1 or 2"""
     size: Whole = 32
     """height and width of the place"""
-    json: Switch = False
-    """print JSON"""
     plot: Switch = False
     """draw the cost of every operation as bars: in the terminal, or as a picture with -o"""
     output: Output = None
@@ -191,7 +191,7 @@ def transitions(flags: Transitions) -> None:
 
 
 @dataclass(frozen=True)
-class Convert:
+class Convert(Common):
     """Write an architecture in another form."""
 
     arch: Arch
@@ -202,11 +202,15 @@ class Convert:
 def convert(flags: Convert) -> None:
     if flags.to not in FORMATS:
         raise SettingError(f"unknown form {flags.to!r}. {did_you_mean(flags.to, FORMATS)}")
-    print(FORMATS[flags.to](api.load(flags.arch)))
+    text = FORMATS[flags.to](api.load(flags.arch))
+    if flags.json:
+        print_json({"form": flags.to, "text": text})
+    else:
+        print(text)
 
 
 @dataclass(frozen=True)
-class Sample:
+class Sample(Common):
     """Draw random architectures as the paper does: sources and operations uniform, null included."""
 
     nodes: Whole = 4
@@ -215,8 +219,6 @@ class Sample:
     """seed of the draw"""
     count: Whole = 1
     """how many"""
-    json: Switch = False
-    """print JSON (a list where there are several) instead of a genotype a line"""
 
 
 def sample(flags: Sample) -> None:
@@ -226,6 +228,21 @@ def sample(flags: Sample) -> None:
         return
     for arch in drawn:
         print(to_genotype(arch))
+
+
+def _shown_json(arch: Architecture, against: Architecture | None) -> dict[str, Any]:
+    """An architecture with which of its edges are alive in every cell, and what changed."""
+    data = {**to_dict(arch), "alive": {kind: list(graph.liveness().live) for kind, graph in arch.cells()}}
+    if against is None:
+        return data
+    if not same_graphs(against, arch):
+        return data | {"changes": None}
+    found = [
+        {"cell": one.cell, "from": one.before.source, "to": one.before.target, "before": one.before.op}
+        | {"after": one.after.op}
+        for one in changes(against, arch)
+    ]
+    return data | {"changes": found}
 
 
 def _entry_json(entry: Entry, found: Cost) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import io
+import os
 import re
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ import tyro
 from natpp.arch.layout import Setting, setting
 from natpp.errors import SettingError, shortened
 
-POSITIONAL = ("arch", "archs", "op", "which", "name")  # fields that are no flags
+POSITIONAL = ("arch", "archs", "op", "which", "name", "what")  # fields that are no flags
 Arch = Annotated[
     str, tyro.conf.Positional, tyro.conf.arg(metavar="ARCH", help="a zoo name, a file, '-' or the text itself")
 ]
@@ -90,8 +91,18 @@ Output = Annotated[Word, tyro.conf.arg(name="output", aliases=("-o",), metavar="
 Switch = tyro.conf.FlagCreatePairsOff[bool]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """What every command takes."""
+
+    json: Switch = False
+    """print JSON, and nothing else on standard output"""
+    quiet: Switch = False
+    """say nothing on the way: no progress, no remarks; errors are still told"""
+
+
 @dataclass(frozen=True)
-class NetworkFlags:
+class NetworkFlags(Common):
     """The network an architecture stands in."""
 
     network: str = "cifar"
@@ -115,12 +126,14 @@ def summary(flags_type: type[Any]) -> str:
 
 def parse(flags_type: type[Any], verb: str, arguments: list[str]) -> Any:
     """The flags of a verb; what tyro says of wrong ones in a box becomes one line."""
-    said = io.StringIO()
+    said, help_text = io.StringIO(), io.StringIO()
+    plain = contextlib.redirect_stdout(help_text) if os.environ.get("NO_COLOR") else contextlib.nullcontext()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(said), plain:  # tyro colours its help whenever it talks to a terminal
             return tyro.cli(flags_type, prog=f"natpp {verb}", description=summary(flags_type), args=arguments)
     except SystemExit as stop:
         if not stop.code:
+            print(help_text.getvalue(), end="")
             raise SystemExit(0) from None
         message = _one_line(said.getvalue())
         if wrong := re.match(r"Unrecognized options: (--[\w-]+)", message):

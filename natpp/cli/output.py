@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,24 @@ if TYPE_CHECKING:
 
     from natpp.improve.run import Watch
     from natpp.report.scene import Scene
+
+
+COMMAND: ContextVar[str] = ContextVar("COMMAND", default="")  # as it was typed, for reports
+QUIET: ContextVar[bool] = ContextVar("QUIET", default=False)
+
+
+@contextmanager
+def quietly(quiet: bool) -> Iterator[None]:
+    """While it lasts nothing is said on the way, if so wished."""
+    logger = logging.getLogger("natpp")
+    level, before = logger.level, QUIET.set(quiet)
+    if quiet:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        QUIET.reset(before)
+        logger.setLevel(level)
 
 
 def new_table(*headers: str) -> Table:
@@ -42,6 +62,9 @@ def print_table(table: Table) -> None:
 @contextmanager
 def shown_progress() -> Iterator[Watch]:
     """Progress with time left on standard error: a bar on a terminal, else a line now and then."""
+    if QUIET.get():
+        yield lambda phase, done, total, figures: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -75,7 +98,7 @@ def _lines() -> Watch:
         now = time.monotonic()
         since, first = started.setdefault(phase, (now, done))
         tenth = 10 * done // total
-        if tenth > told.get(phase, -1):
+        if total > 1 and tenth > told.get(phase, -1):  # of one thing there is nothing to wait for
             told[phase] = tenth
             left = f"{(now - since) / (done - first) * (total - done):.0f} s left, " if done > first else ""
             print(f"{phase} {done}/{total}, {left}{_figures(figures)}", file=sys.stderr, flush=True)
@@ -89,7 +112,15 @@ def _figures(figures: dict[str, float]) -> str:
 
 def say(message: str) -> None:
     """A line on standard error that a person should see."""
+    if QUIET.get():
+        return
     print(f"natpp: {message}", file=sys.stderr, flush=True)
+
+
+def remark(message: str) -> None:
+    """A line below a result that explains it."""
+    if not QUIET.get():
+        print(f"({message})")
 
 
 def is_first_process() -> bool:

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import tyro
 
 from natpp import api
-from natpp.arch.formats import to_dict, to_json
-from natpp.cli.flags import NetworkFlags, NumberOrDefault, Shapes, Subject, Switch, Whole, WholeOrDefault, Word
+from natpp.arch.formats import to_json
+from natpp.cli.flags import Common, NetworkFlags, NumberOrDefault, Shapes, Subject, Switch, Whole, WholeOrDefault, Word
 from natpp.cli.modules import is_module, load_architecture, make_module, parse_budget
-from natpp.cli.output import is_first_process, new_table, print_json, print_table, say, shown_progress
+from natpp.cli.output import (
+    COMMAND,
+    is_first_process,
+    new_table,
+    print_json,
+    print_table,
+    remark,
+    say,
+    shown_progress,
+)
 from natpp.errors import SettingError, did_you_mean, shortened
 from natpp.files import write_whole
 from natpp.policies import DEFAULT
 from natpp.registry import RULES
+from natpp.report.page import check_target
 
 if TYPE_CHECKING:
+    from natpp.fx.transform import ModuleResult
     from natpp.improve.transform import Result
+
+R = TypeVar("R", "Result", "ModuleResult")
 
 
 @dataclass(frozen=True)
@@ -34,7 +47,7 @@ class Optimize(NetworkFlags):
     keep: Annotated[Word, tyro.conf.arg(metavar="layer4,head")] = None
     """of a model: parts that stay as they are, with commas between"""
     share_blocks: Switch = True
-    """of a model: decide for every block by itself"""
+    """of a model: decide for every block by itself, as is done under a budget of figures"""
     measure_latency: Switch = False
     """of a model: measure the time of a forward pass before and after"""
     policy: Annotated[Word, tyro.conf.arg(metavar="NAME|FILE|RUN")] = None
@@ -60,17 +73,20 @@ class Optimize(NetworkFlags):
     budget: Annotated[str, tyro.conf.arg(metavar="strict|rule|madds=0.6,…")] = "strict"
     """strict: living parameters and MAdds do not rise; rule: what the rule allows; of a model also at most so much
     params, madds, memory (bytes) or latency (ms): a fraction up to 1 of its own, or a figure"""
-    json: Switch = False
-    """print JSON"""
     out: Annotated[Word, tyro.conf.arg(aliases=("-o",), metavar="FILE|DIR")] = None
     """file to write the better architecture to, as JSON; of a model the folder: weights, architecture, Python file"""
+    report: Annotated[Word, tyro.conf.arg(metavar="FILE")] = None
+    """page to write that shows all of it: graphs, reasons, costs"""
 
 
+LONGEST_NAME = 80
 OF_MODELS = ("input", "keep", "share_blocks", "measure_latency")
 OF_ARCHITECTURES = ("network", "channels", "cells", "size", "samples", "scorer", "reward", "data", "root", "store")
 
 
 def optimize(flags: Optimize) -> None:
+    if flags.report is not None:
+        check_target(flags.report)
     if is_module(flags.arch):
         _optimize_module(flags)
         return
@@ -95,14 +111,16 @@ def optimize(flags: Optimize) -> None:
         root=flags.root,
         store=flags.store,
     )
+    found = _named(found, flags)
+    if flags.report is not None:
+        found.report(flags.report)
     if flags.out is not None:
-        write_whole(flags.out, to_json(found.after) + "\n")
+        write_whole(flags.out, to_json(found.after, found.to_dict()) + "\n")
     if flags.json:
-        print_json(_result_json(found, flags))
+        print_json(found.to_dict())
     else:
         print(found)
-        if flags.policy is None:
-            print(f"(by the policy {DEFAULT}, named for what it learned from; natpp search learns one on your images)")
+        _remarks(flags)
 
 
 def _optimize_module(flags: Optimize) -> None:
@@ -118,19 +136,34 @@ def _optimize_module(flags: Optimize) -> None:
         seed=flags.seed,
         budget=budget,
         keep=[name.strip() for name in flags.keep.split(",")] if flags.keep else (),
-        share_blocks=flags.share_blocks,
+        share_blocks=None if flags.share_blocks else False,
         measure_latency=flags.measure_latency,
     )
+    found = _named(found, flags)
+    if flags.report is not None:
+        found.report(flags.report)
     if flags.out is not None:
         found.save(flags.out)
     if flags.json:
         print_json(found.to_dict() | {"policy": flags.policy or DEFAULT})
         return
     print(found)
-    if flags.policy is None:
-        print(f"(by the policy {DEFAULT}, named for what it learned from; natpp search learns one on your images)")
+    _remarks(flags)
     if flags.out is not None:
         print(f"written to {flags.out}; natpp.restore({flags.out!r}) gives the module")
+
+
+def _named(found: R, flags: Optimize) -> R:
+    """The result with what it is called here, and the command it was made by."""
+    name = flags.arch if len(flags.arch) <= LONGEST_NAME and "\n" not in flags.arch else "an architecture"
+    return replace(found, settings=found.settings | {"name": name, "command": COMMAND.get()})
+
+
+def _remarks(flags: Optimize) -> None:
+    if flags.report is not None:
+        print(f"report: {flags.report}")
+    if flags.policy is None:
+        remark(f"by the policy {DEFAULT}, named for what it learned from; natpp search learns one on your images")
 
 
 def _refuse(flags: Optimize, names: tuple[str, ...], why: str) -> None:
@@ -141,35 +174,8 @@ def _refuse(flags: Optimize, names: tuple[str, ...], why: str) -> None:
             raise SettingError(f"--{flag.replace('_', '-')} {why}")
 
 
-def _result_json(found: Result, flags: Optimize) -> dict[str, Any]:
-    return {
-        "before": to_dict(found.before),
-        "after": to_dict(found.after),
-        "changes": [
-            {
-                "cell": change.cell,
-                "from": change.before.source,
-                "to": change.before.target,
-                "before": change.before.op,
-                "after": change.after.op,
-            }
-            for change in found.changes
-        ],
-        "cost_before": found.cost_before.to_dict(),
-        "cost_after": found.cost_after.to_dict(),
-        "log_prob": found.log_prob,
-        "probabilities": found.probabilities,
-        "masked": found.masked,
-        "seed": flags.seed,
-        "rule": flags.rule,
-        "budget": flags.budget,
-        "mode": flags.mode,
-        "policy": flags.policy or DEFAULT,
-    }
-
-
 @dataclass(frozen=True)
-class Search:
+class Search(Common):
     """Learn a policy on images, or from scores at hand; kept in a folder, and resumed from it."""
 
     out: Annotated[str, tyro.conf.arg(metavar="RUN")]
@@ -234,8 +240,6 @@ class Search:
     """go on with the run in the folder; starts it where there is none"""
     tensorboard: Switch = False
     """write curves for TensorBoard too"""
-    json: Switch = False
-    """print what came out as JSON"""
 
 
 def search(flags: Search) -> None:
@@ -302,7 +306,7 @@ def search(flags: Search) -> None:
 
 
 @dataclass(frozen=True)
-class Score:
+class Score(Common):
     """Score architectures by short real trainings, or by a run's supernet: higher is better."""
 
     archs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ARCH")]
@@ -327,27 +331,27 @@ class Score:
     """seed of first weights and batches"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
-    json: Switch = False
-    """print JSON"""
 
 
 def score(flags: Score) -> None:
     if not flags.archs:
         raise SettingError("name at least one architecture: natpp score darts enas --data digits")
-    found = api.score(
-        flags.archs,
-        flags.data,
-        flags.scorer,
-        flags.store,
-        flags.seed,
-        root=flags.root,
-        size=flags.size,
-        train_steps=flags.train_steps,
-        channels=flags.channels,
-        cells=flags.cells,
-        device=flags.device,
-        say=say,
-    )
+    with shown_progress() as watch:
+        found = api.score(
+            flags.archs,
+            flags.data,
+            flags.scorer,
+            flags.store,
+            flags.seed,
+            root=flags.root,
+            size=flags.size,
+            train_steps=flags.train_steps,
+            channels=flags.channels,
+            cells=flags.cells,
+            device=flags.device,
+            watch=watch,
+            say=say,
+        )
     if not is_first_process():
         return
     if flags.json:
@@ -375,7 +379,7 @@ def _prices(text: str) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class Benchmark(Common):
     """Compare methods on a table of trained networks: what each makes of held-out inputs."""
 
     which: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="nasbench201")]
@@ -402,8 +406,6 @@ class Benchmark:
     """seed of the split"""
     seeds: Whole = 3
     """runs"""
-    json: Switch = False
-    """print JSON"""
 
 
 def benchmark(flags: Benchmark) -> None:
@@ -428,7 +430,8 @@ def benchmark(flags: Benchmark) -> None:
         split_seed=flags.split_seed,
         seeds=flags.seeds,
     )
-    found = run(config)
+    with shown_progress() as watch:
+        found = run(config, watch)
     if flags.json:
         print_json(found)
         return
@@ -451,7 +454,7 @@ def benchmark(flags: Benchmark) -> None:
 
 
 @dataclass(frozen=True)
-class Data:
+class Data(Common):
     """Put a data set into a folder as one file, checked: from its home page, or from a file at hand."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="cifar10|cifar100|fashion-mnist")]
@@ -465,4 +468,8 @@ class Data:
 def data(flags: Data) -> None:
     from natpp.data.sets import store_images
 
-    print(store_images(flags.name, flags.root, flags.source))
+    file = store_images(flags.name, flags.root, flags.source)
+    if flags.json:
+        print_json({"data": flags.name, "file": str(file)})
+    else:
+        print(file)

@@ -9,12 +9,12 @@ from typing import Annotated
 import tyro
 
 from natpp import api
-from natpp.cli.flags import Arch, NumberOrDefault, Switch, Whole, WholeOrDefault, Word
+from natpp.cli.flags import Arch, Common, NumberOrDefault, Switch, Whole, WholeOrDefault, Word
 from natpp.cli.output import is_first_process, print_json, say, shown_progress
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Common):
     """Train a network of an architecture from scratch; kept in a folder, and resumed from it."""
 
     arch: Arch
@@ -54,8 +54,6 @@ class Train:
     """go on with the run in the folder; starts it where there is none"""
     tensorboard: Switch = False
     """write curves for TensorBoard too"""
-    json: Switch = False
-    """print the result as JSON"""
 
 
 def train(flags: Train) -> None:

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from natpp.improve.predict import PredictConfig, predicted
 from natpp.improve.scorer import Score, Task
 from natpp.nets.policy import encode
 from natpp.registry import METHODS
+
+if TYPE_CHECKING:
+    from natpp.improve.run import Watch
 
 SPACE_OPS = tuple(NASBENCH201_OPS.values())
 CANDIDATES = 10
@@ -73,7 +76,7 @@ class BenchmarkConfig:
                 raise SettingError(f"{name} is {value}, expected a whole number from {least} up")
 
 
-def benchmark(config: BenchmarkConfig) -> dict[str, Any]:
+def benchmark(config: BenchmarkConfig, watch: Watch | None = None) -> dict[str, Any]:
     """Runs the methods; figures as JSON data, means and standard deviations over seeds."""
     table = read_table(config.table, sorted({config.reward, config.score}))
     where = setting("nasbench201")
@@ -86,7 +89,9 @@ def benchmark(config: BenchmarkConfig) -> dict[str, Any]:
     test = {rule: Inputs(held_out, task, SPACE_OPS) for rule, task in tasks.items()}
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in config.methods}
     for seed in range(config.seeds):
-        for name in config.methods:
+        for place, name in enumerate(config.methods):
+            if watch is not None:
+                watch("methods", seed * len(config.methods) + place, config.seeds * len(config.methods), {})
             rule = _rule(name, config)
             if config.evaluations is None or METHODS[name](PRESETS[config.preset]()).asks:
                 runs[name].append(_run(name, config, table, train[rule], test[rule], seed))

@@ -148,6 +148,11 @@ class ShortScorer(Scorer):
         self(archs)
         return [self._outcomes[self.key(arch)] for arch in archs]
 
+    def recorded(self, arch: Architecture) -> Outcome | None:
+        """What the training of an architecture came to, if it was trained here or is in the store."""
+        key = self.key(arch)
+        return self._outcomes.get(key) or (None if self.store is None else self.store.get(key))
+
     def _score(self, archs: list[Architecture]) -> Scores:
         keys = [self.key(arch) for arch in archs]
         self._outcomes |= self.stored(keys)

@@ -278,6 +278,8 @@ class ModuleSearch:
         self.decisions = Decisions(self.candidates)
         self.known: dict[Key, float] = {}
         self.rows: dict[Key, Rows] = {}
+        self.expected: dict[Key, float] = {}  # of candidates that a prediction chose
+        self.policy_curve: list[tuple[float, float]] = []
         self._made, self._seconds = 0, 0.0  # scores, and what they took
         self.started = time.perf_counter()
         self.scorer: ShortTunings | Expanded = (
@@ -291,6 +293,7 @@ class ModuleSearch:
             steps = min(self.config.evaluations, MOST_TRAINED) * self.judge.schedule.steps
             chances = functools.partial(generator, self.judge.seed, Use.DRAW, 3)
             self.scorer.train(lambda step: self._random(chances(step)), steps, lambda: self._late(0.5))
+        trained = time.perf_counter() - self.started if isinstance(self.scorer, Expanded) else 0.0
         chance = generator(self.judge.seed, Use.SCORE, 3)
         allowed = self.candidates.allowed(original)
         first = max(round(min(self.config.evaluations, FIRST) * self.config.random_share), 2)
@@ -315,13 +318,18 @@ class ModuleSearch:
             Scored(score, tuple(self.problem.block_ops(self.rows[key])), self.candidates.madds(self.rows[key]))
             for key, score in self.known.items()
         ]
+        spent = time.perf_counter() - self.started
+        weights = {"training the supernet": trained} if trained else {}
         learned = Learned(
             scored,
             list(self.known).index(best),
             own,
             self.learner.policy.eval(),
             self.config.scorer,
-            time.perf_counter() - self.started,
+            spent,
+            [self.expected.get(key) for key in self.known],
+            self.policy_curve,
+            {"scoring": self._seconds, "predicting and learning": spent - self._seconds - trained} | weights,
         )
         return self.rows[best], learned
 
@@ -339,12 +347,13 @@ class ModuleSearch:
         )
         for _ in range(min(steps, self.config.learn.steps - self.learner.steps)):
             step = self.learner.steps
-            self.learner.step(
+            figures = self.learner.step(
                 self.decisions,
                 prediction.careful,
                 generator(self.judge.seed, Use.LEARN, 3, step),
                 torch_generator(self.judge.seed, Use.LEARN, 3, step),
             )
+            self.policy_curve.append(figures)
         _, tables = self.problem.asked(self.learner.policy)
         self.decisions.preferences = tables
         best = sorted(keys, key=self.known.__getitem__, reverse=True)[:3]
@@ -358,7 +367,10 @@ class ModuleSearch:
         pool = self._new([self.candidates.drawn(tables)], tries * wanted, propose)
         worth = prediction.hopeful([self.candidates.key(rows) for rows in pool]) if pool else np.zeros(0)
         order = np.argsort(-worth, kind="stable")
-        self._score([pool[int(place)] for place in order[:wanted]])
+        chosen = [pool[int(place)] for place in order[:wanted]]
+        keys = [self.candidates.key(rows) for rows in chosen]
+        self.expected |= dict(zip(keys, prediction.expected(keys).tolist(), strict=True)) if keys else {}
+        self._score(chosen)
 
     def _new(self, given: Sequence[Rows], count: int, draw: Callable[[], Rows]) -> list[Rows]:
         """So many candidates that were not scored before: those given, then drawn ones."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from natpp.nets.policy import Policy
 
@@ -33,6 +34,37 @@ class Learned:
     """tuned on this module"""
     scorer: str
     seconds: float
+    expected: list[float | None] = field(default_factory=list)
+    """of every candidate, what the prediction expected before it was scored; None of those drawn at random"""
+    policy_curve: list[tuple[float, float]] = field(default_factory=list)
+    """step by step, the policy's improvement over the module as it is, and its entropy"""
+    phases: dict[str, float] = field(default_factory=dict)
+    """seconds of scoring, and of predicting and learning"""
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        """The loss before and after, and how it was measured."""
+        ways = {"short": "after a short fine-tuning with inherited weights", "supernet": "in a supernet of the module"}
+        return {
+            "what": "validation loss",
+            "before": -self.original,
+            "after": -self.scored[self.best].score,
+            "how": f"{ways.get(self.scorer, self.scorer)}; the best of {len(self.scored)} candidates, scored once each",
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: all scores, in the order in which they were made."""
+        return {
+            "scores": [one.score for one in self.scored],
+            "madds": [one.madds for one in self.scored],
+            "best": self.best,
+            "original": self.original,
+            "scorer": self.scorer,
+            "seconds": self.seconds,
+            "expected": self.expected,
+            "policy": [list(row) for row in self.policy_curve],
+            "phases": self.phases,
+        }
 
     def __str__(self) -> str:
         spent = f"{len(self.scored)} candidates by {self.scorer} in {self.seconds:.0f} s"

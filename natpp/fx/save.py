@@ -20,10 +20,13 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, fx, nn
 
+from natpp.arch.graph import NULL
 from natpp.errors import NatppError, SettingError
 from natpp.files import whole_folder
-from natpp.fx.blocks import Block
+from natpp.fx.blocks import Block, Term
 from natpp.fx.describe import CONTAINERS, Layer, describe
+from natpp.fx.replace import cost as site_cost
+from natpp.fx.trace import batch_of
 from natpp.fx.values import UnwritableError, encode
 from natpp.fx.vocabulary import ATTRIBUTES, address_of, is_method, name_of
 
@@ -229,22 +232,39 @@ def result_data(result: ModuleResult) -> dict[str, Any]:
         "cost_before": result.cost_before.to_dict(),
         "cost_after": result.cost_after.to_dict(),
         "changes": [vars(change) for change in result.changes],
-        "blocks": [_block_data(block, ops) for block, ops in zip(result.blocks, result.ops, strict=True)],
+        "blocks": [_block_data(result, block, ops) for block, ops in zip(result.blocks, result.ops, strict=True)],
         "log_prob": result.log_prob,
+        "probabilities": result.probabilities,
+        "masked": result.masked,
+        "measured": [] if result.learned is None else [result.learned.measured],
+        "learned": None if result.learned is None else result.learned.to_dict(),
         "notes": list(result.notes),
     }
 
 
-def _block_data(block: Block, ops: tuple[str, ...]) -> dict[str, Any]:
+def _block_data(result: ModuleResult, block: Block, ops: tuple[str, ...]) -> dict[str, Any]:
+    """A block with its terms: what each was and is, and [parameters, multiply-adds] of what it may be."""
+    (before, _), (after, _) = block.alive(block.ops), block.alive(ops)
+    gone = {change.name for change in result.changes if change.after == NULL}
     terms = []
-    for (target, term), after in zip(block.terms, ops, strict=True):
-        data: dict[str, Any] = {"from": term.source, "to": target, "before": term.op, "after": after, "site": None}
+    for index, ((target, term), op) in enumerate(zip(block.terms, ops, strict=True)):
+        name = block.edge_name(index)
+        data: dict[str, Any] = {"from": term.source, "to": target, "before": term.op, "after": op, "site": None}
+        data |= {"name": name, "alive": [before[index], after[index] and name not in gone]}
         if term.site is not None:
             place = term.site.place
             data |= {"site": term.site.name, "channels": [place.channels_in, place.channels_out]}
             data |= {"stride": place.stride, "size": list(place.size)}
+            kept = {**dict.fromkeys(result.probabilities.get(name, ())), term.op: None, op: None}
+            data["costs"] = {other: list(_term_cost(result, term, other)) for other in kept}
         terms.append(data)
     return {"name": block.name, "kind": block.kind, "outputs": list(block.outputs), "terms": terms}
+
+
+def _term_cost(result: ModuleResult, term: Term, op: str) -> tuple[int, int]:
+    assert term.site is not None
+    own = term.site.op if op == term.op else op  # a projection is a skip in the block's words
+    return site_cost(term.site, own, batch_of(result.traced.example), result.traced.parts)
 
 
 def _same_tensors(module: nn.Module, parts: Mapping[str, str]) -> dict[str, str]:

@@ -25,7 +25,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.fx.node import Node
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from natpp.errors import NatppError, SettingError
 from natpp.fx.leaf import is_leaf
@@ -57,6 +57,12 @@ class Traced:
 def value(node: Node) -> Any:
     """The fake value of a node: a tensor without data, or a plain value."""
     return node.meta.get(VALUE)
+
+
+def batch_of(example: Any) -> int:
+    """The size of the batch that an example input is."""
+    tensors = [leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor) and leaf.dim() > 0]
+    return int(tensors[0].shape[0]) if tensors else 1
 
 
 class ByMode(nn.Module):

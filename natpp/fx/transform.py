@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx, nn
-from torch.utils._pytree import tree_leaves
 
 from natpp.arch.cost import Cost
 from natpp.arch.graph import NULL, SKIP, Architecture, Graph
@@ -33,7 +32,7 @@ from natpp.fx.replace import cost as site_cost
 from natpp.fx.replace import forms
 from natpp.fx.rewrite import node_shape, rewrite
 from natpp.fx.sites import Keep
-from natpp.fx.trace import Traced, trace, value
+from natpp.fx.trace import Traced, batch_of, trace, value
 from natpp.fx.upstream import feeds_learned
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import Encoded, GraphBatch, Policy, Transitions, collate, encode_cells
@@ -110,7 +109,13 @@ class ModuleResult:
         """For JSON: what changed, block by block, what it costs, and what the policy could choose."""
         from natpp.fx.save import result_data
 
-        return result_data(self) | {"probabilities": self.probabilities, "masked": self.masked}
+        return result_data(self)
+
+    def report(self, path: str | Path) -> Path:
+        """Write a page that shows all of it, one HTML file."""
+        from natpp.report.page import write_report
+
+        return write_report(self.to_dict(), path)
 
     def __str__(self) -> str:
         lines = [
@@ -284,7 +289,7 @@ class Problem:
         self.traced, self.blocks = traced, blocks
         self.ops = policy.ops
         self.rule, self.strict = rule, strict
-        self.batch = _batch(traced.example)
+        self.batch = batch_of(traced.example)
         self.site_nodes = {node for block in blocks for item in block.items for node in item.nodes}
         self.groups = grouped(blocks, share=share)
         self.first = [blocks[group[0]] for group in self.groups]
@@ -799,8 +804,3 @@ def _fits(block: Block, target: int, source: int) -> bool:
 def _shortcut_fits(block: Block) -> tuple[bool, ...]:
     """Per term, whether it is empty and a shortcut can be put in."""
     return tuple(term.op == NULL and _fits(block, target, term.source) for target, term in block.terms)
-
-
-def _batch(example: Any) -> int:
-    tensors = [leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor) and leaf.dim() > 0]
-    return int(tensors[0].shape[0]) if tensors else 1

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -240,14 +240,26 @@ def _likeliest(rows: Tensor, targets: Tensor) -> tuple[float, float]:
     return max(found)[1:]
 
 
+class Round(NamedTuple):
+    """Architectures that a prediction chose: what it expected of them, and their scores once they have some."""
+
+    number: int  # from 1 up
+    expected: Scores
+    scores: Scores | None = None
+
+
 def predicted(
     inputs: Inputs,
     scorer: Scorer,
     config: PredictConfig,
     generator: np.random.Generator,
     plan: Callable[[], int] | None = None,
+    tell: Callable[[Round], None] | None = None,
 ) -> Prediction:
-    """A prediction fitted on as many scores as the scorer's limit allows, or as `plan` says after the first ones."""
+    """A prediction fitted on as many scores as the scorer's limit allows, or as `plan` says after the first ones.
+
+    `tell` hears of every round twice: once its architectures are chosen, and once they are scored.
+    """
     if scorer.left is None and plan is None:
         raise SettingError("a prediction needs a scorer with a limit")
     if scorer.left is not None and scorer.left < 2:
@@ -283,6 +295,7 @@ def predicted(
     take_random(max(round(budget * config.random_share), 2) - len(archs))
     scores = scorer(archs)
     a_round = max(math.ceil((budget - len(archs)) / config.rounds), 1)
+    number = 0
     while len(archs) < budget:
         prediction = Prediction(archs, scores, config)
         before = len(archs)
@@ -301,7 +314,14 @@ def predicted(
         take_random(wanted - (len(archs) - before))
         if len(archs) == before:
             break  # everything there is has been scored
-        scores = np.concatenate([scores, scorer(archs[before:])])
+        number += 1
+        chosen = Round(number, prediction.expected(archs[before:]))
+        if tell is not None:
+            tell(chosen)
+        found = scorer(archs[before:])
+        if tell is not None:
+            tell(chosen._replace(scores=found))
+        scores = np.concatenate([scores, found])
     return Prediction(archs, scores, config)
 
 

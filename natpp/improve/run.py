@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from natpp.arch.formats import from_json, to_json
+from natpp.arch.formats import from_json, to_dict, to_json
 from natpp.arch.graph import Architecture
 from natpp.arch.space import Space
 from natpp.errors import SettingError, did_you_mean
 from natpp.improve.checkpoint import Interrupted, Run, Stop
 from natpp.improve.inputs import Inputs
 from natpp.improve.learn import LearnConfig, Learner, WeightsConfig, best, paper
-from natpp.improve.predict import PredictConfig, Prediction, predicted
-from natpp.improve.scorer import Priced, Score, Scorer, Task
+from natpp.improve.predict import PredictConfig, Prediction, Round, predicted
+from natpp.improve.scorer import Priced, Score, Scorer, Scores, Task
 from natpp.improve.seeds import Use, generator, number, torch_generator
 from natpp.improve.shared import SharedWeights
 from natpp.nets.policy import Policy
@@ -121,7 +121,11 @@ class Search:
         self.known: dict[Architecture, float] = {}  # scores, kept for a resumed run
         self.prediction: Prediction | None = None  # where scores are dear
         self.chosen: Architecture | None = None  # for one given input: the best by real scores
+        self.example: tuple[Architecture, Architecture] | None = None  # for many inputs: the choice that gained most
+        self.example_scores = 0.0, 0.0
         self.finished = False
+        self.best = float("-inf")  # of all scores
+        self.rounds = 0  # of choices by the prediction, as far as the curves have them: chosen is one, scored another
         self.started = time.perf_counter()
         self._saved = 0.0
 
@@ -150,7 +154,8 @@ class Search:
             if loss is not None:
                 self._tell("weights", shared.steps, shared.total, {"loss": loss})
             if shared.steps % shared.steps_an_epoch == 0:
-                self._log({"phase": "weights", "epoch": shared.epoch, "step": shared.steps, "loss": loss})
+                row = {"phase": "weights", "epoch": shared.epoch, "step": shared.steps, "loss": loss}
+                self._log(row | {"accuracy": shared.accuracy()})
                 self._save()
             self._end_if_asked()
 
@@ -170,7 +175,8 @@ class Search:
             plan = None if self.minutes is None else functools.partial(self._planned, scorer)
             final = min(self.config.final, scorer.limit // 10)
             scorer.limit -= final if plan is None else 0  # a plan keeps them back itself
-            self.prediction = predicted(self.inputs, scorer, self.config.predict, generator(self.seed, Use.SCORE), plan)
+            chance = generator(self.seed, Use.SCORE)
+            self.prediction = predicted(self.inputs, scorer, self.config.predict, chance, plan, self._told)
             scorer.limit += final if plan is None else 0
             score = self.prediction.careful
         while self.learner.steps < self.config.learn.steps:
@@ -212,6 +218,7 @@ class Search:
                     choices = torch.cat([choices, samples])
             rows = self.inputs.rows(indices, choices.numpy(), transitions.probabilities(choices))
             chosen = [self.inputs.transformed(index, row) for index, _, row in rows]
+        fresh = len(chosen)
         if alone and self.prediction is not None:  # all that was scored is something the input may become
             indices = [0]
             chosen += self.prediction.archs
@@ -221,6 +228,14 @@ class Search:
         after = scorer(chosen)
         if alone:
             self.chosen = chosen[int(after.argmax())]
+        if self.prediction is not None and fresh:
+            expected = self.prediction.expected(chosen[:fresh])
+            self._log({"phase": "predictions", "round": "final", **_lists(expected, after[:fresh])})
+        if not alone:
+            self._log({"phase": "examples", "before": before.tolist(), "after": after.tolist()})
+            most = int((after - before).argmax())
+            self.example = self.inputs.archs[indices[most]], chosen[most]
+            self.example_scores = float(before[most]), float(after[most])
         self._log(
             {
                 "phase": "choices",
@@ -230,6 +245,18 @@ class Search:
                 "evaluations": scorer.queries,
             }
         )
+
+    def _told(self, chosen: Round) -> None:
+        """Put a round of choices into the curves, unless they have it from before the run was resumed."""
+        place = 2 * chosen.number - (chosen.scores is None)
+        if place <= self.rounds:
+            return
+        self.rounds = place
+        if chosen.scores is None:
+            self._log({"phase": "chosen", "round": chosen.number, "architectures": len(chosen.expected)})
+        else:
+            row = {"phase": "predictions", "round": chosen.number}
+            self._log(row | _lists(chosen.expected, chosen.scores))
 
     def _planned(self, scorer: Scorer) -> int:
         """How many scores there is time for, by the speed of the first ones; the last quarter is for learning."""
@@ -259,7 +286,11 @@ class Search:
         scores = list(scorer.known.values())
         figures = {"mean": sum(scores) / len(scores), "best": max(scores)}
         self._tell("scores", scorer.queries, scorer.limit, figures)
-        self._log({"phase": "scores", "step": scorer.queries, **figures})
+        row: dict[str, Any] = {"phase": "scores", "step": scorer.queries, **figures}
+        if figures["best"] > self.best:
+            self.best = figures["best"]
+            row["candidate"] = to_dict(max(scorer.known, key=scorer.known.__getitem__))
+        self._log(row)
         self._save(seldom=True)
         self._end_if_asked()
 
@@ -271,7 +302,10 @@ class Search:
                 "learner": self.learner.state(),
                 "known": [(to_json(arch), score) for arch, score in self.known.items()],
                 "evaluations": self.evaluations,
+                "rounds": self.rounds,
                 "chosen": None if self.chosen is None else to_json(self.chosen),
+                "example": None if self.example is None else [to_json(arch) for arch in self.example],
+                "example_scores": list(self.example_scores),
                 "finished": self.finished,
             }
             self.run.save(state)
@@ -281,8 +315,14 @@ class Search:
             self.shared.restore(state["weights"])
         self.learner.restore(state["learner"])
         self.known = {from_json(text): score for text, score in state["known"]}
+        self.best = max(self.known.values(), default=self.best)
         self.evaluations = state["evaluations"]
+        self.rounds = state.get("rounds", 0)  # a run of an earlier version has none
         self.chosen = None if state["chosen"] is None else from_json(state["chosen"])
+        example = state.get("example")
+        if example is not None:
+            self.example = from_json(example[0]), from_json(example[1])
+            self.example_scores = state["example_scores"][0], state["example_scores"][1]
         self.finished = state["finished"]
 
     def _agreed(self, value: T) -> T:
@@ -307,3 +347,7 @@ class Search:
         if asked:
             self._save()
             raise Interrupted(asked, self.run.folder)
+
+
+def _lists(expected: Scores, scored: Scores) -> dict[str, list[float]]:
+    return {"predicted": expected.round(4).tolist(), "scored": scored.tolist()}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 IMAGES_AT_ONCE = 256  # when scoring
+ARCHITECTURES_A_LOOK, IMAGES_A_LOOK = 8, 256  # of the accuracy in the curves
 SECONDS_A_LOOK = 0.5  # at least, between two looks at the losses of captured steps: each waits for the device
 SMALL_IMAGE = 24  # pixels a side
 SMALL = {"cifar": (8, 3), "nasbench201": (8, 1)}  # channels and cells, for small images
@@ -123,6 +124,12 @@ class SharedWeights:
         """Scores by all validation images."""
         images, labels = self.images.validation, self.images.validation_labels
         return SupernetScorer(self.weights.supernet, images, labels, self.fabric)
+
+    def accuracy(self) -> float:
+        """Mean accuracy in per cent of a few architectures, always the same, on some validation images."""
+        archs = self.space.draw(ARCHITECTURES_A_LOOK, generator(self.seed, Use.DRAW, 2))
+        images, labels = self.images.validation[:IMAGES_A_LOOK], self.images.validation_labels[:IMAGES_A_LOOK]
+        return float(SupernetScorer(self.weights.supernet, images, labels, self.fabric)(archs).mean())
 
     def batch_scorer(self, step: int) -> SupernetScorer:
         """Scores by one batch of validation images: the one of this step, in an order that is new every epoch."""

@@ -6,13 +6,17 @@ does, `best-of` draws several times and keeps what a scorer likes best.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from natpp.arch.cost import Cost, cost_of
+from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
 from natpp.arch.transitions import Change, changes, masks
 from natpp.errors import SettingError, did_you_mean
@@ -24,6 +28,8 @@ from natpp.registry import OPS
 
 LARGEST_SAMPLES = 1_000_000
 MODES = ("greedy", "sample", "best-of")
+FORMAT, VERSION = "natpp result", 1
+SMALLEST = 1e-30  # probability that is told apart from nothing
 PerEdge = dict[str, list[dict[str, Any]]]  # per cell, per edge, by operation
 
 
@@ -51,11 +57,48 @@ class Result:
     masked: PerEdge
     """per cell and edge, the operations it could not choose, and whether the rule or the budget forbids them"""
     settings: dict[str, Any] = field(default_factory=dict)
+    measured: tuple[dict[str, Any], ...] = ()
+    """what was measured before and after, with its spread and how: `natpp.report.result` says in which words"""
 
     @property
     def changes(self) -> list[Change]:
         """The edges that changed."""
         return changes(self.before, self.after)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: what changed, what it costs, what the policy could choose, and all that led to it."""
+        from natpp import __version__
+
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "before": to_dict(self.before),
+            "after": to_dict(self.after),
+            "changes": [
+                {
+                    "cell": change.cell,
+                    "from": change.before.source,
+                    "to": change.before.target,
+                    "before": change.before.op,
+                    "after": change.after.op,
+                }
+                for change in self.changes
+            ],
+            "cost_before": self.cost_before.to_dict(),
+            "cost_after": self.cost_after.to_dict(),
+            "log_prob": self.log_prob,
+            "probabilities": self.probabilities,
+            "masked": self.masked,
+            "measured": list(self.measured),
+            **self.settings,
+            "versions": {"natpp": __version__, "torch": torch.__version__},
+        }
+
+    def report(self, path: str | Path, trained: Sequence[str | Path] = ()) -> Path:
+        """Write a page that shows all of it, one HTML file; `trained` are folders of trainings that tell accuracies."""
+        from natpp.report.page import write_report
+
+        return write_report(self.to_dict(), path, trained=trained)
 
     def __str__(self) -> str:
         lines = [
@@ -95,7 +138,27 @@ def transform(
         rows = [row for *_, row in inputs.rows([0], choices.numpy(), transitions.probabilities(choices))]
         row = rows[0] if score is None else picked(inputs, [rows], score)[0]
         log_prob = transitions.log_prob(torch.from_numpy(row)).item()
-    after = inputs.transformed(0, row)
+    found = _explained(inputs, transitions, inputs.transformed(0, row), log_prob)
+    settings = found.settings | {"mode": mode, "seed": seed}
+    return replace(found, settings=settings | ({"samples": samples} if mode == "best-of" else {}))
+
+
+def explained(arch: Architecture, after: Architecture, policy: Policy, task: Task) -> Result:
+    """What became of an architecture, however it was found, with what a policy says of it."""
+    inputs = Inputs([arch], task, policy.ops)
+    with torch.no_grad():
+        transitions: Transitions = policy(inputs.batch([0]))
+    found = _explained(inputs, transitions, after, 0.0)
+    chances = [
+        found.probabilities[kind][index].get(op, 0.0)
+        for kind, graph in after.cells()
+        for index, op in enumerate(graph.ops)
+    ]
+    return replace(found, log_prob=sum(math.log(max(chance, SMALLEST)) for chance in chances))
+
+
+def _explained(inputs: Inputs, transitions: Transitions, after: Architecture, log_prob: float) -> Result:
+    arch, task = inputs.archs[0], inputs.task
     return Result(
         before=arch,
         after=after,
@@ -104,7 +167,11 @@ def transform(
         log_prob=log_prob,
         probabilities=_probabilities(inputs, transitions),
         masked=_masked(arch, inputs, task),
-        settings={"rule": task.rule, "budget": "strict" if task.strict else "rule", "mode": mode, "seed": seed},
+        settings={
+            "rule": task.rule,
+            "budget": "strict" if task.strict else "rule",
+            "network": asdict(task.where),
+        },
     )
 
 

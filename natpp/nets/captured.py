@@ -23,8 +23,12 @@ class Captured:
     """A step, captured once and replayed with other arguments of the same shapes."""
 
     def __init__(self, step: Step, arguments: Sequence[Tensor], state: Sequence[Tensor], device: torch.device):
-        """The step is tried once before, so that every kernel is chosen and loaded; the state is put back then."""
+        """The step is tried once before, so that every kernel is chosen and loaded; then the state is put back.
+
+        So is that of chance: the first replay draws what the step would have drawn.
+        """
         before = [tensor.clone() for tensor in state]
+        chance = torch.cuda.get_rng_state(device)
         self.places = [tensor.clone() for tensor in arguments]
         aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(device))
@@ -34,6 +38,7 @@ class Captured:
         with torch.no_grad():
             for tensor, value in zip(state, before, strict=True):
                 tensor.copy_(value)
+        torch.cuda.set_rng_state(chance, device)
         del before
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()  # a graph has memory of its own

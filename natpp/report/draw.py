@@ -6,7 +6,7 @@ is dashed grey; an edge that is dead all the same is grey.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from natpp.arch.cost import Cost, cost_of, part_counts
@@ -64,16 +64,19 @@ def cell_scene(
     dead: bool = True,
     live: tuple[bool, ...] | None = None,
     widths: Mapping[int, float] | None = None,
+    labels: Sequence[str] | None = None,
+    gap: float = 34,
 ) -> Scene:
     """One cell. `before` marks changes against it, `dead=False` leaves dead edges out.
 
     `live` says which edges are alive where the cell stands; by default both its inputs carry something.
 
-    `widths` gives labels at least that much room, so that two drawings of one graph agree.
+    `widths` gives labels at least that much room, so that two drawings of one graph agree; `labels` are others than
+    operations and what they came from, `gap` the room between columns.
     """
     live = graph.liveness().live if live is None else live
     drawn = [i for i, edge in enumerate(graph.edges) if live[i] or (dead and not (edge.fixed and edge.is_null))]
-    labels = _labels(graph, before)
+    labels = _labels(graph, before) if labels is None else labels
     depth = [min(node // NUM_INPUTS, 1) for node in range(graph.num_nodes)]
     for index in drawn:
         edge = graph.edges[index]
@@ -92,7 +95,7 @@ def cell_scene(
         edge = graph.edges[index]
         edges += [(("node", edge.source), ("edge", index)), (("edge", index), ("node", edge.target))]
     edges += [(("node", node), "output") for node in graph.outputs if node in shown]
-    placed = layered(items, edges)
+    placed = layered(items, edges, column_gap=gap)
 
     shapes: list[Shape] = []
     for number, line in enumerate(placed.lines):
@@ -101,7 +104,7 @@ def cell_scene(
         color = LINE if ends else _color(graph, index, before, live)
         dashed = not ends and graph.edges[index].is_null
         width = 2.0 if color == RED else 1.4
-        shapes.append(Curve(line, color, width, dashed, arrow=ends or number % 2 == 1))
+        shapes.append(Curve(line, color, width, dashed, arrow=ends or number % 2 == 1, edge=None if ends else index))
     for vertex, (x, y) in placed.centres.items():
         item = items[vertex]
         if vertex == "output":
@@ -114,13 +117,14 @@ def cell_scene(
             color = _color(graph, index, before, live)
             text_color = DARK if color == LINE else color
             width = text_width(labels[index]) + 14
-            shapes.append(Box(x, y, width, item.height, labels[index], "#ffffff", color, text_color, radius=11))
+            label = Box(x, y, width, item.height, labels[index], "#ffffff", color, text_color, radius=11, edge=index)
+            shapes.append(label)
             if width < item.width:  # the line reaches from the column's room to the label
                 gap = (item.width - width) / 2
                 dashed = graph.edges[index].is_null
                 shapes += [
-                    Curve(((x - width / 2 - gap, y), (x - width / 2, y)), color, 1.4, dashed),
-                    Curve(((x + width / 2, y), (x + width / 2 + gap, y)), color, 1.4, dashed),
+                    Curve(((x - width / 2 - gap, y), (x - width / 2, y)), color, 1.4, dashed, edge=index),
+                    Curve(((x + width / 2, y), (x + width / 2 + gap, y)), color, 1.4, dashed, edge=index),
                 ]
     return Scene(placed.width, placed.height, tuple(shapes))
 

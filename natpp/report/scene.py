@@ -27,6 +27,8 @@ class Box:
     color: str = "#222222"
     radius: float = 6
     font: float = 12
+    edge: int | None = None
+    """the edge of the graph it belongs to"""
 
     def moved(self, dx: float, dy: float) -> Box:
         return replace(self, x=self.x + dx, y=self.y + dy)
@@ -57,6 +59,8 @@ class Curve:
     width: float = 1.4
     dashed: bool = False
     arrow: bool = False
+    edge: int | None = None
+    """the edge of the graph it belongs to"""
 
     def moved(self, dx: float, dy: float) -> Curve:
         return replace(self, points=tuple((x + dx, y + dy) for x, y in self.points))
@@ -129,19 +133,12 @@ def to_svg(scene: Scene) -> str:
             case Text():
                 parts.append(_svg_text(shape))
             case Curve():
-                (x, y), *rest = shape.points
-                path = f"M{x:.1f} {y:.1f}"
-                for (x0, y0), (x1, y1) in zip(shape.points, rest, strict=False):
-                    if y0 == y1:
-                        path += f" L{x1:.1f} {y1:.1f}"
-                    else:
-                        middle_x = (x0 + x1) / 2
-                        path += f" C{middle_x:.1f} {y0:.1f} {middle_x:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"
+                path = svg_path(shape.points)
                 dashes = ' stroke-dasharray="5 4"' if shape.dashed else ""
                 line = f'fill="none" stroke="{shape.stroke}" stroke-width="{shape.width:g}"{dashes}'
                 parts.append(f'<path d="{path}" {line}/>')
                 if shape.arrow:
-                    corners = " ".join(f"{px:.1f},{py:.1f}" for px, py in _arrow(shape.points[-1]))
+                    corners = arrow_corners(shape.points[-1])
                     parts.append(f'<polygon points="{corners}" fill="{shape.stroke}"/>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -216,6 +213,24 @@ def to_png(scene: Scene, scale: float = 2.0) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
+
+
+def svg_path(points: tuple[Point, ...]) -> str:
+    """The path of a curve."""
+    (x, y), *rest = points
+    path = f"M{x:.1f} {y:.1f}"
+    for (x0, y0), (x1, y1) in zip(points, rest, strict=False):
+        if y0 == y1:
+            path += f" L{x1:.1f} {y1:.1f}"
+        else:
+            middle_x = (x0 + x1) / 2
+            path += f" C{middle_x:.1f} {y0:.1f} {middle_x:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"
+    return path
+
+
+def arrow_corners(tip: Point) -> str:
+    """The corners of an arrow head."""
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in _arrow(tip))
 
 
 def _svg_text(text: Text) -> str:

@@ -1,0 +1,83 @@
+"""Cell graphs as SVG inside a page: colours follow its style sheet, and every edge is a group that can be focused."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from html import escape
+
+from natpp.arch.graph import Graph
+from natpp.report.draw import BLUE, GREEN, GREY, LINE, RED, SAME_NODE, YELLOW, cell_scene
+from natpp.report.scene import Box, Curve, Scene, Shape, Text, arrow_corners, svg_path, text_width
+
+CLASSES = {RED: "changed", GREY: "dead", LINE: "plain"}
+GAP = 24  # between columns: two graphs stand side by side
+NODES = {GREEN[1]: "input", BLUE[1]: "node", YELLOW[1]: "output"}
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def cell_pair(before: Graph, after: Graph, names: tuple[str, ...]) -> tuple[str, str]:
+    """Both graphs of a cell, alike in place and size; `names` tell what every edge is, for who does not see it."""
+    labels = [[SAME_NODE if edge.fixed else edge.op for edge in graph.edges] for graph in (before, after)]
+    widths = {index: max(map(text_width, pair)) for index, pair in enumerate(zip(*labels, strict=True))}
+    scenes = (
+        cell_scene(before, before=after, widths=widths, labels=labels[0], gap=GAP),
+        cell_scene(after, before=before, widths=widths, labels=labels[1], gap=GAP),
+    )
+    told = [
+        f"{name}: {old} becomes {new}" if old != new else f"{name}: {old}, not changed"
+        for name, old, new in zip(names, *labels, strict=True)
+    ]
+    return inline_svg(scenes[0], told), inline_svg(scenes[1], told)
+
+
+def cell_picture(graph: Graph, names: Sequence[str]) -> str:
+    """One graph by itself."""
+    labels = [SAME_NODE if edge.fixed else edge.op for edge in graph.edges]
+    return inline_svg(
+        cell_scene(graph, gap=GAP), [f"{name}: {label}" for name, label in zip(names, labels, strict=True)]
+    )
+
+
+def inline_svg(scene: Scene, told: Sequence[str]) -> str:
+    """The scene as an SVG element without colours of its own."""
+    margin = 2
+    width, height = round(scene.width) + 2 * margin, round(scene.height) + 2 * margin
+    shapes = scene.moved(margin, margin)
+    parts = [f'<svg class="graph" viewBox="0 0 {width} {height}" data-width="{width}" role="group">']
+    parts += [_element(shape) for shape in shapes if getattr(shape, "edge", None) is None]
+    edges: dict[int, list[Shape]] = {}
+    for shape in shapes:
+        number = getattr(shape, "edge", None)
+        if number is not None:
+            edges.setdefault(number, []).append(shape)
+    for number, own in sorted(edges.items()):  # below all else: where a line is near, but nothing stands
+        paths = " ".join(svg_path(shape.points) for shape in own if isinstance(shape, Curve))
+        parts.append(f'<path class="near" data-near="{number}" d="{paths}"/>')
+    for number, own in sorted(edges.items()):
+        kind = next(CLASSES[shape.stroke] for shape in own if isinstance(shape, Box))
+        parts.append(
+            f'<g class="edge {kind}" data-edge="{number}" tabindex="-1" role="button" '
+            f'aria-label="{escape(told[number])}">'
+        )
+        parts += [_element(shape) for shape in own]
+        parts.append("</g>")
+    return "".join([*parts, "</svg>"])
+
+
+def _element(shape: Shape) -> str:
+    match shape:
+        case Box():
+            left, top = shape.x - shape.width / 2, shape.y - shape.height / 2
+            name = "label" if shape.edge is not None else NODES.get(shape.stroke, "node")
+            return (
+                f'<rect class="{name}" x="{left:.1f}" y="{top:.1f}" width="{shape.width:.1f}" '
+                f'height="{shape.height:.1f}" rx="{shape.radius:g}"/>'
+                f'<text x="{shape.x:.1f}" y="{shape.y:.1f}" dy="0.35em">{escape(shape.text)}</text>'
+            )
+        case Curve():
+            dashed = " dashed" if shape.dashed else ""
+            arrow = f'<polygon class="tip" points="{arrow_corners(shape.points[-1])}"/>' if shape.arrow else ""
+            return f'<path class="line{dashed}" d="{svg_path(shape.points)}"/>{arrow}'
+        case Text():
+            return f'<text x="{shape.x:.1f}" y="{shape.y:.1f}" dy="0.35em">{escape(shape.text)}</text>'

@@ -1,0 +1,121 @@
+"""One page that shows a result or a search: a single HTML file that needs nothing else and asks nobody.
+
+What was given, names and paths among it, is text: the template escapes it, data for the script is JSON in which no
+tag can begin, and the page's own policy lets no other script run and nothing be fetched.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from natpp.errors import FormatError, NatppError
+from natpp.files import write_whole
+from natpp.report.contents import page_of
+from natpp.report.sources import read_source
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+FOLDER = Path(__file__).parent / "template"
+MARK = "<!doctype html>\n<!-- natpp report -->"
+LARGEST = 2_000_000  # bytes of a page
+DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+
+
+def write_report(
+    source: Mapping[str, Any] | str | Path, path: str | Path, *, trained: Sequence[str | Path] = ()
+) -> Path:
+    """Write the page of a result's data, or of a file or folder that holds one; the file.
+
+    `trained` are folders of `natpp train`, whose test accuracies are told. Of files that are there, only an earlier
+    report is replaced.
+    """
+    check_target(path)
+    page = report_html(read_source(source) if isinstance(source, str | Path) else source, trained=trained)
+    write_whole(path, page)
+    return Path(path)
+
+
+def check_target(path: str | Path) -> None:
+    """Refuse a place where a report cannot go, before anything is done for it."""
+    path = Path(path)
+    if not path.absolute().parent.is_dir():
+        raise NatppError(f"the folder {str(path.parent)!r} does not exist. Make it first, or choose another place")
+    if path.is_dir():
+        raise NatppError(f"{str(path)!r} is a folder, expected a file to write the report to")
+    try:
+        with path.open("rb") as file:
+            earlier = file.read(len(MARK)) == MARK.encode()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise NatppError(f"cannot write {str(path)!r}: {error.strerror}") from None
+    if not earlier:
+        raise NatppError(f"the file {str(path)!r} is there already and is no report. Choose another name")
+
+
+def report_html(source: Mapping[str, Any], *, trained: Sequence[str | Path] = ()) -> str:
+    """The page as text, at most 2 MB: of something very large, what was left out is said."""
+    for limit in (None, 2000, 500, 100, 20):
+        try:
+            page = _rendered(page_of(source, trained, limit)).encode("utf-8", "replace").decode()
+        except NatppError:
+            raise
+        except DAMAGE as error:
+            reason = str(error).strip() or type(error).__name__
+            raise FormatError(
+                f"the result is damaged or of another version: {type(error).__name__}: {reason}"
+            ) from error
+        if len(page.encode()) <= LARGEST:
+            return page
+    raise NatppError("the report would be larger than 2 MB")
+
+
+# The template.
+
+
+@functools.cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _rendered(page: Mapping[str, Any]) -> str:
+    from natpp import __version__
+
+    script = (FOLDER / "script.js").read_text(encoding="utf-8")
+    known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    text = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            page,
+            style=(FOLDER / "style.css").read_text(encoding="utf-8"),
+            script=script,
+            script_hash=known,
+            data=_json({"book": page["book"], "copies": [one["text"] for one in page["copies"]]}),
+            natpp=__version__,
+        )
+    )
+    return f"{MARK}\n{text}"
+
+
+def _json(data: Any) -> str:
+    """JSON in which no tag and no comment can begin, for a script element."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text

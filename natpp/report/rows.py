@@ -1,0 +1,129 @@
+"""Rows of a page's tables, as words: costs, measurements, changes, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from natpp.report.charts import number
+from natpp.report.edges import Change, cost_text
+
+MEASURES = (
+    ("multiply-adds", "madds"),
+    ("parameters", "params"),
+    ("peak memory, bytes", "peak_memory_bytes"),
+    ("latency, ms", "latency_ms"),
+)
+SHOWN = (  # keys of a result that the page shows in places of their own
+    *("format", "version", "before", "after", "changes", "cost_before", "cost_after", "log_prob", "probabilities"),
+    *("masked", "measured", "name", "command", "learned", "blocks", "notes"),
+)
+WHOLE = ("budget", "price")  # settings of several parts that are read as one
+
+
+def cost_rows(data: Mapping[str, Any], alive: str = "") -> list[dict[str, Any]]:
+    """Costs before and after, as numbers and as widths of bars; `alive` is the prefix of those that are compared."""
+    found = []
+    costs = [data["cost_before"], data["cost_after"]]
+    for name, key in MEASURES:
+        before, after = (cost.get(f"{alive}{key}", cost.get(key)) for cost in costs)
+        if before is None or after is None:
+            continue
+        timed = key == "latency_ms"
+        spreads = [cost.get("latency_spread_ms") if timed else None for cost in costs]
+        most = max(before, after) or 1
+        found.append(
+            {
+                "name": name,
+                "before": figure(before, spreads[0]),
+                "after": figure(after, spreads[1]),
+                "short": [number(value) if timed else cost_text(value) for value in (before, after)],
+                "change": _percent(after / before - 1) if before else "–",
+                "widths": [100 * before / most, 100 * after / most],
+            }
+        )
+    return found
+
+
+def measured_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """What was measured before and after, with its spread and how."""
+    found = []
+    for row in rows:
+        before, after = (
+            "–" if row.get(side) is None else figure(float(row[side]), row.get(f"{side}_spread"))
+            for side in ("before", "after")
+        )
+        how = f"{row['how']}; {row.get('spread') or 'measured once, so without a spread'}"
+        found.append({"what": str(row["what"]), "before": before, "after": after, "how": how})
+    return found
+
+
+def change_rows(changes: Sequence[Change]) -> list[dict[str, Any]]:
+    """Changes, those first that save most."""
+    ordered = sorted(changes, key=lambda one: (-(one.madds or 0), -(one.params or 0)))
+    most = max((abs(one.madds) for one in changes if one.madds is not None), default=0) or 1
+    return [
+        {
+            "edge": one.edge,
+            "name": one.name,
+            "before": one.before,
+            "after": one.after,
+            "probability": -1 if one.probability is None else one.probability,
+            "probability_text": "" if one.probability is None else f"{one.probability:.2f}",
+            "params": one.params or 0,
+            "params_text": _saved(one.params),
+            "madds": one.madds or 0,
+            "madds_text": _saved(one.madds),
+            "width": 100 * max(one.madds or 0, 0) / most,
+        }
+        for one in ordered
+    ]
+
+
+def setting_rows(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What was asked for; what nobody said is left out."""
+    rows = []
+    for key, value in data.items():
+        if key in SHOWN or value is None:
+            continue
+        if isinstance(value, Mapping) and key not in WHOLE:
+            label = "version of" if key == "versions" else f"{key}:"
+            rows += [(f"{label} {name.replace('_', ' ')}", plain(one)) for name, one in value.items()]
+        else:
+            rows.append((key.replace("_", " "), plain(value)))
+    return rows
+
+
+def figure(value: float, spread: float | None = None) -> str:
+    """A number in full, with its spread."""
+    text = f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    return (text if spread is None else f"{text} ± {spread:.2g}").replace("-", "−")
+
+
+def turn(old: float, new: float) -> str:
+    """A cost before and after, or once where it stays."""
+    return cost_text(old) if old == new else f"{cost_text(old)} → {cost_text(new)}"
+
+
+def plain(value: Any) -> str:
+    """A setting as a person writes it."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {plain(one)}" for key, one in value.items()) or "–"
+    if isinstance(value, list | tuple):
+        return ", ".join(plain(one) for one in value) or "–"
+    if value is None or isinstance(value, bool):
+        return {None: "–", True: "yes", False: "no"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def counted(count: int, thing: str) -> str:
+    """So many things."""
+    return f"{count or 'No'} {thing}{'' if count == 1 else 's'}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.1f} %".replace("-", "−") if abs(share) >= 0.0005 else "± 0 %"
+
+
+def _saved(value: int | None) -> str:
+    return "" if value is None else cost_text(value).replace("-", "−")

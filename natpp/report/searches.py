@@ -1,0 +1,296 @@
+"""A search for the report: its curves, where its time went, the best candidates over time, the command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from natpp.arch.cost import cost_of
+from natpp.arch.formats import from_dict
+from natpp.arch.layout import Setting
+from natpp.report.charts import Series, chart, number
+from natpp.report.edges import cost_text
+
+PHASES = {
+    "weights": "training the supernet",
+    "scores": "scoring architectures",
+    "chosen": "predicting, and choosing what to score",
+    "policy": "learning the policy",
+}
+SCORES = {"short": "minus the loss after a short training", "supernet": "accuracy in the supernet, %"}
+USUAL = {  # of a search, where nobody says: what the command need not repeat
+    "space": "cells",
+    "nodes": [4, 5],
+    "extras": False,
+    "rule": "nat++",
+    "budget": "strict",
+    "preset": "best",
+    "reward": "val_200",
+    "seed": 0,
+    "device": "auto",
+    "precision": "auto",
+}
+FLAGS = (
+    *("data", "root", "size", "space", "nodes", "extras", "arch", "rule", "budget", "preset", "scorer", "reward"),
+    *("evaluations", "minutes", "price", "epochs", "architectures", "batch", "steps", "train_steps", "together"),
+    *("channels", "cells", "seed", "device", "precision"),
+)
+Rows = Sequence[Mapping[str, Any]]
+
+
+def of_phase(rows: Rows, phase: str) -> list[Mapping[str, Any]]:
+    return [row for row in rows if row.get("phase") == phase]
+
+
+def last(rows: Rows, phase: str) -> Mapping[str, Any] | None:
+    """The last row of a phase."""
+    return next(reversed(of_phase(rows, phase)), None)
+
+
+def score_name(config: Mapping[str, Any]) -> str:
+    """What a score is in this search."""
+    known = SCORES.get(str(config.get("scorer")), f"score by {config.get('scorer')}")
+    return f"{known}, less a price on cost" if config.get("price") else known
+
+
+def figure(title: str, series: Sequence[Series], across: str, note: str = "") -> dict[str, Any]:
+    """A chart with its title, the names of its series and a note."""
+    named = [{"name": one.name, "kind": one.kind, "dots": one.dots} for one in series if one.name and one.points]
+    return {"title": title, "svg": chart(series, across, title), "note": note, "series": named}
+
+
+def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of a search, one level deep."""
+    found = {key: value for key, value in config.items() if key not in ("arch", "settings", "short", "trained")}
+    for name in ("trained", "short"):
+        found |= {f"{name}: {key}": value for key, value in (config.get(name) or {}).items()}
+    for name, value in (config.get("settings") or {}).items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}: {key}": one for key, one in value.items()}
+        else:
+            found[f"preset: {name}"] = value
+    return found
+
+
+def curves(source: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The charts of a search, and what of them its files do not tell."""
+    rows, config = source["rows"], source["config"]
+    found: list[dict[str, Any]] = []
+    missing = []
+
+    def add(title: str, series: Sequence[Series], across: str, note: str = "") -> None:
+        if any(one.points for one in series):
+            found.append(figure(title, series, across, note))
+
+    weights = of_phase(rows, "weights")
+    add("loss of the supernet", [Series(_line(weights, "epoch", "loss"))], "epochs")
+    accuracy = _line(weights, "epoch", "accuracy")
+    add("accuracy of the supernet, %", [Series(accuracy)], "epochs", "mean of eight random architectures, validation")
+    if weights and not accuracy:
+        missing.append("the supernet's accuracy after every epoch: this run was made before it was kept")
+    scored = of_phase(rows, "scores")
+    dots = (
+        []
+        if config.get("price")
+        else [(index + 1, row["value"]) for index, row in enumerate(source["scores"]) if row.get("value") is not None]
+    )
+    add(
+        "score",
+        [
+            Series(dots, "faint", "each", dots=True),
+            Series(_line(scored, "step", "mean"), "second", "mean so far"),
+            Series(_line(scored, "step", "best"), "first", "best so far"),
+        ],
+        "architectures scored",
+        score_name(config),
+    )
+    rounds = of_phase(rows, "predictions")
+    final, chosen = ([row for row in rounds if (row["round"] == "final") == last_one] for last_one in (True, False))
+    points = _pairs(rounds)
+    if points:
+        series = [
+            Series(_pairs(chosen), "first", "rounds", dots=True),
+            Series(_pairs(final), "second", "final", dots=True),
+        ]
+        found.append(_predicted_figure(series, points))
+    elif scored and config.get("scorer") == "short":
+        missing.append("scored against predicted values: this run was made before they were kept, or had no rounds")
+    learned = of_phase(rows, "policy")
+    add("reward: improvement over the input", [Series(_line(learned, "step", "improvement"))], "steps of the policy")
+    add("entropy of the policy", [Series(_line(learned, "step", "entropy"))], "steps of the policy")
+    return found, missing
+
+
+def learned_curves(learned: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The charts of what was learned on a module."""
+    scores = [float(score) for score in learned["scores"]]
+    best = [max(scores[: place + 1]) for place in range(len(scores))]
+    places, own = range(1, len(scores) + 1), float(learned["original"])
+    series = [
+        Series([(1, own), (len(scores), own)], "second", "the module as it is"),
+        Series(list(zip(places, scores, strict=True)), "faint", "each", dots=True),
+        Series(list(zip(places, best, strict=True)), "first", "best so far"),
+    ]
+    note = f"minus the validation loss, by {learned['scorer']}, {learned['seconds']:.0f} s in all"
+    found = [figure("score of candidates", series, "candidates scored", note)]
+    expected = learned.get("expected") or []
+    points = [(value, score) for value, score in zip(expected, scores, strict=False) if value is not None]
+    if points:
+        found.append(_predicted_figure([Series(points, dots=True)], points))
+    steps = list(enumerate(learned.get("policy") or [], start=1))
+    for place, title in ((0, "reward: improvement over the module"), (1, "entropy of the policy")):
+        if steps:
+            line = Series([(step, row[place]) for step, row in steps])
+            found.append(figure(title, [line], "steps of the policy"))
+    return found
+
+
+def _predicted_figure(series: Sequence[Series], points: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    rank = spearman(points)
+    told = "each predicted before it was scored"
+    told = told if rank is None else f"rank correlation {signed(rank)} over {len(points)}; {told}"
+    return figure("scored against predicted", series, "predicted, in standard deviations", told)
+
+
+def seconds(rows: Rows) -> list[dict[str, Any]]:
+    """Where the time went, phase by phase: every row ends the time since the row before it."""
+    spent: dict[str, float] = {}
+    before = 0.0
+    for row in rows:
+        now = row.get("seconds")
+        if not isinstance(now, int | float):
+            continue
+        before = before if now >= before else 0.0  # a resumed run counts anew
+        name = PHASES.get(str(row.get("phase")))
+        if name is not None:
+            spent[name] = spent.get(name, 0.0) + now - before
+        before = now
+    return phase_rows(spent)
+
+
+def phase_rows(spent: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Seconds by phase as rows with the width of a bar."""
+    most = max(spent.values(), default=0.0) or 1
+    return [{"name": name, "seconds": f"{value:,.1f}", "width": 100 * value / most} for name, value in spent.items()]
+
+
+def candidates(source: Mapping[str, Any], where: Setting) -> list[dict[str, Any]]:
+    """Every candidate that was the best so far, the last one first."""
+    found = [
+        (row["step"], row.get("seconds"), row["best"], row["candidate"])
+        for row in of_phase(source["rows"], "scores")
+        if "candidate" in row
+    ]
+    if not found and not source["config"].get("price"):
+        best = float("-inf")
+        for index, row in enumerate(source["scores"]):
+            if isinstance(row.get("value"), int | float) and row["value"] > best and isinstance(row.get("arch"), dict):
+                best = row["value"]
+                found.append((index + 1, None, best, row["arch"]))
+    rows = []
+    for step, at, score, data in reversed(found):
+        arch = from_dict(data)
+        cost = cost_of(arch, where)
+        rows.append(
+            {
+                "arch": arch,
+                "step": step,
+                "seconds": "–" if at is None else f"{at:,.0f}",
+                "score": number(score),
+                "params": cost_text(cost.live_params),
+                "madds": cost_text(cost.live_madds),
+            }
+        )
+    return rows
+
+
+def measured(source: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The score of inputs and of what the policy made of them."""
+    choices = last(source["rows"], "choices")
+    if choices is None:
+        return []
+    examples = last(source["rows"], "examples")
+    inputs = "the input" if choices["inputs"] == 1 else f"{choices['inputs']} inputs"
+    row = {
+        "what": f"score: {score_name(source['config'])}",
+        "before": choices["before"],
+        "after": choices["after"],
+        "how": f"of {inputs}, and of what became of {'it' if choices['inputs'] == 1 else 'them'}; really scored",
+    }
+    if examples is not None and len(examples["before"]) > 1:
+        spreads = {f"{side}_spread": stdev(examples[side]) for side in ("before", "after")}
+        row |= {**spreads, "spread": f"standard deviation over {len(examples['before'])} inputs"}
+    return [row]
+
+
+def example_text(source: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """Which of the inputs an example is, and its scores."""
+    before, after = result["example"]
+    tried = last(source["rows"], "examples")
+    of = "" if tried is None else f" of {len(tried['before'])} inputs"
+    return f"the one{of} that gained most, score {number(before)} → {number(after)}"
+
+
+def search_command(config: Mapping[str, Any], folder: str) -> str:
+    """The command that makes such a run again."""
+    words = ["natpp", "search"]
+    for name in FLAGS:
+        value = config.get(name)
+        if value is None or value == USUAL.get(name, object()):
+            continue
+        if name == "scorer" and value == ("supernet" if config.get("preset") == "paper" else "short"):
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif name == "arch":
+            words += [flag, json.dumps(value, separators=(",", ":"))]
+        elif name == "price":
+            words += [flag, ",".join(f"{key}={price}" for key, price in value.items())]
+        elif isinstance(value, list):
+            words += [flag, ",".join(map(str, value))]
+        elif value is not False:
+            words += [flag, str(value)]
+    return shlex.join([*words, "--out", f"{folder.rstrip('/')}-again"])
+
+
+def signed(value: float) -> str:
+    """Two digits, with a minus as it is printed, and none before nothing."""
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
+
+
+def spearman(points: Sequence[tuple[float, float]]) -> float | None:
+    """Rank correlation of pairs; None where one of the two never changes."""
+    ranks = [_ranks([point[axis] for point in points]) for axis in (0, 1)]
+    means = [fmean(one) for one in ranks]
+    spread = [sum((rank - mean) ** 2 for rank in one) for one, mean in zip(ranks, means, strict=True)]
+    if not all(spread):
+        return None
+    both = sum((a - means[0]) * (b - means[1]) for a, b in zip(*ranks, strict=True))
+    return float(both / (spread[0] * spread[1]) ** 0.5)
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Ranks from 1 up; equal values share the mean of theirs."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks = [0.0] * len(values)
+    start = 0
+    while start < len(order):
+        end = start
+        while end + 1 < len(order) and values[order[end + 1]] == values[order[start]]:
+            end += 1
+        for place in order[start : end + 1]:
+            ranks[place] = (start + end) / 2 + 1
+        start = end + 1
+    return ranks
+
+
+def _pairs(rounds: Rows) -> list[tuple[float, float]]:
+    return [pair for row in rounds for pair in zip(row["predicted"], row["scored"], strict=True)]
+
+
+def _line(rows: Rows, across: str, up: str) -> list[tuple[float, float]]:
+    return [(row[across], row[up]) for row in rows if row.get(up) is not None and row.get(across) is not None]

@@ -1,0 +1,477 @@
+"""The report: what it says is what the result says, nothing given is read as HTML, and wrong input is one line."""
+
+import functools
+import json
+import re
+from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import natpp
+from natpp.arch.cost import counts
+from natpp.arch.formats import to_dict, to_json
+from natpp.arch.layout import setting
+from natpp.cli import main
+from natpp.errors import FormatError, NatppError
+from natpp.improve.predict import PredictConfig
+from natpp.improve.run import PRESETS, SearchConfig
+from natpp.registry import ZOO
+from natpp.report.cells import cell_figures
+from natpp.report.charts import Series, chart, number, ticks
+from natpp.report.contents import page_of
+from natpp.report.edges import Book
+from natpp.report.page import LARGEST, MARK, report_html, write_report
+from natpp.report.searches import search_command, seconds, signed, spearman
+from natpp.report.sources import read_source, trained_accuracies
+from tests.improve.test_run import TINY, images
+
+pytestmark = pytest.mark.xdist_group("report")  # the searches are run once
+EVIL = "</script><img src=x onerror=alert(1)><!--"
+IMAGE = torch.randn(1, 3, 16, 16)
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 8, 5, padding=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
+
+
+class Page(HTMLParser):
+    """The elements of a page, its text, and the data of its script."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._inside = ""
+        self.scripts: list[str] = []
+        self.feed(html)
+        self.text = " ".join(" ".join(self.words).split())
+        self.data: dict[str, Any] = json.loads(self.scripts[0])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside != "style":
+            self.words.append(data)
+
+
+def page(source: Any, **options: Any) -> Page:
+    html = report_html(source, **options)
+    assert html.startswith(MARK)
+    assert len(html.encode()) <= LARGEST
+    for outside in ("http:", "https:", "url(", "@import", "src="):
+        assert outside not in html.replace("src=x", "").replace("http-equiv", ""), outside
+    return Page(html)
+
+
+def test_the_page_says_what_the_result_says() -> None:
+    result = natpp.optimize("darts")
+    found = page(result.to_dict())
+    assert f"{result.cost_before.live_madds:,} → {result.cost_after.live_madds:,}" in found.text
+    assert f"{len(result.changes)} edges of 16 changed" in found.text
+    assert "Not measured" in found.text
+    edges, chances, costs = (found.data["book"][name] for name in ("edges", "chances", "costs"))
+    numbered = [(kind, index) for kind, graph in result.before.cells() for index in range(len(graph.edges))]
+    where = setting()
+    for edge, (kind, index) in zip(edges, numbered, strict=True):
+        allowed, masked = chances[edge["chances"]]
+        told = dict(allowed)
+        assert told == pytest.approx(result.probabilities[kind][index], abs=1e-4)
+        assert list(told.values()) == sorted(told.values(), reverse=True)
+        assert {op: why for why, _, ops in masked for op in ops} == result.masked[kind][index]
+        assert edge["before"] == result.before.graph(kind).ops[index]
+        assert edge["after"] == result.after.graph(kind).ops[index]
+        assert set(costs[edge["costs"]]) == set(told)
+    sep = next(edge for edge in edges if edge["before"] == "sep_conv_3x3")
+    ops = {kind: list(graph.ops) for kind, graph in result.before.cells()}
+    ops["normal"][edges.index(sep)] = "null"
+    without = result.before.with_ops(ops)
+    saved = counts(result.before, where).live_madds - counts(without, where).live_madds
+    assert costs[sep["costs"]]["sep_conv_3x3"][1] == saved
+    assert natpp.load(found.data["copies"][0]) == result.after
+    assert json.loads(found.data["copies"][1]) == json.loads(json.dumps(result.to_dict()))
+
+
+def test_fixed_edges_are_no_choices() -> None:
+    found = page(natpp.optimize("|nor_conv_3x3~0|+|none~0|nor_conv_3x3~1|+|skip_connect~0|none~1|none~2|").to_dict())
+    assert "of 6 changed" in found.text
+    fixed = [edge for edge in found.data["book"]["edges"] if "no rule changes it" in edge["note"]]
+    assert fixed
+    assert all(found.data["book"]["chances"][edge["chances"]] == [[], []] for edge in fixed)
+
+
+@pytest.mark.parametrize("name", list(ZOO))
+def test_the_savings_add_up_to_the_headline(name: str) -> None:
+    """Also where edges die with others, or the whole changes its width."""
+    source = ZOO[name].optimized_from
+    before, after = ZOO[source or name].arch, ZOO[name].arch
+    where = setting("cifar" if before.reduce is not None else "nasbench201")
+    data = {"before": to_dict(before), "after": to_dict(after)}
+    try:
+        _, changes = cell_figures(data, where, Book())
+    except NatppError:
+        pytest.skip("the two are different graphs")
+    old, new = counts(before, where), counts(after, where)
+    assert sum(one.madds or 0 for one in changes) == old.live_madds - new.live_madds
+    assert sum(one.params or 0 for one in changes) == old.live_params - new.live_params
+
+
+def test_a_module_with_its_blocks(tmp_path: Path) -> None:
+    result = natpp.optimize(model(), example_input=IMAGE)
+    found = page(result.to_dict())
+    assert f"{result.cost_before.madds:,} → {result.cost_after.madds:,}" in found.text
+    assert sum(tag == "details" for tag, _ in found.tags) == len(result.blocks)
+    for change in result.changes:
+        assert change.name in found.text
+    names = {edge["name"] for edge in found.data["book"]["edges"]}
+    assert names == set(result.probabilities)
+    assert "Sequential" in found.text
+    file = result.report(tmp_path / "report.html")
+    result.save(tmp_path / "saved")
+    again = write_report(tmp_path / "saved", tmp_path / "again.html")
+    book = [Page(path.read_text()).data["book"] for path in (file, again)]
+    assert book[0] == book[1]
+    saved = dict.fromkeys(("params", "madds"), 0.0)
+    for change in page_of(result.to_dict())["changes"]:
+        saved = {name: saved[name] + change[name] for name in saved}
+    assert saved["madds"] == result.cost_before.madds - result.cost_after.madds
+    assert saved["params"] == result.cost_before.params - result.cost_after.params
+    terms = [term for block in result.to_dict()["blocks"] for term in block["terms"]]
+    assert sum(term["costs"][term["before"]][1] for term in terms if term["site"]) == result.cost_before.madds
+
+
+def test_a_module_that_learned(tmp_path: Path) -> None:
+    labels = torch.arange(8) % 2
+    batches = [(torch.randn(8, 3, 8, 8), labels)]
+    network = nn.Sequential(model(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+    result = natpp.optimize(
+        network, example_input=torch.randn(1, 3, 8, 8), train=batches, val=batches, evaluations=8, train_steps=1
+    )
+    found = page(result.to_dict())
+    assert "validation loss" in found.text
+    assert "measured once, so without a spread" in found.text
+    assert result.learned is not None
+    assert any(value is not None for value in result.learned.expected)
+    assert sum(result.learned.phases.values()) == pytest.approx(result.learned.seconds)
+    assert "train=…, val=…, scorer='short', evaluations=8, train_steps=1, learning_rate=0.02)" in found.text
+    for words in ("score of candidates", "scored against predicted", "entropy of the policy", "seconds per phase"):
+        assert words in found.text
+
+
+def test_a_large_module_stays_below_two_megabytes() -> None:
+    result = natpp.optimize(model(), example_input=IMAGE).to_dict()
+    block = result["blocks"][0]
+    many = []
+    for number_ in range(4000):
+        text = (
+            json.dumps(block)
+            .replace('"name": "', f'"name": "part{number_}.')
+            .replace('"site": "', f'"site": "part{number_}.')
+        )
+        many.append(json.loads(text))
+    chances = {
+        term["name"]: {"null": 0.25, "conv_3x3": 0.75 - n / 1e6} for n, one in enumerate(many) for term in one["terms"]
+    }
+    found = page(result | {"blocks": many, "probabilities": chances, "changes": []})
+    assert "of 4000 blocks all but the first" in found.text
+
+
+def test_nothing_given_is_read_as_html() -> None:
+    for name, make in (
+        ("cells", lambda: natpp.optimize("darts").to_dict() | {"name": EVIL, "command": EVIL, "policy": EVIL}),
+        ("module", lambda: evil_module()),
+    ):
+        data = make()
+        html = report_html(data)
+        found = Page(html)
+        assert "<img" not in html, name
+        assert EVIL in found.text, name
+        assert html.count("</script>") == 2
+        assert not any(key.startswith("on") for _, attributes in found.tags for key in attributes)
+    assert EVIL in found.data["copies"][1]
+    policy = next(a["content"] or "" for _, a in found.tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert "default-src 'none'" in policy
+    assert "script-src 'sha256-" in policy
+
+
+def evil_module() -> dict[str, Any]:
+    data = natpp.optimize(model(), example_input=IMAGE).to_dict()
+    text = json.dumps(data)
+    site = next(term["site"] for term in data["blocks"][0]["terms"] if term["site"])
+    changed = json.loads(text.replace(json.dumps(site), json.dumps(EVIL)))
+    changed["settings"] |= {"name": EVIL, "keep": [EVIL]}
+    return changed | {"notes": [EVIL]}
+
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "short": {"scorer": "short", "train_steps": 2, "epochs": None, "architectures": None, "evaluations": 40},
+    "supernet": {},
+    "paper": {"preset": "paper", "steps": None, "evaluations": None},
+    "one": {"scorer": "short", "train_steps": 2, "epochs": None, "architectures": None, "arch": "vgg_block"},
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: small_search(name, tmp_path_factory.mktemp("run") / name) for name in SEARCHES}
+
+
+def small_search(name: str, folder: Path) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        for known, made in list(PRESETS.items()):
+            patch.setitem(PRESETS, known, functools.partial(_small, made))
+        natpp.search(images(), **TINY | SEARCHES[name], out=folder)
+    return folder
+
+
+def _small(made: Any, *, free: bool) -> SearchConfig:
+    """Few inputs and rounds."""
+    config = made(free=free)
+    learn = replace(config.learn, inputs=min(config.learn.inputs, 8), samples=min(config.learn.samples, 4))
+    return replace(config, pool=60, learn=learn, predict=PredictConfig(rounds=2))
+
+
+def test_a_search_by_short_trainings(runs: dict[str, Path]) -> None:
+    found = page(read_source(runs["short"]))
+    for words in ("scored against predicted", "rank correlation", "entropy of the policy", "reward", "best so far"):
+        assert words in found.text
+    for phase in ("scoring architectures", "predicting, and choosing what to score", "learning the policy"):
+        assert phase in found.text
+    assert "Best candidates over time" in found.text
+    assert "standard deviation over" in found.text
+    assert "Cost of an example the one of 2 inputs that gained most, score" in found.text
+    chances = [allowed for allowed, _ in found.data["book"]["chances"] if allowed]
+    assert all(sum(share for _, share in allowed) == pytest.approx(1, abs=1e-2) for allowed in chances)
+    assert len(chances) > 1
+    assert "natpp search --data stripes --nodes 2,3 --evaluations 40" in found.text
+
+
+def test_a_search_by_a_supernet(runs: dict[str, Path]) -> None:
+    for name in ("supernet", "paper"):
+        found = page(read_source(runs[name]))
+        assert "accuracy of the supernet, %" in found.text
+        assert "training the supernet" in found.text
+        assert "entropy of the policy" in found.text
+    rows = [json.loads(line) for line in (runs["paper"] / "metrics.jsonl").read_text().splitlines()]
+    assert all(0 <= row["accuracy"] <= 100 for row in rows if row["phase"] == "weights")
+
+
+def test_a_search_for_one_architecture(runs: dict[str, Path], tmp_path: Path) -> None:
+    source = read_source(runs["one"])
+    found = page(source)
+    assert "accuracy, %" in found.text
+    assert "standard error over" in found.text
+    assert "scored against predicted" in found.text
+    chances = found.data["book"]["chances"]
+    assert all(sum(share for _, share in allowed) == pytest.approx(1, abs=1e-2) for allowed, _ in chances if allowed)
+    assert natpp.load(runs["one"] / "architecture.json") == natpp.load(json.dumps(source["result"]["after"]))
+
+
+def test_what_an_older_run_has_not_kept_is_said(runs: dict[str, Path], tmp_path: Path) -> None:
+    """Files as they were before: no predictions, candidates, accuracies, examples, and no result."""
+    for name in ("one", "short", "supernet"):
+        folder = tmp_path / name
+        folder.mkdir()
+        for file in runs[name].iterdir():
+            if file.name not in ("result.json", "metrics.jsonl"):
+                (folder / file.name).write_bytes(file.read_bytes())
+        rows = [json.loads(line) for line in (runs[name] / "metrics.jsonl").read_text().splitlines()]
+        new = ("predictions", "chosen", "examples")
+        old = [
+            {k: v for k, v in row.items() if k not in ("candidate", "accuracy")}
+            for row in rows
+            if row["phase"] not in new
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in old) + '{"cut sh')
+        text = page(read_source(folder)).text
+        assert "Not in this report" in text
+    assert "the supernet's accuracy after every epoch" in text
+    (folder / "policy.safetensors").unlink()
+    (folder / "metrics.jsonl").unlink()
+    assert "it has not ended" in page(read_source(folder)).text
+
+
+def test_older_results_are_read(tmp_path: Path) -> None:
+    new = natpp.optimize("darts").to_dict()
+    old = {
+        key: value for key, value in new.items() if key not in ("format", "version", "network", "measured", "versions")
+    }
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    assert "Not in this report" in page(read_source(tmp_path / "old.json")).text
+    result = natpp.optimize(model(), example_input=IMAGE)
+    data = json.loads((result.save(tmp_path / "saved") / "architecture.json").read_text())
+    for key in ("probabilities", "masked", "measured", "learned"):
+        del data[key]
+    for block in data["blocks"]:
+        for term in block["terms"]:
+            for key in ("name", "alive", "costs"):
+                term.pop(key, None)
+    (tmp_path / "saved" / "architecture.json").write_text(json.dumps(data))
+    text = page(read_source(tmp_path / "saved")).text
+    assert "saved before that was kept" in text
+    assert all(change.name in text for change in result.changes)
+
+
+def test_the_command_writes_what_python_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(tmp_path / name) for name in ("one.html", "two.html", "three.html")]
+    better, printed = tmp_path / "better.json", tmp_path / "printed.json"
+    flags = ["optimize", "enas", "--seed", "3", "--out", str(better), "--report", files[0]]
+    assert main(flags) == 0
+    assert f"report: {files[0]}\n" in capsys.readouterr().out
+    assert natpp.load(better) == natpp.optimize("enas", seed=3).after
+    assert main(["report", str(better), "-o", files[1]]) == 0
+    assert capsys.readouterr().out == f"report: {files[1]}\n"
+    assert Path(files[0]).read_text() == Path(files[1]).read_text()
+    assert f"natpp {' '.join(flags)}" in unescape(Path(files[0]).read_text())
+    assert main(["optimize", "enas", "--seed", "3", "--json"]) == 0
+    printed.write_text(capsys.readouterr().out)
+    assert main(["report", str(printed), "-o", files[2], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"report": files[2], "bytes": Path(files[2]).stat().st_size}
+    assert main(["optimize", "resnet20", "--report", files[2], "--quiet"]) == 0  # an earlier report is replaced
+    assert "<title>resnet20" in Path(files[2]).read_text()
+
+
+def test_accuracies_of_trainings(tmp_path: Path) -> None:
+    result = natpp.optimize("darts")
+    folders = []
+    for side, arch, found in (("before", result.before, (96.0, 97.0)), ("after", result.after, (97.5,))):
+        for seed, accuracy in enumerate(found):
+            folder = tmp_path / f"{side}{seed}"
+            folder.mkdir()
+            row = {"test_accuracy": accuracy, "architecture": to_dict(arch), "recipe": {"epochs": 600}}
+            (folder / "result.json").write_text(
+                json.dumps(row | {"data": "cifar10", "name": "cifar-600", "seed": seed})
+            )
+            folders.append(folder)
+    text = Page(result.report(tmp_path / "report.html", trained=folders).read_text()).text
+    assert "test accuracy, % 96.5 ± 0.71 97.5 trained from scratch on cifar10 by cifar-600, 600 epochs" in text
+    assert "standard deviation over seeds: 2 before, 1 after" in text
+    other = json.loads((folders[0] / "result.json").read_text()) | {"data": "cifar100"}
+    (folders[0] / "result.json").write_text(json.dumps(other))
+    with pytest.raises(NatppError, match="cannot be compared"):
+        trained_accuracies(folders, to_dict(result.before), to_dict(result.after))
+    with pytest.raises(NatppError, match="another architecture"):
+        trained_accuracies(folders[:1], to_dict(result.after), to_dict(result.after))
+    with pytest.raises(FormatError, match="go with an architecture"):
+        report_html(natpp.optimize(model(), example_input=IMAGE).to_dict(), trained=folders)
+
+
+def _wrong(tmp_path: Path) -> dict[str, tuple[tuple[str, ...], str]]:
+    better = tmp_path / "better.json"
+    better.write_text(to_json(natpp.load("darts"), natpp.optimize("darts").to_dict()))
+    (tmp_path / "taken.html").write_text("mine")
+    (tmp_path / "darts.json").write_text(to_json(natpp.load("darts")))
+    (tmp_path / "text.txt").write_text("hello")
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "damaged.json").write_text(json.dumps(natpp.optimize("darts").to_dict() | {"before": {"normal": 3}}))
+    (tmp_path / "edges.json").write_text(json.dumps(natpp.optimize("darts").to_dict() | {"cost_before": None}))
+    (tmp_path / "new.json").write_text(json.dumps(natpp.optimize("darts").to_dict() | {"version": 9}))
+    for name, config in (("training", {"recipe": {}}), ("other", {"a": 1}), ("broken", None), ("empty", "")):
+        (tmp_path / name).mkdir()
+        if config != "":
+            (tmp_path / name / "config.json").write_text("{" if config is None else json.dumps(config))
+    at = str(better)
+    return {
+        "no such file": (("nowhere.json",), "cannot read 'nowhere.json': No such file"),
+        "an architecture": (("darts.json",), "is an architecture and does not say what it came from"),
+        "a text": (("text.txt",), "is no JSON"),
+        "a list": (("list.json",), "holds no result"),
+        "bytes": (("bytes.json",), "is no JSON"),
+        "deep": (("deep.json",), "is no JSON"),
+        "damaged": (("damaged.json",), "expected a list of edges"),
+        "without costs": (("edges.json",), "the result is damaged or of another version"),
+        "newer": (("new.json",), "is of version 9"),
+        "a training": (("training",), "is the folder of a training"),
+        "another folder": (("other",), "is no search of natpp"),
+        "a broken run": (("broken",), "is no JSON"),
+        "an empty folder": (("empty",), "is neither a search's folder"),
+        "no folder for it": ((at, "-o", "nowhere/report.html"), "the folder 'nowhere' does not exist"),
+        "a folder": ((at, "-o", "empty"), "is a folder, expected a file"),
+        "taken": ((at, "-o", "taken.html"), "is there already and is no report. Choose another name"),
+        "no training": ((at, "--trained", "empty"), "cannot read"),
+        "nothing": ((), "RUN|RESULT"),
+    }
+
+
+def test_wrong_input_is_one_line_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = _wrong(tmp_path)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    for name, (arguments, words) in wrong.items():
+        assert main(["report", *arguments]) == 2, name
+        out, err = capsys.readouterr()
+        assert out == "", name
+        assert re.fullmatch(r"natpp: [^\n]+\n", err), (name, err)
+        assert words in err, (name, err)
+    assert main(["optimize", "darts", "--report", "taken.html", "--out", "new.json2"]) == 2
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+    assert (tmp_path / "taken.html").read_text() == "mine"
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", "darts", "--report", "/proc/report.html"]) == 2
+    assert "cannot write into '/proc'" in capsys.readouterr().err
+    with pytest.raises(NatppError):
+        natpp.optimize("darts").report("/dev/null/report.html")
+
+
+def test_charts() -> None:
+    assert ticks(0, 100, 5) == [0, 20, 40, 60, 80, 100]
+    assert ticks(-1.2, -0.1, 4) == [-1.5, -1.0, -0.5, 0]
+    assert ticks(3, 3, 4) == [3]
+    assert [number(value) for value in (0, 0.25, -1.5, 12_000, 528e6)] == ["0", "0.25", "−1.5", "12 k", "528 M"]
+    assert chart([Series([])], "x", "y") == ""
+    assert chart([Series([(0, float("nan"))])], "x", "y") == ""
+    assert chart([Series([(1, 2)], name=EVIL)], "x", "y").count("<img") == 0
+    many = chart([Series([(x, x) for x in range(100_000)])], "x", "y")
+    assert len(many) < 10_000
+    assert chart([Series([(x, x) for x in range(100_000)], dots=True)], "x", "y").count("<circle") <= 2001
+
+
+def test_rank_correlation_and_seconds() -> None:
+    assert spearman([(1, 10), (2, 20), (3, 15)]) == pytest.approx(0.5)
+    assert spearman([(1, 1), (1, 2), (2, 3)]) == pytest.approx(0.866, abs=1e-3)
+    assert spearman([(1, 1), (1, 2)]) is None
+    assert (signed(-0.001), signed(-0.257), signed(1)) == ("0.00", "−0.26", "1.00")
+    rows = [
+        {"phase": "scores", "seconds": 4.0},
+        {"phase": "chosen", "seconds": 5.0},
+        {"phase": "scores", "seconds": 1.0},  # resumed
+        {"phase": "policy", "seconds": 3.5},
+    ]
+    assert {row["name"]: row["seconds"] for row in seconds(rows)} == {
+        "scoring architectures": "5.0",
+        "predicting, and choosing what to score": "1.0",
+        "learning the policy": "2.5",
+    }
+
+
+def test_the_command_of_a_search_asks_for_the_same(runs: dict[str, Path]) -> None:
+    import shlex
+
+    from natpp.cli.flags import parse
+    from natpp.cli.searching import Search
+
+    config = read_source(runs["one"])["config"]
+    flags = parse(Search, "search", shlex.split(search_command(config, "run"))[2:])
+    assert (flags.data, flags.scorer, flags.train_steps, flags.evaluations) == ("stripes", None, 2, 24)
+    assert natpp.load(flags.arch) == natpp.load("vgg_block")
+    assert flags.nodes == "2,3"
