@@ -1,11 +1,12 @@
 # make demo   sets everything up and shows what natpp does
 # make test   sets everything up and runs the tests
 # make lint   style and types
+# make docs   the site, into site/
 PYTHON ?= python3
 BIN := .venv/bin
 NATPP := $(BIN)/natpp
 
-.PHONY: demo test lint
+.PHONY: demo docs test lint
 
 demo: .venv/installed
 	@mkdir -p demo
@@ -18,6 +19,9 @@ demo: .venv/installed
 
 test: .venv/installed
 	$(BIN)/python -m pytest
+
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -14,21 +14,28 @@ arguments.add_argument("--small", action="store_true", help="a few seconds: fewe
 small = arguments.parse_args().small
 
 
+# --8<-- [start:model]
+def layer(channels: int, kernel: int, to: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(channels, to, kernel, padding=kernel // 2), nn.BatchNorm2d(to), nn.ReLU())
+
+
 class Net(nn.Module):
     """A residual network that natpp has never seen."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 16, 5, padding=2), nn.BatchNorm2d(16), nn.ReLU())
-        self.first, self.second = (
-            nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()) for _ in range(2)
-        )
+        self.stem = layer(3, 5, 16)
+        self.blocks = nn.ModuleList(nn.Sequential(layer(16, 3, 16), layer(16, 3, 16)) for _ in range(3))
         self.head = nn.Linear(16, 10)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         features = self.stem(images)
-        features = features + self.second(self.first(features))
+        for block in self.blocks:
+            features = features + block(features)
         return self.head(features.mean((2, 3)))
+
+
+# --8<-- [end:model]
 
 
 digits = load_images("digits")
@@ -40,6 +47,7 @@ torch.manual_seed(0)
 trained = natpp.finetune(Net(), train, val, epochs=1 if small else 10, learning_rate=0.1)
 print(f"the original: {trained.validation_accuracy:.1f} % of the validation images")
 
+# --8<-- [start:learn]
 result = natpp.optimize(
     trained.module,
     example_input=images[:1],
@@ -51,6 +59,7 @@ result = natpp.optimize(
 print(result)
 tuned = natpp.finetune(result, train, val, epochs=1 if small else 5)
 print(f"the better one: {tuned.validation_accuracy:.1f} % of the validation images")
+# --8<-- [end:learn]
 
 result.save("better")  # weights, architecture, and a Python file that needs no natpp
 assert torch.equal(natpp.restore("better").eval()(images[:8]), result.module.eval()(images[:8]))
