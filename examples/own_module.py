@@ -14,7 +14,7 @@ arguments.add_argument("--small", action="store_true", help="a few seconds: fewe
 small = arguments.parse_args().small
 
 
-# --8<-- [start:model]
+# --- the model
 def layer(channels: int, kernel: int, to: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(channels, to, kernel, padding=kernel // 2), nn.BatchNorm2d(to), nn.ReLU())
 
@@ -35,9 +35,7 @@ class Net(nn.Module):
         return self.head(features.mean((2, 3)))
 
 
-# --8<-- [end:model]
-
-
+# --- the data
 digits = load_images("digits")
 images, labels = torch.tensor(digits.train) / 255, torch.tensor(digits.train_labels)
 train = DataLoader(TensorDataset(images[360:], labels[360:]), batch_size=64, shuffle=True)
@@ -47,7 +45,7 @@ torch.manual_seed(0)
 trained = natpp.finetune(Net(), train, val, epochs=1 if small else 10, learning_rate=0.1)
 print(f"the original: {trained.validation_accuracy:.1f} % of the validation images")
 
-# --8<-- [start:learn]
+# --- learned on its data
 result = natpp.optimize(
     trained.module,
     example_input=images[:1],
@@ -59,7 +57,7 @@ result = natpp.optimize(
 print(result)
 tuned = natpp.finetune(result, train, val, epochs=1 if small else 5)
 print(f"the better one: {tuned.validation_accuracy:.1f} % of the validation images")
-# --8<-- [end:learn]
 
+# --- kept
 result.save("better")  # weights, architecture, and a Python file that needs no natpp
 assert torch.equal(natpp.restore("better").eval()(images[:8]), result.module.eval()(images[:8]))

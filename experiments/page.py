@@ -143,7 +143,7 @@ def truth(found: dict[str, Any]) -> str:
             f" {first['at_random']} architectures at random and {first['evaluations'] - first['at_random']} chosen by"
             f" the prediction in {settings['search']['predict']['rounds']} rounds; then a policy. The clock starts with"
             " the images on the device and ends with the closed policy file; warm-up and capture are in it."
-            " The schedule was picked on 64 other architectures by `val_200` ([search.md](search.md)); nothing else saw"
+            " The schedule was picked on 64 other architectures by `val_200` ([Searches](search.md)); nothing else saw"
             " the table."
         ),
         "",

@@ -4,9 +4,9 @@ import json
 import re
 import runpy
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -173,17 +173,30 @@ def test_figures_of_the_differences_are_those_measured() -> None:
     assert [one for one in expected if one not in text] == []
 
 
-def test_every_command_is_in_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(DOCS)
-    import hooks
+@pytest.fixture
+def hooks() -> SimpleNamespace:
+    """What mkdocs calls while it builds the site."""
+    return SimpleNamespace(**runpy.run_path(str(DOCS / "hooks.py")))
 
+
+def test_examples_on_pages_are_those_in_their_files(hooks: SimpleNamespace) -> None:
+    found = set()
+    for page in DOCS.glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert hooks.with_examples(text) == text, f"{page.name}: python docs/hooks.py writes it anew"
+        found |= {match[2] for match in hooks.EXAMPLE.finditer(text)}
+    assert found >= {f"examples/add_{what}.py" for what in ("op", "rule", "method", "scorer")}
+    stale = "<!-- examples/add_op.py -->\n```python\nold\n```\n"
+    assert "OPS.add(" in hooks.with_examples(stale)
+
+
+def test_every_command_is_in_the_reference(hooks: SimpleNamespace) -> None:
     page = hooks.on_page_markdown((DOCS / "commands.md").read_text(encoding="utf-8"))
     for verb in VERBS:
         assert f"\n## natpp {verb}\n\n```text\nusage: natpp {verb} " in page
     assert "--budget strict|rule|madds=0.6,…" in page
     assert "\x1b" not in page
     assert hooks.on_page_markdown("as it is") == "as it is"
-    sys.modules.pop("hooks")
 
 
 def test_every_page_is_in_the_nav() -> None:
