@@ -1,4 +1,4 @@
-"""A new operation: one depthwise and one pointwise convolution, where the paper's sep_conv has two of each."""
+"""A new operation: one depthwise and one pointwise convolution; the paper's sep_conv has two of each."""
 
 import torch
 

@@ -13,7 +13,7 @@ def no_drops(source: Op, target: Op, place: Place) -> bool:
 
 
 RULES.add("no_drops", no_drops)
-check_rule("no_drops")  # everything may stay, and nothing leads to an operation outside of the search space
+check_rule("no_drops")  # everything may stay, nothing leads out of the search space
 
 result = natpp.optimize("darts", rule="no_drops")
 assert all(change.after.op != "null" for change in result.changes)

@@ -22,7 +22,8 @@ HEAD = """# Results
 
 Written by `experiments/page.py` from `experiments/results/*.json`, which also have settings, seeds, versions and
 hardware. The command that makes each table again stands above it. The methods on true scores of NAS-Bench-201 are on
-[a page of their own](nasbench201.md), costs of hand-crafted networks [too](zoo.md).
+[a page of their own](nasbench201.md), costs of hand-crafted networks [too](zoo.md). [How to reproduce
+them](reproduce.md) lists all scripts with what they need.
 """
 
 

@@ -74,10 +74,15 @@ class Op:
     """
 
     name: str
-    family: str  # one of FAMILIES; what is "other" may stay, be skipped or be dropped
-    kernel: int  # the longer side; 1 for skip, 0 for null
+    """letters, digits and underscores"""
+    family: str
+    """conv, sep_conv, dil_conv, pool, skip, null or other; what is other may stay, be skipped or be dropped"""
+    kernel: int
+    """the longer side; 1 for skip, 0 for null"""
     layers: Callable[[Place], Chain]
-    extra: bool = False  # not one of the paper's thirteen: may be kept or left, never chosen
+    """its layers at a place: module and cost follow from them"""
+    extra: bool = False
+    """not one of the paper's thirteen: may be kept or left, never chosen"""
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():

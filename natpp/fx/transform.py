@@ -81,8 +81,11 @@ class ModuleResult:
     module: nn.Module
     """a plain module that takes and gives what the original did"""
     changes: list[SiteChange]
+    """site by site: its name, the operation before and after, how likely the policy found it"""
     cost_before: Cost
+    """on the example input"""
     cost_after: Cost
+    """the same of what came out"""
     log_prob: float
     """log-probability of the decisions that are returned"""
     probabilities: dict[str, dict[str, float]]
@@ -94,6 +97,7 @@ class ModuleResult:
     ops: list[tuple[str, ...]] = field(repr=False)
     """per block, the operation of every term"""
     settings: dict[str, Any] = field(default_factory=dict)
+    """how it was found: rule, budget, mode, seed, policy"""
     notes: tuple[str, ...] = ()
     """what was kept whole because it could not be looked into"""
     learned: Learned | None = field(default=None, repr=False)
