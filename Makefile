@@ -2,11 +2,12 @@
 # make test   sets everything up and runs the tests
 # make lint   style and types
 # make docs   the site, into site/
+# make kernels   the kernels for GPUs under Triton's interpreter (fetches Triton, 300 MB)
 PYTHON ?= python3
 BIN := .venv/bin
 NATPP := $(BIN)/natpp
 
-.PHONY: demo docs test lint
+.PHONY: demo docs test lint kernels
 
 demo: .venv/installed
 	@mkdir -p demo
@@ -27,6 +28,12 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+kernels: .venv/triton
+	PYTHONPATH=.venv/triton $(BIN)/python -m pytest tests/kernels
+
+.venv/triton: .venv/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --upgrade --target $@ triton
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

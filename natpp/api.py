@@ -423,6 +423,7 @@ def search(
     reward: str = "val_200",
     minutes: float | None = None,
     price: Mapping[str, float] | None = None,
+    caution: float | None = None,
     train_steps: int | None = None,
     together: int | None = None,
     epochs: int | None = None,
@@ -452,7 +453,8 @@ def search(
     for; the rest is predicted. The policy learns in so many `steps`. Inputs are drawn from a `space`, cells of so many
     `nodes` (with `extras`, of operations beyond the paper's too) or nasbench201; with `arch` the policy is learned for
     that one architecture. `price` is what a halving of living `params` or `madds` is worth, in points of the score.
-    Everything is kept in the folder `out`, and `resume` goes on with what is there.
+    With `caution` a predicted improvement counts less so many of its standard deviations: 1 leaves most of what is good
+    already alone. Everything is kept in the folder `out`, and `resume` goes on with what is there.
 
     Examples:
         A policy for DARTS from two short trainings; leave the numbers out for a real one:
@@ -482,6 +484,7 @@ def search(
         evaluations=evaluations,
         minutes=minutes,
         price=None if price is None else dict(price),
+        caution=caution,
         train_steps=train_steps,
         together=together,
         epochs=epochs,

@@ -73,6 +73,7 @@ class Ask:
     evaluations: int | None = None
     minutes: float | None = None
     price: Mapping[str, float] | None = None
+    caution: float | None = None
     epochs: int | None = None
     architectures: int | None = None
     batch: int | None = None
@@ -139,6 +140,7 @@ class Ask:
             found,
             weights=replace(found.weights, **weights),
             learn=replace(found.learn, **_given(self, ("steps",))),
+            predict=replace(found.predict, **_given(self, ("caution",))),
         )
 
     def short(self, images: Batches) -> ShortConfig:

@@ -1,5 +1,7 @@
 """The experiments run in their small form, and the page of results is what they say."""
 
+import contextlib
+import io
 import json
 import os
 import runpy
@@ -13,6 +15,17 @@ ROOT = Path(__file__).parent.parent
 
 
 def run(script: str, *arguments: str) -> str:
+    """What a script prints, run in this process: a new one would have to import torch."""
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
+        patch.setattr(sys, "argv", [script, *arguments])
+        patch.syspath_prepend(ROOT / "experiments")
+        runpy.run_path(str(ROOT / "experiments" / script), run_name="__main__")
+    return said.getvalue()
+
+
+def run_apart(script: str, *arguments: str) -> str:
+    """The same in a process of its own."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(ROOT / "experiments" / script), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
@@ -80,14 +93,14 @@ def test_quick_trainings_on_digits(tmp_path: Path) -> None:
 
 def test_models_are_put_through_natpp_and_told_on_the_page(tmp_path: Path) -> None:
     out = tmp_path / "fx_models.json"
-    said = run("fx_models.py", "--smoke", "--out", str(out))
+    said = run_apart("fx_models.py", "--smoke", "--out", str(out))
     assert "3 traced" in said
     found = json.loads(out.read_text())
     for row in found["models"].values():
         assert row["bit_equal"] and row["same_shapes"] and row["no_dearer"] and row["restored"]  # noqa: PT018
         assert row["changes"] > 0
     wrong = ("--models", "zoo:no_such_model,zoo:vgg16_imagenet", "--limit", "1")
-    assert "1 missing, 1 failed" in run("fx_models.py", *wrong, "--out", str(out))
+    assert "1 missing, 1 failed" in run_apart("fx_models.py", *wrong, "--out", str(out))
     found = json.loads(out.read_text())["models"]
     assert found["zoo:vgg16_imagenet"]["reason"] == "not done in 1 s"
     page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path)

@@ -205,14 +205,12 @@ class Pool(Layer):
         return held
 
     def build(self) -> nn.Module:
-        from torch import nn
-
-        from natpp.arch.modules import AvgPool2d, Pool2x2
+        from natpp.arch.modules import AvgPool2d, MaxPool2d, Pool2x2
 
         if self.kernel == 2:
             return Pool2x2(self.kind, self.stride)
         if self.kind == "max":
-            return nn.MaxPool2d(self.kernel, self.stride, self.kernel // 2)
+            return MaxPool2d(self.kernel, self.stride)
         return AvgPool2d(self.kernel, self.stride)
 
 
@@ -311,8 +309,8 @@ def chain_memory(layers: Chain, channels: int, size: Size) -> tuple[int, int]:
 
 
 def build_chain(layers: Chain) -> nn.Module:
-    """The chain as one flat `nn.Sequential`; a single layer stands alone."""
-    from torch import nn
+    """The chain as one flat sequence; a single layer stands alone."""
+    from natpp.arch.modules import Layers
 
     modules = [layer.build() for layer in layers]
-    return modules[0] if len(modules) == 1 else nn.Sequential(*modules)
+    return modules[0] if len(modules) == 1 else Layers(*modules)

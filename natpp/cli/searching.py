@@ -214,6 +214,8 @@ class Search(Common):
     """file that short trainings' scores are kept in and taken from; by default RUN/scores.jsonl"""
     price: Annotated[Word, tyro.conf.arg(metavar="madds=X,params=Y")] = None
     """points of the score that a halving of living multiply-adds or parameters is worth"""
+    caution: NumberOrDefault = None
+    """standard deviations that a predicted improvement loses: 1 leaves most of what is good already alone"""
     train_steps: WholeOrDefault = None
     """gradient steps of a short training"""
     together: WholeOrDefault = None
@@ -264,6 +266,7 @@ def search(flags: Search) -> None:
             reward=flags.reward,
             minutes=flags.minutes,
             price=None if flags.price is None else _prices(flags.price),
+            caution=flags.caution,
             train_steps=flags.train_steps,
             together=flags.together,
             epochs=flags.epochs,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from natpp.data.archives import SETS, fetch_images, read_images
 from natpp.data.folders import read_folder
@@ -18,14 +20,24 @@ from natpp.errors import NatppError, SettingError, did_you_mean
 
 def digits() -> Images:
     """The 1,797 handwritten digits that come with scikit-learn: 8 x 8, offline; 360 of them are the test set."""
-    from sklearn.datasets import load_digits
-
-    found = load_digits()
-    pixels = np.repeat((found.images * (255 / 16)).round().astype(np.uint8)[:, None], 3, axis=1)
-    labels = found.target.astype(np.int64)
+    table = _digits_table()
+    grey = (table[:, :-1] * (255 / 16)).round().astype(np.uint8).reshape(-1, 1, 8, 8)
+    pixels, labels = np.repeat(grey, 3, axis=1), table[:, -1].astype(np.int64)
     order = np.random.default_rng(0).permutation(len(labels))
     test, train = order[:360], order[360:]
     return Images("digits", 10, pixels[train], labels[train], pixels[test], labels[test])
+
+
+def _digits_table() -> NDArray[np.float64]:
+    """Rows of 64 pixels and a label, from the file that scikit-learn has: to import it would take seconds."""
+    home = importlib.util.find_spec("sklearn")
+    file = None if home is None or home.origin is None else Path(home.origin).parent / "datasets/data/digits.csv.gz"
+    if file is not None and file.exists():
+        return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    return np.column_stack([pixels, labels])
 
 
 BUILT_IN: dict[str, Callable[[], Images]] = {"digits": digits}

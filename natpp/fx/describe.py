@@ -61,7 +61,12 @@ READERS: dict[type[nn.Module], Readers] = {
     },
     ByMode: {"training": lambda layer: layer.in_training},
 }
-PLAIN_OF: dict[type[nn.Module], type[nn.Module]] = {own.BatchNorm2d: nn.BatchNorm2d, own.AvgPool2d: nn.AvgPool2d}
+PLAIN_OF: dict[type[nn.Module], type[nn.Module]] = {
+    own.AvgPool2d: nn.AvgPool2d,
+    own.BatchNorm2d: nn.BatchNorm2d,
+    own.Layers: nn.Sequential,
+    own.MaxPool2d: nn.MaxPool2d,
+}
 OWN: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (FadeIn, ByMode, own.FactorizedConv2d)}
 """natpp's own layers that a rewritten module has"""
 

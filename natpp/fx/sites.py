@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from natpp.arch.layers import Size, halved
+from natpp.arch.modules import MaxPool2d
 from natpp.arch.ops import Place
 from natpp.errors import SettingError, did_you_mean
 from natpp.fx.trace import Traced, value
@@ -368,7 +369,7 @@ def _module_form(module: nn.Module, node: Node) -> Form | None:
         return _conv_form(*channels, *geometry, module.groups, module.bias is not None)
     if not _is_map(node):
         return None
-    if type(module) is nn.MaxPool2d and module.dilation in (1, (1, 1)) and not module.return_indices:
+    if type(module) in (nn.MaxPool2d, MaxPool2d) and module.dilation in (1, (1, 1)) and not module.return_indices:
         return _pool_form("max", module.kernel_size, module.stride, _channels(node))
     if type(module) is nn.AvgPool2d and module.divisor_override is None:
         return _pool_form("avg", module.kernel_size, module.stride, _channels(node))

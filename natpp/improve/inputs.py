@@ -11,7 +11,7 @@ from natpp.arch.cost import counts
 from natpp.arch.graph import Architecture
 from natpp.arch.layout import plan
 from natpp.arch.transitions import Mask, masks
-from natpp.improve.scorer import Score, Scores, Task
+from natpp.improve.scorer import Gain, Score, Scores, Task
 from natpp.nets.policy import Encoded, GraphBatch, collate, edge_masks, encode
 from natpp.registry import OPS
 
@@ -35,8 +35,8 @@ class Inputs:
         graphs: dict[object, int] = {}
         self._graphs = [graphs.setdefault(_graph_key(arch), len(graphs)) for arch in self.archs]
         self._living: dict[tuple[int, bytes], tuple[int, int, bool]] = {}
-        self._scores: dict[tuple[int, bytes], float] = {}
-        self._scored_by: Score | None = None
+        self._scores: dict[tuple[int, bytes, bytes], float] = {}
+        self._scored_by: Score | Gain | None = None
 
     def __len__(self) -> int:
         return len(self.archs)
@@ -91,15 +91,23 @@ class Inputs:
         row = (generator.random(mask.shape) * mask).argmax(axis=1)
         return self.repaired(index, row, generator.random(len(row)))
 
-    def scores(self, indices: Sequence[int], rows: Sequence[Row], score: Score) -> Scores:
-        """Scores of rows, one for each index; what the same score was asked before is remembered."""
+    def scores(self, indices: Sequence[int], rows: Sequence[Row], score: Score | Gain) -> Scores:
+        """Scores of rows, one for each index, or gains over the input; what was asked before is remembered."""
         if score != self._scored_by:
             self._scores.clear()
             self._scored_by = score
-        keys = [(self._graphs[index], row.tobytes()) for index, row in zip(indices, rows, strict=True)]
+        pairs = isinstance(score, Gain)
+        keys = [
+            (self._graphs[index], self.encoded[index].ops.tobytes() if pairs else b"", row.tobytes())
+            for index, row in zip(indices, rows, strict=True)
+        ]
         new = {key: number for number, key in enumerate(keys) if key not in self._scores}
         if new:
-            found = score([self.transformed(indices[number], rows[number]) for number in new.values()])
+            after = [self.transformed(indices[number], rows[number]) for number in new.values()]
+            if isinstance(score, Gain):
+                found = score.of([self.archs[indices[number]] for number in new.values()], after)
+            else:
+                found = score(after)
             self._scores.update(zip(new, found.tolist(), strict=True))
         return np.array([self._scores[key] for key in keys])
 

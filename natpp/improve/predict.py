@@ -22,7 +22,7 @@ from torch.nn import functional
 from natpp.arch.graph import NUM_INPUTS, Architecture
 from natpp.errors import SettingError
 from natpp.improve.inputs import Inputs, Row
-from natpp.improve.scorer import Score, Scorer, Scores
+from natpp.improve.scorer import Gain, Score, Scorer, Scores
 
 FIRST_SCORES = 16  # that tell how fast scores are
 TRIES = 20  # draws for every random transformation that is wanted
@@ -47,12 +47,17 @@ class PredictConfig:
     """rounds in which the others are chosen by the prediction so far"""
     doubt: float = 0.5
     """how many of its standard deviations a final prediction loses"""
+    caution: float = 0.0
+    """how many standard deviations a predicted improvement over the input loses instead, where above 0: what the
+    prediction is not sure to improve then stays as it is"""
 
     def __post_init__(self) -> None:
         if not 0 < self.random_share <= 1:
             raise SettingError(f"random_share is {self.random_share}, expected a share above 0 and up to 1")
         if not self.doubt >= 0:
             raise SettingError(f"doubt is {self.doubt}, expected a number from 0 up")
+        if not self.caution >= 0:
+            raise SettingError(f"caution is {self.caution}, expected a number from 0 up")
         if self.rounds < 1:
             raise SettingError(f"rounds is {self.rounds}, expected a whole number from 1 up")
 
@@ -145,6 +150,28 @@ class Prediction:
         expected, doubt = self._both(archs).T
         return np.asarray(expected - self.config.doubt * doubt)
 
+    @property
+    def reward(self) -> Score | Gain:
+        """What a policy learns on: careful scores, or with caution the gains over the input."""
+        return Gain(self.gains) if self.config.caution > 0 else self.careful
+
+    def gains(self, before: Sequence[Hashable], after: Sequence[Hashable]) -> Scores:
+        """How much better each is than what it came from, less caution times the standard deviation of that.
+
+        Two that are much alike are known to differ little, however little is known of both.
+        """
+        found = []
+        for start in range(0, len(after), AT_ONCE):
+            old, new = (self._padded(archs[start : start + AT_ONCE]) for archs in (before, after))
+            mean, deviation = self._process.difference(old, new)
+            found.append((mean - self.config.caution * deviation).numpy())
+        return np.concatenate(found or [np.zeros(0)])[: len(after)]
+
+    def _padded(self, archs: Sequence[Hashable]) -> Tensor:
+        """Rows of architectures, always as many: so neighbours change no bit."""
+        rows = self._scaled(self._table([self._features_of(arch) for arch in archs]))
+        return functional.pad(rows, (0, 0, 0, AT_ONCE - len(archs)))
+
     def _both(self, archs: Sequence[Hashable]) -> Scores:
         """Expected scores and their standard deviations, (architectures, 2)."""
         new = [arch for arch in dict.fromkeys(archs) if arch not in self._answers]
@@ -153,9 +180,7 @@ class Prediction:
             new = list(dict.fromkeys(archs))
         for start in range(0, len(new), AT_ONCE):
             some = new[start : start + AT_ONCE]
-            rows = self._scaled(self._table([self._features_of(arch) for arch in some]))
-            padded = functional.pad(rows, (0, 0, 0, AT_ONCE - len(some)))  # one shape, so that neighbours change no bit
-            answers = torch.stack(self._process(padded), dim=1)[: len(some)].tolist()
+            answers = torch.stack(self._process(self._padded(some)), dim=1)[: len(some)].tolist()
             self._answers |= dict(zip(some, map(tuple, answers), strict=True))
         return np.array([self._answers[arch] for arch in archs]).reshape(-1, 2)
 
@@ -212,9 +237,20 @@ class _Process:
 
     def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Means and standard deviations at rows."""
-        kernel = self._kernel(rows)  # (given rows, rows)
-        known = torch.linalg.solve_triangular(self.root, kernel, upper=False).square().sum(dim=0)
-        return self.mean + self.solved @ kernel, (self.scale * (1 - known).clamp(min=0)).sqrt()
+        mean, known = self._known(rows)
+        return mean, (self.scale * (1 - known.square().sum(dim=0)).clamp(min=0)).sqrt()
+
+    def difference(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """Of every row of the second less that of the first: means and standard deviations."""
+        (mean, known), (other_mean, other) = self._known(first), self._known(second)
+        alike = _matern((first - second).norm(dim=1) / self.length)
+        variance = 2 * (1 - alike) - (known - other).square().sum(dim=0)
+        return other_mean - mean, (self.scale * variance.clamp(min=0)).sqrt()
+
+    def _known(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Means at rows, and the part of them that the given rows explain: (given rows, rows)."""
+        kernel = self._kernel(rows)
+        return self.mean + self.solved @ kernel, torch.linalg.solve_triangular(self.root, kernel, upper=False)
 
     def _kernel(self, rows: Tensor) -> Tensor:
         return _matern(torch.cdist(self.rows, rows, compute_mode=EXACTLY) / self.length)

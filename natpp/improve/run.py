@@ -24,7 +24,7 @@ from natpp.improve.checkpoint import Interrupted, Run, Stop
 from natpp.improve.inputs import Inputs
 from natpp.improve.learn import LearnConfig, Learner, WeightsConfig, best, paper
 from natpp.improve.predict import PredictConfig, Prediction, Round, predicted
-from natpp.improve.scorer import Priced, Score, Scorer, Scores, Task
+from natpp.improve.scorer import Gain, Priced, Score, Scorer, Scores, Task
 from natpp.improve.seeds import Use, generator, number, torch_generator
 from natpp.improve.shared import SharedWeights
 from natpp.nets.policy import Policy
@@ -170,7 +170,7 @@ class Search:
         scorer = self._limited()
         scorer.recall(self.known)
         scorer.scored = lambda: self._scored(scorer)
-        score: Score = scorer
+        score: Score | Gain = scorer
         if scorer.limit is not None:
             plan = None if self.minutes is None else functools.partial(self._planned, scorer)
             final = min(self.config.final, scorer.limit // 10)
@@ -178,13 +178,13 @@ class Search:
             chance = generator(self.seed, Use.SCORE)
             self.prediction = predicted(self.inputs, scorer, self.config.predict, chance, plan, self._told)
             scorer.limit += final if plan is None else 0
-            score = self.prediction.careful
+            score = self.prediction.reward
         while self.learner.steps < self.config.learn.steps:
             self._policy_step(score, STEPS_A_ROW)
         if scorer.limit is not None or len(self.inputs) == 1:
             self._score_choices(scorer)
 
-    def _policy_step(self, score: Score, steps_a_row: int) -> None:
+    def _policy_step(self, score: Score | Gain, steps_a_row: int) -> None:
         step = self.learner.steps
         gain, entropy = self.learner.step(
             self.inputs,

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,13 @@ from natpp.errors import NatppError, SettingError, did_you_mean
 
 Scores = NDArray[np.float64]
 Score = Callable[[Sequence[Architecture]], Scores]  # a scorer, or a prediction of one
+
+
+class Gain(NamedTuple):
+    """A score of pairs: how much better the second of each is than the first."""
+
+    of: Callable[[Sequence[Architecture], Sequence[Architecture]], Scores]
+
 
 PRICED = ("params", "madds")  # costs that a price can be put on
 

@@ -1,4 +1,4 @@
-"""Batch norms in training and average pools of channels-last tensors on a GPU, faster than torch's own kernels.
+"""Separable convs, batch norms and pools of channels-last tensors on a GPU, faster in training than torch's kernels.
 
 Kernels are in Triton, which comes with torch for GPUs. Where it is missing, on a CPU, for other memory layouts and
 while a compiler or an export looks on, the same is composed of torch's operations. One place decides, `fast`; `plain`
@@ -11,21 +11,29 @@ import contextlib
 import functools
 import importlib.util
 import logging
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from natpp.errors import SettingError
 from natpp.kernels import composed
-from natpp.kernels.tiles import aligned
+from natpp.kernels.halves import Half, Norm
+from natpp.kernels.tiles import MOST_PROGRAMS, aligned
+
+__all__ = ["Half", "Norm", "average_pool", "batch_norm", "fast", "fits", "max_pool", "plain", "separable"]
 
 LOG = logging.getLogger("natpp")
 LARGEST = 2**31 - 2**24  # numbers in a tensor: places are counted in 32 bits
 MOST_GROUPS = 2**16 - 1  # of a grid's third side
 POOLS = (3, 5, 7)
+WINDOWS = (1, 3, 5, 7)  # of depthwise convs; 1: none
+MOST_CHANNELS = 256  # that a 1x1 conv may give: all of a pixel are in one program
+TYPES = (torch.bfloat16, torch.float16, torch.float32)
 _PLAIN: ContextVar[bool] = ContextVar("natpp_plain_kernels", default=False)
 
 
@@ -57,11 +65,70 @@ def batch_norm(
         y, mean, var = Normalized.apply(x, weight, bias, float(eps), groups, running_mean, running_var, float(momentum))  # type: ignore[no-untyped-call]
         return y, mean, var
     y, mean, var = composed.batch_norm(x, weight, bias, eps, groups)
-    if running_mean is not None and running_var is not None:
-        with torch.no_grad():
-            running_mean.lerp_(mean[0].to(running_mean.dtype), momentum)
-            running_var.lerp_((var[0] * (rows / (rows - 1))).to(running_var.dtype), momentum)
+    composed.follow(running_mean, running_var, mean, var, rows, momentum)
     return y, mean, var
+
+
+def separable(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | None = None) -> Tensor:
+    """Images after (ReLU, depthwise conv, 1x1 conv, batch norm) for each half; batch norms as in `batch_norm`.
+
+    What is `added` is added to the result.
+    """
+    if groups < 1 or x.shape[0] % groups:
+        raise SettingError(f"{x.shape[0]} images are not {groups} equal groups")
+    if groups > 1 and any(half.norm.running_mean is not None for half in halves):
+        raise SettingError(f"running statistics are of one group, not of {groups}")
+    dtype = _computed_in(x)
+    if fast(x) and fits(x, halves, groups, added):
+        from natpp.kernels.depthwise import Separated
+
+        tensors = [tensor for half in halves for tensor in half.tensors()]
+        z: Tensor = Separated.apply(x, tuple(halves), groups, dtype, added, *tensors)  # type: ignore[no-untyped-call]
+        return z
+    found = composed.separable(x, halves, groups, dtype)
+    return found if added is None else added + found
+
+
+def fits(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | None = None) -> bool:
+    """Whether the kernels know how to compute these halves, of images that are `fast`."""
+    dtype = _computed_in(x)
+    cast = torch.is_autocast_enabled(x.device.type)
+    images, channels, *size = x.shape
+    pixels = math.prod(size)
+    for half in halves:
+        stride = half.stride
+        if stride not in (1, 2) or half.kernel not in WINDOWS or not 1 <= half.dilation <= 2:
+            return False
+        if half.depthwise is not None and half.depthwise.shape != (channels, 1, half.kernel, half.kernel):
+            return False
+        out = half.channels_out
+        pointwise = [one for one in (half.pointwise, half.shifted) if one is not None]
+        if any(one.shape != (len(one), channels, 1, 1) for one in pointwise) or out > MOST_CHANNELS:
+            return False
+        if half.shifted is not None and (half.depthwise is not None or stride != 2 or len(halves) > 1):
+            return False
+        convs = pointwise if half.depthwise is None else [half.depthwise, *pointwise]
+        if any(one.dtype not in TYPES if cast else one.dtype != x.dtype for one in convs):
+            return False
+        if any(one.dtype != halves[0].pointwise.dtype for one in convs):
+            return False
+        statistics = (half.norm.running_mean, half.norm.running_var)
+        if not all(map(_simple, (*half.tensors(), *statistics))):
+            return False
+        size = [-(-side // stride) for side in size]
+        pixels, channels = math.prod(size), out
+        if images * pixels * channels >= LARGEST or images // groups * pixels < 2:
+            return False
+    if added is not None and (not fast(added) or added.dtype != dtype or added.shape != (images, channels, *size)):
+        return False
+    weights = sum(tensor.numel() for half in halves for tensor in half.tensors())
+    return dtype in TYPES and groups <= MOST_GROUPS and weights * max(groups, MOST_PROGRAMS) < LARGEST
+
+
+def _computed_in(x: Tensor) -> torch.dtype:
+    """The type of numbers that convolutions of x compute in: its own, or that of autocast."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def average_pool(x: Tensor, kernel: int, stride: int = 1) -> Tensor:
@@ -74,13 +141,23 @@ def average_pool(x: Tensor, kernel: int, stride: int = 1) -> Tensor:
     return composed.average_pool(x, kernel, stride)
 
 
+def max_pool(x: Tensor, kernel: int, stride: int = 1) -> Tensor:
+    """Maxima over windows around every pixel (or every second one, with stride 2); of equal ones the first counts."""
+    if kernel in POOLS and stride in (1, 2) and fast(x):
+        from natpp.kernels.pool import MaxPooled
+
+        y: Tensor = MaxPooled.apply(x, kernel, stride)  # type: ignore[no-untyped-call]
+        return y
+    return functional.max_pool2d(x, kernel, stride, kernel // 2)
+
+
 def fast(x: object) -> bool:
     """Whether the kernels take this: a plain tensor of floats on a GPU in channels-last memory, and nobody looks on."""
     if torch.compiler.is_compiling() or type(x) is not Tensor or not (x.is_cuda or _interpreted()):
         return False
     return (
         x.dim() == 4
-        and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        and x.dtype in TYPES
         and 0 < x.numel() < LARGEST
         and x.is_contiguous(memory_format=torch.channels_last)
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
@@ -109,7 +186,7 @@ def _interpreted() -> bool:
 @functools.cache
 def _available(device: torch.device) -> bool:
     """Whether kernels can be compiled for a device, and should; the log says it once."""
-    what = f"batch norms and average pools on {device}"
+    what = f"separable convs, batch norms and pools on {device}"
     if os.environ.get("NATPP_KERNELS") == "plain":
         LOG.info("%s: torch's kernels, since NATPP_KERNELS is plain", what)
         return False
@@ -127,5 +204,5 @@ def _available(device: torch.device) -> bool:
 
 
 def _simple(parameter: Tensor | None) -> bool:
-    """Whether a weight or statistic is one plain row of numbers, or none."""
-    return parameter is None or parameter.is_contiguous()
+    """Whether a weight or statistic is plain numbers in a row, or none."""
+    return parameter is None or (parameter.is_contiguous() and type(parameter) in (Tensor, nn.Parameter))

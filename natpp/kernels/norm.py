@@ -4,6 +4,8 @@ The pixels of a group are rows, cut into blocks. The first kernel of each direct
 and squared deviations from it; sums of gradients) into a small buffer; every program of the second combines the
 blocks of its channels by itself and then goes over the rows. Statistics are in float32: of every tile the mean is
 subtracted before squaring, and tiles and blocks are joined by their counts, so that a large mean costs no digits.
+
+Other kernels may be the first of a direction or the second: they write and read the same buffers.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ import triton.language as tl
 from torch import Tensor
 
 from natpp.kernels import composed
-from natpp.kernels.tiles import columns_of, in_rows, on_device_of
+from natpp.kernels.tiles import columns_of, in_steps, on_device_of
 
 TILE_BYTES = 32 * 1024  # of a tensor, what a program loads at once
-PARTS = 4096  # numbers of one kind that a program combines: blocks times columns
+PARTS = 4096  # numbers of one kind that a program combines at once: blocks times columns
 PROGRAMS = 1024  # of a second kernel, at most: each combines all blocks, so it should have some rows to go over
 OPTIONS = {"num_warps": 8, "enable_fp_fusion": True}
 
@@ -57,7 +59,7 @@ class Normalized(torch.autograd.Function):
             inputs = [one for one, wanted in zip((x, weight, bias), ctx.needs_input_grad, strict=False) if wanted]
             found = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
             return (*(next(found) if wanted else None for wanted in ctx.needs_input_grad[:3]), *(None,) * 5)
-        dx, dweight, dbias = _backward(x, in_rows(dy), weight, mean, var, ctx.eps, ctx.groups)
+        dx, dweight, dbias = _backward(x, dy, weight, mean, var, ctx.eps, ctx.groups)
         return (
             dx,
             None if weight is None else dweight.to(weight.dtype),
@@ -78,51 +80,98 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     cut = _Cut(x, groups)
     partial = cut.partial(x)
-    y = torch.empty_like(x, memory_format=torch.channels_last)
-    statistics = torch.empty(2, groups, cut.channels, dtype=torch.float32, device=x.device)
     with on_device_of(x):
         _partial_statistics[cut.first](
             x, partial, cut.rows, cut.columns, cut.share, cut.align, cut.block_r, cut.block_c, **OPTIONS
         )
-        _normalize[cut.second](
-            x,
-            y,
-            partial,
-            statistics,
-            statistics if weight is None else weight,  # any pointer: it is not read
-            statistics if bias is None else bias,
-            statistics if running_mean is None else running_mean,
-            statistics if running_var is None else running_var,
-            cut.rows,
-            cut.columns,
-            cut.share,
-            cut.blocks,
-            cut.second_share,
-            eps,
-            momentum,
-            weight is not None,
-            bias is not None,
-            running_mean is not None,
-            cut.align,
-            cut.block_r,
-            cut.block_c,
-            PARTS // cut.block_c,
-            **OPTIONS,
-        )
+        y, statistics = normalize(x, partial, cut.share, weight, bias, eps, groups, running_mean, running_var, momentum)
     return y, statistics[0], statistics[1]
+
+
+def normalize(
+    x: Tensor,
+    partial: Tensor,
+    share: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    groups: int,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    added: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Images normalized, and mean and variance (2, groups, channels), from those of every `share` rows.
+
+    The partial ones are (2, groups, blocks, channels): mean and squared deviations. What is `added`, in memory as x is,
+    is added to the images.
+    """
+    cut = _Cut(x, groups)
+    y = torch.empty_like(x, memory_format=torch.channels_last)
+    statistics = torch.empty(2, groups, cut.channels, dtype=torch.float32, device=x.device)
+    _normalize[cut.second](
+        x,
+        y,
+        x if added is None else added,  # any pointer: it is not read
+        partial,
+        statistics,
+        statistics if weight is None else weight,
+        statistics if bias is None else bias,
+        statistics if running_mean is None else running_mean,
+        statistics if running_var is None else running_var,
+        cut.rows,
+        cut.columns,
+        share,
+        partial.shape[2],
+        cut.second_share,
+        eps,
+        momentum,
+        weight is not None,
+        bias is not None,
+        running_mean is not None,
+        added is not None,
+        cut.align,
+        cut.block_r,
+        cut.block_c,
+        PARTS // cut.block_c,
+        **OPTIONS,
+    )
+    return y, statistics
+
+
+def gradient_sums(x: Tensor, dy: Tensor, step: int, mean: Tensor, groups: int) -> Tensor:
+    """Sums of dy and of dy times x's deviation from the mean: (2, groups, blocks, channels).
+
+    A pixel of dy is `step` numbers after the one before it.
+    """
+    cut = _Cut(x, groups)
+    partial = cut.partial(x)
+    _partial_gradients[cut.first](
+        x,
+        dy,
+        partial,
+        mean,
+        cut.rows,
+        cut.columns,
+        step // cut.align,
+        cut.share,
+        cut.align,
+        cut.block_r,
+        cut.block_c,
+        **OPTIONS,
+    )
+    return partial
 
 
 def _backward(
     x: Tensor, dy: Tensor, weight: Tensor | None, mean: Tensor, var: Tensor, eps: float, groups: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     cut = _Cut(x, groups)
-    partial = cut.partial(x)
+    dy, step = in_steps(dy, cut.align)
     dx = torch.empty_like(x, memory_format=torch.channels_last)
     gradients = torch.empty(2, groups, cut.channels, dtype=torch.float32, device=x.device)
     with on_device_of(x):
-        _partial_gradients[cut.first](
-            x, dy, partial, mean, cut.rows, cut.columns, cut.share, cut.align, cut.block_r, cut.block_c, **OPTIONS
-        )
+        partial = gradient_sums(x, dy, step, mean, groups)
         _gradients[cut.second](
             x,
             dy,
@@ -134,6 +183,7 @@ def _backward(
             mean if weight is None else weight,
             cut.rows,
             cut.columns,
+            step // cut.align,
             cut.blocks,
             cut.second_share,
             eps,
@@ -176,10 +226,60 @@ class _Cut:
 
 
 @triton.jit
-def _load(start, row, last, channels, column):
-    """Rows from `row` on, as they are in memory; zeros below `last` and beside the channels."""
+def _load(start, row, last, step, channels, column):
+    """Rows from `row` on, as they are in memory, `step` numbers each; zeros below `last` and beside the channels."""
     mask = (row < last)[:, None] & (column < channels)[None, :]
-    return tl.load(start + row[:, None] * channels + column[None, :], mask=mask, other=0.0)
+    return tl.load(start + row[:, None] * step + column[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def joined_statistics(
+    partial, rows, share, blocks, channels, group, groups, column, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr
+):
+    """Mean and variance of some columns of a group, from those of its blocks."""
+    mean = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    squares = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    before = 0.0
+    parts = partial + group * blocks * channels
+    half = groups * blocks * channels
+    for begin in range(0, blocks, BLOCK_P):
+        part = begin + tl.arange(0, BLOCK_P)
+        means = _load(parts, part, blocks, channels, channels, column)
+        some_squares = _load(parts + half, part, blocks, channels, channels, column)
+        counts = tl.where(part < blocks, tl.minimum(rows - part * share, share), 0).to(tl.float32)
+        count = tl.sum(counts, axis=0)
+        some_mean = tl.sum(means * counts[:, None], axis=0) / count
+        deviation = means - some_mean[None, :]
+        difference = some_mean - mean
+        ratio = count / (before + count)
+        squares += tl.sum(some_squares + deviation * deviation * counts[:, None], axis=0)
+        squares += difference * difference * (before * ratio)
+        mean += difference * ratio
+        before += count
+    return mean, squares / rows.to(tl.float32)
+
+
+@triton.jit
+def joined_sums(partial, blocks, channels, group, groups, column, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr):
+    """Sums over the blocks of a group, of both kinds that are there."""
+    plain = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    weighted = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    parts = partial + group * blocks * channels
+    half = groups * blocks * channels
+    for begin in range(0, blocks, BLOCK_P):
+        part = begin + tl.arange(0, BLOCK_P)
+        plain += tl.sum(_load(parts, part, blocks, channels, channels, column), axis=0)
+        weighted += tl.sum(_load(parts + half, part, blocks, channels, channels, column), axis=0)
+    return plain, weighted
+
+
+@triton.jit
+def move_running(running_mean, running_var, mean, var, total, momentum, column, inside):
+    """Running statistics moved towards those of a batch."""
+    old = tl.load(running_mean + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(running_mean + column, old + (mean - old) * momentum, mask=inside)
+    old = tl.load(running_var + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(running_var + column, old + (var * (total / (total - 1.0)) - old) * momentum, mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows", "columns", "share"])
@@ -198,9 +298,11 @@ def _partial_statistics(
     row = first + tl.arange(0, BLOCK_R)
     mean = tl.zeros((BLOCK_C,), dtype=tl.float32)
     squares = tl.zeros((BLOCK_C,), dtype=tl.float32)
-    tile = _load(start, row, last, channels, column)
+    tile = _load(start, row, last, channels, channels, column)
     for begin in range(first, last, BLOCK_R):
-        following = _load(start, row + BLOCK_R, last, channels, column)  # on its way while this one is worked on
+        following = _load(
+            start, row + BLOCK_R, last, channels, channels, column
+        )  # on its way while this one is worked on
         value = tile.to(tl.float32)
         before = (begin - first).to(tl.float32)
         count = tl.minimum(last - begin, BLOCK_R).to(tl.float32)
@@ -234,6 +336,7 @@ def _partial_statistics(
 def _normalize(
     x,
     y,
+    added,
     partial,
     statistics,
     weight,
@@ -250,6 +353,7 @@ def _normalize(
     WEIGHT: tl.constexpr,
     BIAS: tl.constexpr,
     RUNNING: tl.constexpr,
+    ADDED: tl.constexpr,
     ALIGN: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
@@ -265,27 +369,16 @@ def _normalize(
     last = tl.minimum(first + second_share, rows)
     start = x + group * rows * channels
     target = y + group * rows * channels
+    start_added = added + group * rows * channels
     row = first + tl.arange(0, BLOCK_R)
-    tile = _load(start, row, last, channels, column)
+    tile = _load(start, row, last, channels, channels, column)
 
-    part = tl.arange(0, BLOCK_P)
-    parts = partial + group * blocks * channels
-    means = _load(parts, part, blocks, channels, column)
-    squares = _load(parts + groups * blocks * channels, part, blocks, channels, column)
-    counts = tl.maximum(tl.minimum(rows - part * share, share), 0).to(tl.float32)
-    total = rows.to(tl.float32)
-    mean = tl.sum(means * counts[:, None], axis=0) / total
-    difference = means - mean[None, :]
-    var = tl.sum(squares + difference * difference * counts[:, None], axis=0) / total
-
+    mean, var = joined_statistics(partial, rows, share, blocks, channels, group, groups, column, BLOCK_C, BLOCK_P)
     if tl.program_id(0) == 0:
         tl.store(statistics + group * channels + column, mean, mask=inside)
         tl.store(statistics + (groups + group) * channels + column, var, mask=inside)
         if RUNNING:
-            old = tl.load(running_mean + column, mask=inside, other=0.0).to(tl.float32)
-            tl.store(running_mean + column, old + (mean - old) * momentum, mask=inside)
-            old = tl.load(running_var + column, mask=inside, other=0.0).to(tl.float32)
-            tl.store(running_var + column, old + (var * (total / (total - 1.0)) - old) * momentum, mask=inside)
+            move_running(running_mean, running_var, mean, var, rows.to(tl.float32), momentum, column, inside)
 
     scale = 1.0 / tl.sqrt(var + eps)
     if WEIGHT:
@@ -294,17 +387,29 @@ def _normalize(
     if BIAS:
         shift += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
     for _begin in range(first, last, BLOCK_R):
-        following = _load(start, row + BLOCK_R, last, channels, column)
+        following = _load(start, row + BLOCK_R, last, channels, channels, column)
         value = (tile.to(tl.float32) - mean[None, :]) * scale[None, :] + shift[None, :]
+        if ADDED:
+            value += _load(start_added, row, last, channels, channels, column).to(tl.float32)
         mask = (row < last)[:, None] & inside[None, :]
         tl.store(target + row[:, None] * channels + column[None, :], value.to(y.dtype.element_ty), mask=mask)
         row += BLOCK_R
         tile = following
 
 
-@triton.jit(do_not_specialize=["mean", "rows", "columns", "share"])
+@triton.jit(do_not_specialize=["mean", "rows", "columns", "dy_columns", "share"])
 def _partial_gradients(
-    x, dy, partial, mean, rows, columns, share, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr
+    x,
+    dy,
+    partial,
+    mean,
+    rows,
+    columns,
+    dy_columns,
+    share,
+    ALIGN: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
 ):
     """Of every block the sums of dy and of dy times x's deviation: partial (2, groups, blocks, channels)."""
     block = tl.program_id(0)
@@ -315,16 +420,17 @@ def _partial_gradients(
     first = block * share
     last = tl.minimum(first + share, rows)
     start = x + group * rows * channels
-    start_dy = dy + group * rows * channels
+    step = dy_columns * ALIGN
+    start_dy = dy + group * rows * step
     row = first + tl.arange(0, BLOCK_R)
-    tile = _load(start, row, last, channels, column)
-    tile_dy = _load(start_dy, row, last, channels, column)
+    tile = _load(start, row, last, channels, channels, column)
+    tile_dy = _load(start_dy, row, last, step, channels, column)
     center = tl.load(mean + group * channels + column, mask=inside, other=0.0)
     plain = tl.zeros((BLOCK_C,), dtype=tl.float32)
     weighted = tl.zeros((BLOCK_C,), dtype=tl.float32)
     for _begin in range(first, last, BLOCK_R):
-        following = _load(start, row + BLOCK_R, last, channels, column)
-        following_dy = _load(start_dy, row + BLOCK_R, last, channels, column)
+        following = _load(start, row + BLOCK_R, last, channels, channels, column)
+        following_dy = _load(start_dy, row + BLOCK_R, last, step, channels, column)
         gradient = tile_dy.to(tl.float32)  # zero outside, so x may be anything there
         plain += tl.sum(gradient, axis=0)
         weighted += tl.sum(gradient * (tile.to(tl.float32) - center[None, :]), axis=0)
@@ -337,7 +443,7 @@ def _partial_gradients(
     tl.store(partial + half + place, weighted, mask=inside)
 
 
-@triton.jit(do_not_specialize=["mean", "var", "weight", "rows", "columns", "blocks", "second_share"])
+@triton.jit(do_not_specialize=["mean", "var", "weight", "rows", "columns", "dy_columns", "blocks", "second_share"])
 def _gradients(
     x,
     dy,
@@ -349,6 +455,7 @@ def _gradients(
     weight,
     rows,
     columns,
+    dy_columns,
     blocks,
     second_share,
     eps,
@@ -367,16 +474,14 @@ def _gradients(
     first = tl.program_id(0) * second_share
     last = tl.minimum(first + second_share, rows)
     start = x + group * rows * channels
-    start_dy = dy + group * rows * channels
+    step = dy_columns * ALIGN
+    start_dy = dy + group * rows * step
     target = dx + group * rows * channels
     row = first + tl.arange(0, BLOCK_R)
-    tile = _load(start, row, last, channels, column)
-    tile_dy = _load(start_dy, row, last, channels, column)
+    tile = _load(start, row, last, channels, channels, column)
+    tile_dy = _load(start_dy, row, last, step, channels, column)
 
-    part = tl.arange(0, BLOCK_P)
-    parts = partial + group * blocks * channels
-    plain = tl.sum(_load(parts, part, blocks, channels, column), axis=0)
-    weighted = tl.sum(_load(parts + groups * blocks * channels, part, blocks, channels, column), axis=0)
+    plain, weighted = joined_sums(partial, blocks, channels, group, groups, column, BLOCK_C, BLOCK_P)
     center = tl.load(mean + group * channels + column, mask=inside, other=0.0)
     inverse = 1.0 / tl.sqrt(tl.load(var + group * channels + column, mask=inside, other=1.0) + eps)
     if tl.program_id(0) == 0:
@@ -390,8 +495,8 @@ def _gradients(
     shift = plain / total
     slope = weighted / total * (inverse * inverse)
     for _begin in range(first, last, BLOCK_R):
-        following = _load(start, row + BLOCK_R, last, channels, column)
-        following_dy = _load(start_dy, row + BLOCK_R, last, channels, column)
+        following = _load(start, row + BLOCK_R, last, channels, channels, column)
+        following_dy = _load(start_dy, row + BLOCK_R, last, step, channels, column)
         deviation = tile.to(tl.float32) - center[None, :]
         value = (tile_dy.to(tl.float32) - shift[None, :] - deviation * slope[None, :]) * scale[None, :]
         mask = (row < last)[:, None] & inside[None, :]

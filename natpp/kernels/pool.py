@@ -1,4 +1,7 @@
-"""Average pools of a channels-last tensor; both directions gather, so nothing is added to from two sides."""
+"""Pools of a channels-last tensor; both directions gather, so nothing is added to from two sides.
+
+Of maxima one byte is kept: where in its window each was.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from natpp.kernels import composed
-from natpp.kernels.tiles import columns_of, in_rows, on_device_of
+from natpp.kernels.tiles import columns_of, in_steps, on_device_of
 
 TILE_BYTES = 4096  # that a program makes
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
@@ -40,16 +43,53 @@ class Pooled(torch.autograd.Function):
             x = torch.zeros(ctx.shape, dtype=dy.dtype, device=dy.device, requires_grad=True)
             y = composed.average_pool(x, ctx.kernel, ctx.stride)
             return torch.autograd.grad(y, x, dy, create_graph=True)[0], None, None
-        dy = in_rows(dy)
         dx = torch.empty(ctx.shape, dtype=dy.dtype, device=dy.device, memory_format=torch.channels_last)
         _launch(_pool_back, dy, dx, dx, dy, ctx.kernel, ctx.stride)
         return dx, None, None
 
 
-def _launch(function: Any, source: Tensor, target: Tensor, x: Tensor, y: Tensor, kernel: int, stride: int) -> None:
+class MaxPooled(torch.autograd.Function):
+    """Maxima over windows of kernel x kernel pixels; of equal ones the first counts, as in torch."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kernel: int, stride: int) -> Tensor:
+        images, channels, height, width = x.shape
+        shape = (images, channels, -(-height // stride), -(-width // stride))
+        y, taps = (
+            torch.empty(shape, dtype=dtype, device=x.device, memory_format=torch.channels_last)
+            for dtype in (x.dtype, torch.uint8)
+        )
+        _launch(_max_pool, x, y, x, y, kernel, stride, taps)
+        ctx.save_for_backward(taps)
+        ctx.kernel, ctx.stride, ctx.shape = kernel, stride, x.shape
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (dy,) = gradients
+        (taps,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody wants the gradient of the gradient
+            return _scattered(dy, taps, ctx.kernel, ctx.stride, ctx.shape), None, None
+        dx = torch.empty(ctx.shape, dtype=dy.dtype, device=dy.device, memory_format=torch.channels_last)
+        _launch(_max_pool_back, dy, dx, dx, dy, ctx.kernel, ctx.stride, taps)
+        return dx, None, None
+
+
+def _scattered(dy: Tensor, taps: Tensor, kernel: int, stride: int, shape: torch.Size) -> Tensor:
+    """The gradient of x, by operations that have gradients themselves."""
+    down, across = (torch.arange(size, device=dy.device) * stride - kernel // 2 for size in dy.shape[2:])
+    row = down[:, None] + taps.long() // kernel
+    place = (row * shape[3] + across + taps.long() % kernel).flatten(2)
+    return dy.new_zeros(shape).flatten(2).scatter_add(2, place, dy.flatten(2)).view(shape)
+
+
+def _launch(
+    function: Any, source: Tensor, target: Tensor, x: Tensor, y: Tensor, kernel: int, stride: int, *others: Tensor
+) -> None:
     """A program for every tile of the target; `x` and `y` give the sizes on both sides of the pool."""
     images, channels, height, width = target.shape
     block_c, align = columns_of(channels)
+    source, step = in_steps(source, align)
     pixels = images * height * width
     block_p = TILE_BYTES // target.element_size() // block_c
     grid = (-(-pixels // block_p), -(-channels // block_c))
@@ -57,8 +97,10 @@ def _launch(function: Any, source: Tensor, target: Tensor, x: Tensor, y: Tensor,
         function[grid](
             source,
             target,
+            *others,
             pixels,
             channels // align,
+            step // align,
             x.shape[2],
             x.shape[3],
             y.shape[2],
@@ -80,24 +122,25 @@ def _inside(place, size, KERNEL: tl.constexpr, STRIDE: tl.constexpr):
 
 
 @triton.jit
-def _row(start, mask, image, row, across, height, width, channels, KERNEL: tl.constexpr, STRIDE: tl.constexpr):
+def _row(start, mask, image, row, across, height, width, step, KERNEL: tl.constexpr, STRIDE: tl.constexpr):
     """Sums over the part of every window that is in one row of x."""
     inside = (row >= 0) & (row < height)
     total = tl.zeros(mask.shape, dtype=tl.float32)
     for j in tl.static_range(KERNEL):
         place = across * STRIDE + (j - KERNEL // 2)
         valid = inside & (place >= 0) & (place < width)
-        offset = ((image * height + row) * width + place) * channels
+        offset = ((image * height + row) * width + place) * step
         total += tl.load(start + offset[:, None], mask=mask & valid[:, None], other=0.0).to(tl.float32)
     return total
 
 
-@triton.jit(do_not_specialize=["pixels", "columns", "height", "width", "height_out", "width_out"])
+@triton.jit(do_not_specialize=["pixels", "columns", "steps", "height", "width", "height_out", "width_out"])
 def _pool(
     x,
     y,
     pixels,
     columns,
+    steps,
     height,
     width,
     height_out,
@@ -110,6 +153,7 @@ def _pool(
 ):
     """y: every pixel the mean of its window in x."""
     channels = columns * ALIGN
+    step = steps * ALIGN  # from a pixel of the source to the next
     pixel = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = (pixel < pixels)[:, None] & (column < channels)[None, :]
@@ -121,11 +165,11 @@ def _pool(
     if KERNEL <= UNROLLED:
         for i in tl.static_range(KERNEL):
             row = down * STRIDE + (i - KERNEL // 2)
-            total += _row(start, mask, image, row, across, height, width, channels, KERNEL, STRIDE)
+            total += _row(start, mask, image, row, across, height, width, step, KERNEL, STRIDE)
     else:
         for i in range(KERNEL):
             row = down * STRIDE + (i - KERNEL // 2)
-            total += _row(start, mask, image, row, across, height, width, channels, KERNEL, STRIDE)
+            total += _row(start, mask, image, row, across, height, width, step, KERNEL, STRIDE)
     count = _inside(down, height, KERNEL, STRIDE) * _inside(across, width, KERNEL, STRIDE)
     mean = total * (1.0 / tl.maximum(count, 1).to(tl.float32))[:, None]
     tl.store(y + pixel[:, None] * channels + column[None, :], mean.to(y.dtype.element_ty), mask=mask)
@@ -143,7 +187,7 @@ def _row_back(
     width,
     height_out,
     width_out,
-    channels,
+    step,
     KERNEL: tl.constexpr,
     STRIDE: tl.constexpr,
 ):
@@ -155,18 +199,19 @@ def _row_back(
         place = (across + KERNEL // 2) // STRIDE - j  # of windows that begin at or before this pixel
         valid = inside & (place >= 0) & (place < width_out) & (place * STRIDE + KERNEL // 2 >= across)
         part = share / tl.maximum(_inside(place, width, KERNEL, STRIDE), 1).to(tl.float32)
-        offset = ((image * height_out + row) * width_out + place) * channels
+        offset = ((image * height_out + row) * width_out + place) * step
         value = tl.load(start + offset[:, None], mask=mask & valid[:, None], other=0.0)
         total += value.to(tl.float32) * part[:, None]
     return total
 
 
-@triton.jit(do_not_specialize=["pixels", "columns", "height", "width", "height_out", "width_out"])
+@triton.jit(do_not_specialize=["pixels", "columns", "steps", "height", "width", "height_out", "width_out"])
 def _pool_back(
     dy,
     dx,
     pixels,
     columns,
+    steps,
     height,
     width,
     height_out,
@@ -179,6 +224,7 @@ def _pool_back(
 ):
     """dx: every pixel the sum of what the windows that it is in pass on, each its share."""
     channels = columns * ALIGN
+    step = steps * ALIGN  # from a pixel of the source to the next
     pixel = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = (pixel < pixels)[:, None] & (column < channels)[None, :]
@@ -191,12 +237,189 @@ def _pool_back(
         for i in tl.static_range((KERNEL + STRIDE - 1) // STRIDE):
             row = (down + KERNEL // 2) // STRIDE - i  # of windows that begin at or above this pixel
             total += _row_back(
-                start, mask, image, row, down, across, height, width, height_out, width_out, channels, KERNEL, STRIDE
+                start, mask, image, row, down, across, height, width, height_out, width_out, step, KERNEL, STRIDE
             )
     else:
         for i in range((KERNEL + STRIDE - 1) // STRIDE):
             row = (down + KERNEL // 2) // STRIDE - i
             total += _row_back(
-                start, mask, image, row, down, across, height, width, height_out, width_out, channels, KERNEL, STRIDE
+                start, mask, image, row, down, across, height, width, height_out, width_out, step, KERNEL, STRIDE
+            )
+    tl.store(dx + pixel[:, None] * channels + column[None, :], total.to(dx.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _max_row(
+    best,
+    found,
+    start,
+    mask,
+    image,
+    i,
+    down,
+    across,
+    height,
+    width,
+    step,
+    KERNEL: tl.constexpr,
+    STRIDE: tl.constexpr,
+):
+    """The larger of what was best and of one row of every window, and where in the window that is."""
+    row = down * STRIDE + (i - KERNEL // 2)
+    inside = (row >= 0) & (row < height)
+    for j in tl.static_range(KERNEL):
+        place = across * STRIDE + (j - KERNEL // 2)
+        valid = inside & (place >= 0) & (place < width)
+        offset = ((image * height + row) * width + place) * step
+        value = tl.load(start + offset[:, None], mask=mask & valid[:, None], other=float("-inf")).to(tl.float32)
+        better = (value > best) | (value != value)  # what is not a number stays
+        best = tl.where(better, value, best)
+        found = tl.where(better, i * KERNEL + j, found)
+    return best, found
+
+
+@triton.jit(do_not_specialize=["pixels", "columns", "steps", "height", "width", "height_out", "width_out"])
+def _max_pool(
+    x,
+    y,
+    taps,
+    pixels,
+    columns,
+    steps,
+    height,
+    width,
+    height_out,
+    width_out,
+    KERNEL: tl.constexpr,
+    STRIDE: tl.constexpr,
+    ALIGN: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """y: every pixel the maximum of its window in x; taps: which of the window it is."""
+    channels = columns * ALIGN
+    step = steps * ALIGN  # from a pixel of the source to the next
+    pixel = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    mask = (pixel < pixels)[:, None] & (column < channels)[None, :]
+    across = pixel % width_out
+    down = (pixel // width_out) % height_out
+    image = pixel // (width_out * height_out)
+    start = x + column[None, :]
+    best = tl.full((BLOCK_P, BLOCK_C), float("-inf"), dtype=tl.float32)
+    found = tl.full((BLOCK_P, BLOCK_C), KERNEL * KERNEL // 2, dtype=tl.int32)  # the middle is always inside
+    if KERNEL <= UNROLLED:
+        for i in tl.static_range(KERNEL):
+            best, found = _max_row(
+                best, found, start, mask, image, i, down, across, height, width, step, KERNEL, STRIDE
+            )
+    else:
+        for i in range(KERNEL):
+            best, found = _max_row(
+                best, found, start, mask, image, i, down, across, height, width, step, KERNEL, STRIDE
+            )
+    place = pixel[:, None] * channels + column[None, :]
+    tl.store(y + place, best.to(y.dtype.element_ty), mask=mask)
+    tl.store(taps + place, found.to(tl.uint8), mask=mask)
+
+
+@triton.jit
+def _max_row_back(
+    total,
+    start,
+    start_taps,
+    mask,
+    image,
+    i,
+    down,
+    across,
+    height_out,
+    width_out,
+    channels,
+    step,
+    KERNEL: tl.constexpr,
+    STRIDE: tl.constexpr,
+):
+    """The total, and what the windows of one row of the output pass on to the pixels that are their maxima."""
+    row = (down + KERNEL // 2) // STRIDE - i  # of windows that begin at or above this pixel
+    inside = (row >= 0) & (row < height_out) & (row * STRIDE + KERNEL // 2 >= down)
+    first = (down - row * STRIDE + KERNEL // 2) * KERNEL
+    for j in tl.static_range((KERNEL + STRIDE - 1) // STRIDE):
+        place = (across + KERNEL // 2) // STRIDE - j
+        valid = inside & (place >= 0) & (place < width_out) & (place * STRIDE + KERNEL // 2 >= across)
+        tap = first + across - place * STRIDE + KERNEL // 2
+        window = ((image * height_out + row) * width_out + place)[:, None]
+        hit = mask & valid[:, None]
+        found = tl.load(start_taps + window * channels, mask=hit, other=255).to(tl.int32)
+        value = tl.load(start + window * step, mask=hit, other=0.0).to(tl.float32)
+        total += tl.where(found == tap[:, None], value, 0.0)
+    return total
+
+
+@triton.jit(do_not_specialize=["pixels", "columns", "steps", "height", "width", "height_out", "width_out"])
+def _max_pool_back(
+    dy,
+    dx,
+    taps,
+    pixels,
+    columns,
+    steps,
+    height,
+    width,
+    height_out,
+    width_out,
+    KERNEL: tl.constexpr,
+    STRIDE: tl.constexpr,
+    ALIGN: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """dx: every pixel the sum of what the windows pass on whose maximum it is."""
+    channels = columns * ALIGN
+    step = steps * ALIGN  # from a pixel of the source to the next
+    pixel = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    mask = (pixel < pixels)[:, None] & (column < channels)[None, :]
+    across = pixel % width
+    down = (pixel // width) % height
+    image = pixel // (width * height)
+    start = dy + column[None, :]
+    start_taps = taps + column[None, :]
+    total = tl.zeros((BLOCK_P, BLOCK_C), dtype=tl.float32)
+    if KERNEL <= UNROLLED:
+        for i in tl.static_range((KERNEL + STRIDE - 1) // STRIDE):
+            total = _max_row_back(
+                total,
+                start,
+                start_taps,
+                mask,
+                image,
+                i,
+                down,
+                across,
+                height_out,
+                width_out,
+                channels,
+                step,
+                KERNEL,
+                STRIDE,
+            )
+    else:
+        for i in range((KERNEL + STRIDE - 1) // STRIDE):
+            total = _max_row_back(
+                total,
+                start,
+                start_taps,
+                mask,
+                image,
+                i,
+                down,
+                across,
+                height_out,
+                width_out,
+                channels,
+                step,
+                KERNEL,
+                STRIDE,
             )
     tl.store(dx + pixel[:, None] * channels + column[None, :], total.to(dx.dtype.element_ty), mask=mask)

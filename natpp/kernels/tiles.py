@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
+MOST_PROGRAMS = 264  # of kernels whose programs sum up pixels: two for each processor of an H200
+
 
 def columns_of(channels: int) -> tuple[int, int]:
     """Columns of a tile, and the largest power of two up to 16 that divides the channels: loads are that wide.
@@ -29,6 +31,23 @@ def in_rows(tensor: Tensor) -> Tensor:
     """The tensor with memory (images, height, width, channels) that starts where wide loads may; itself if it has."""
     tensor = tensor.contiguous(memory_format=torch.channels_last)
     return tensor if aligned(tensor) else tensor.clone(memory_format=torch.channels_last)
+
+
+def in_steps(tensor: Tensor, align: int) -> tuple[Tensor, int]:
+    """The tensor, and how many numbers a pixel is after the one before it; a copy where it is not so or loads are odd.
+
+    Part of the channels of a larger tensor, as the gradient of a concatenation is, is taken as it lies.
+    """
+    _, channels, height, width = tensor.shape
+    step = tensor.stride(3) if width > 1 else tensor.stride(2) if height > 1 else tensor.stride(0)
+    wanted = (height * width * step, 1, width * step, step)
+    even = all(
+        size == 1 or stride == want for size, stride, want in zip(tensor.shape, tensor.stride(), wanted, strict=True)
+    )
+    last = tensor.shape[0] * height * width * step
+    if even and step >= channels and step % align == 0 and last < 2**31 - 2**24 and aligned(tensor):
+        return tensor, step
+    return in_rows(tensor), channels
 
 
 def aligned(tensor: Tensor) -> bool:

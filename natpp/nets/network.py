@@ -14,6 +14,7 @@ from natpp.arch.graph import NUM_INPUTS, Architecture
 from natpp.arch.layers import build_chain
 from natpp.arch.layout import Block, CellBlock, CellPart, Plan, Setting, plan
 from natpp.arch.memory import last_blocks, last_readers
+from natpp.arch.modules import Layers
 from natpp.errors import SettingError
 from natpp.registry import OPS
 
@@ -166,11 +167,14 @@ class Cell(nn.Module):
     def _added(self, total: Tensor | None, index: int, states: list[Tensor | None]) -> Tensor | None:
         source = self.graph.edges[index].source
         op = self.edges[str(index)]
-        result: Tensor = op(states[source])
+        state = states[source]
+        dropping = self.training and (isinstance(self.drop_path, Tensor) or self.drop_path > 0)
+        if isinstance(op, Layers) and total is not None and state is not None and self.hears[source] and not dropping:
+            return op.added_to(total, state)
+        result: Tensor = op(state)
         if not self.hears[source]:
             return total
-        dropping = isinstance(self.drop_path, Tensor) or self.drop_path > 0
-        if self.training and dropping and not isinstance(op, nn.Identity):
+        if dropping and not isinstance(op, nn.Identity):
             result = dropped(result, self.drop_path)
         return result if total is None else total + result
 

@@ -77,9 +77,7 @@ class FixedRoute(Route):
                     terms.append(_counting(apply(source, target, op, part, members.size), members))
             shape = next(term for term in terms if term is not None)
             whole = [
-                shape.new_zeros(size * images, *shape.shape[1:]).contiguous(memory_format=_format(shape))
-                if term is None
-                else term
+                zeros((size * images, *shape.shape[1:]), shape) if term is None else term
                 for term, size in zip(terms, sizes, strict=True)
             ]
             value = sorted_by(torch.cat(whole), back, order, self.count)
@@ -96,7 +94,7 @@ def chosen(value: Tensor, members: Members, count: int) -> Tensor:
     """What some of the architectures have of a value."""
     if members.numbers is None:
         return value
-    return apart(value, count).index_select(0, members.numbers).flatten(0, 1)
+    return _whole(_rows(value, count).index_select(0, members.numbers), value)
 
 
 def summed(terms: list[tuple[Tensor, Members]], count: int) -> Tensor:
@@ -106,11 +104,13 @@ def summed(terms: list[tuple[Tensor, Members]], count: int) -> Tensor:
     if not parts:
         return functools.reduce(torch.add, whole)
     first, some = parts[0]
-    total = first.new_zeros(count, len(first) // some.size, *first.shape[1:])
+    rows = _rows(first, some.size)
+    total = rows.new_zeros(count, rows.shape[1])
     for term, members in parts:
         assert members.numbers is not None
-        total.index_add_(0, members.numbers, apart(term, members.size))
-    return functools.reduce(torch.add, whole, total.flatten(0, 1))
+        alike = term.contiguous(memory_format=_format(first))
+        total.index_add_(0, members.numbers, _rows(alike, members.size))
+    return functools.reduce(torch.add, whole, _whole(total, first))
 
 
 def only(value: Tensor, members: Members, count: int) -> Tensor:
@@ -120,6 +120,11 @@ def only(value: Tensor, members: Members, count: int) -> Tensor:
     kept = torch.zeros(count, dtype=value.dtype, device=value.device)
     kept[members.numbers] = 1
     return value * kept.repeat_interleave(len(value) // count).view(-1, 1, 1, 1)
+
+
+def zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Images of nothing, in memory as others are: next to those of another format they would be copied."""
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=_format(like)).zero_()
 
 
 def sorted_by(value: Tensor, order: Tensor, back: Tensor, count: int) -> Tensor:
@@ -145,10 +150,21 @@ class _Sorted(torch.autograd.Function):
 
 
 def _permuted(value: Tensor, order: Tensor, count: int) -> Tensor:
+    return _whole(_rows(value, count).index_select(0, order), value)
+
+
+def _rows(value: Tensor, count: int) -> Tensor:
+    """A value as one row of numbers for each architecture, in the order of its memory."""
     last = _format(value) == torch.channels_last
-    flat = value.permute(0, 2, 3, 1) if last else value.contiguous()
-    found = flat.reshape(count, -1).index_select(0, order).view(flat.shape)
-    return found.permute(0, 3, 1, 2) if last else found
+    return (value.permute(0, 2, 3, 1) if last else value).reshape(count, -1)
+
+
+def _whole(rows: Tensor, like: Tensor) -> Tensor:
+    """The way back: images as those of a value, whose memory format they keep."""
+    channels, *size = like.shape[1:]
+    if _format(like) == torch.channels_last:
+        return rows.view(-1, *size, channels).permute(0, 3, 1, 2)
+    return rows.view(-1, channels, *size)
 
 
 def _format(value: Tensor) -> torch.memory_format:

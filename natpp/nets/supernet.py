@@ -24,11 +24,12 @@ from natpp import kernels
 from natpp.arch.graph import Architecture
 from natpp.arch.layers import BatchNorm, Chain
 from natpp.arch.layout import Block, CellBlock, Setting, layout_of
+from natpp.arch.modules import Batched, along
 from natpp.arch.ops import Op, Place
 from natpp.arch.space import Space
 from natpp.errors import FormatError, SettingError
 from natpp.files import write_whole
-from natpp.nets.routes import Dealt, Route, apart, chosen, needed, only, summed
+from natpp.nets.routes import Dealt, Route, apart, chosen, needed, only, summed, zeros
 from natpp.registry import OPS
 
 
@@ -109,18 +110,23 @@ class Shared(nn.Module):
         self.layers = nn.ModuleList(layers)
 
     def forward(self, x: Tensor, count: int) -> Tensor:
-        for layer in self.layers:
-            x = layer(x, count) if isinstance(layer, BatchStatistics) else layer(x)
-        return x
+        def call(layer: nn.Module, value: Tensor) -> Tensor:
+            found: Tensor = layer(value, count) if isinstance(layer, BatchStatistics) else layer(value)
+            return found
+
+        return along(list(self.layers), x, call, count)
 
 
-class BatchStatistics(nn.Module):
+class BatchStatistics(Batched):
     """Batch norm for each of so many architectures by itself, always by the statistics of the batch."""
 
     def __init__(self, features: int | None = None):
         super().__init__()
         self.weight = None if features is None else nn.Parameter(torch.ones(features))
         self.bias = None if features is None else nn.Parameter(torch.zeros(features))
+
+    def of_batch(self) -> kernels.Norm | None:
+        return None if self.weight is None or self.bias is None else kernels.Norm(self.weight, self.bias)
 
     def forward(self, x: Tensor, count: int) -> Tensor:
         if kernels.fast(x):
@@ -193,7 +199,7 @@ class SharedCell(nn.Module):
         nodes: list[Tensor] = []
         for node in self.outputs:
             if node not in states or node not in route.outputs:
-                nodes.append(read.new_zeros(shape))
+                nodes.append(zeros(shape, read))
             else:
                 nodes.append(only(states[node], route.outputs[node], route.count))
         return nodes[0] if len(nodes) == 1 else torch.cat(nodes, dim=1)

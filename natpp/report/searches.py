@@ -35,7 +35,18 @@ USUAL = {  # of a search, where nobody says: what the command need not repeat
 }
 FLAGS = (
     *("data", "root", "size", "space", "nodes", "extras", "arch", "rule", "budget", "preset", "scorer", "reward"),
-    *("evaluations", "minutes", "price", "epochs", "architectures", "batch", "steps", "train_steps", "together"),
+    *(
+        "evaluations",
+        "minutes",
+        "price",
+        "caution",
+        "epochs",
+        "architectures",
+        "batch",
+        "steps",
+        "train_steps",
+        "together",
+    ),
     *("channels", "cells", "seed", "device", "precision"),
 )
 Rows = Sequence[Mapping[str, Any]]

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from natpp.cli import main
+from natpp.data import sets
 from natpp.data.archives import SETS, DataSet, fetch_images, read_images
 from natpp.data.images import Images
 from natpp.data.sets import load_images, store_images
@@ -336,3 +337,11 @@ def test_the_real_cifar10(data_folder: Path) -> None:
     assert found.train.shape == (50_000, 3, 32, 32)
     assert np.bincount(found.train_labels).tolist() == [5000] * 10
     assert np.bincount(found.test_labels).tolist() == [1000] * 10
+
+
+def test_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = sets.digits()
+    monkeypatch.setattr(sets.importlib.util, "find_spec", lambda name: None)
+    asked = sets.digits()
+    assert np.array_equal(read.train, asked.train)
+    assert np.array_equal(read.test_labels, asked.test_labels)

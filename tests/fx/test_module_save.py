@@ -459,6 +459,7 @@ LAYERS = [
     *(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2), nn.PixelShuffle(2)),
     *(nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True), nn.ReflectionPad2d((1, 2, 3, 4))),
     *(nn.Sequential(nn.ReLU(), nn.Linear(2, 3)), FadeIn(), ByMode(True, False), own.FactorizedConv2d(4, 1)),
+    *(own.Layers(nn.ReLU(), nn.Linear(2, 3)), own.MaxPool2d(3, 2)),
     *(own.FactorizedConv2d(4, 6), own.BatchNorm2d(4), own.AvgPool2d(3, 2), shortcut(4, 8, 2, torch.zeros(1))),
     *(OtherInit(4), nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)).eval().parametrizations),
 ]
@@ -473,7 +474,7 @@ def test_layers_are_described_so_that_they_can_be_made_again(layer: nn.Module) -
     assert {name: tensor.shape for name, tensor in made.state_dict().items()} == {
         name: tensor.shape for name, tensor in layer.state_dict().items()
     }
-    if not isinstance(layer, own.BatchNorm2d | own.AvgPool2d | OtherInit):
+    if not isinstance(layer, own.BatchNorm2d | own.AvgPool2d | own.Layers | own.MaxPool2d | OtherInit):
         assert repr(made) == repr(layer)
 
 

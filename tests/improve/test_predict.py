@@ -1,5 +1,7 @@
 """Few scores, the rest predicted."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from natpp.arch.layout import setting
 from natpp.errors import SettingError
 from natpp.improve.inputs import Inputs
 from natpp.improve.predict import PredictConfig, Prediction, _Process, ascended, predicted, walk_features
-from natpp.improve.scorer import Scorer, Scores, Task
+from natpp.improve.scorer import Gain, Scorer, Scores, Task
 from natpp.registry import ZOO
 from tests.improve.test_learn import OPS5, RULE, SMALL, STRICT, number
 
@@ -74,6 +76,43 @@ def test_a_process_is_what_another_library_says() -> None:
     found, deviation = process(new)
     assert np.allclose(found.numpy(), process.mean.item() + mean)
     assert np.allclose(deviation.numpy() ** 2 + process.scale * noise, spread**2)
+    _, covariance = known.predict(new.numpy(), return_cov=True)
+    difference, deviation = process.difference(new[:5], new[5:])
+    assert np.allclose(difference.numpy(), mean[5:] - mean[:5])
+    own = covariance.diagonal() - process.scale * noise
+    expected = own[:5] + own[5:] - 2 * covariance[np.arange(5), np.arange(5, 10)]
+    assert np.allclose(deviation.numpy() ** 2, expected)
+
+
+def test_with_caution_only_sure_gains_count() -> None:
+    archs = samples(120, nodes=4, seed=0)
+    scores = np.array([float(sum(op.startswith("conv") for _, g in a.pruned().cells() for op in g.ops)) for a in archs])
+    bold, careful = (Prediction(archs[:60], scores[:60], PredictConfig(caution=caution)) for caution in (1e-9, 1.0))
+    before, after = archs[60:90], archs[90:]
+    plain = bold.expected(after) - bold.expected(before)
+    assert np.allclose(bold.gains(before, after), plain, atol=1e-6)
+    assert (careful.gains(before, after) < plain).all()
+    assert np.allclose(careful.gains(before, before), 0, atol=1e-6)
+    assert (careful.gains(before, after)[3:5] == careful.gains(before[3:5], after[3:5])).all()  # whoever is beside
+    assert Prediction(archs, scores, QUICK).reward.__name__ == "careful"
+
+
+def test_gains_are_over_the_input() -> None:
+    asked = []
+
+    def of(before: Sequence[natpp.Architecture], after: Sequence[natpp.Architecture]) -> Scores:
+        asked.append(len(after))
+        return number(after) - number(before)
+
+    inputs, gain = Inputs(SMALL, RULE, OPS5), Gain(of)
+    rows = [inputs.random_row(index, np.random.default_rng(index)) for index in range(4)]
+    found = inputs.scores([0, 1, 2, 3], rows, gain)
+    after = [inputs.transformed(index, row) for index, row in enumerate(rows)]
+    assert (found == number(after) - number(SMALL[:4])).all()
+    assert (inputs.scores([0, 1, 2, 3], rows, gain) == found).all()
+    assert len(asked) == 1  # remembered
+    own = [encoded.ops for encoded in inputs.encoded[:4]]
+    assert (inputs.scores([0, 1, 2, 3], own, gain) == 0).all()
 
 
 def test_many_scores_are_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,5 +162,7 @@ def test_bad_settings_are_refused() -> None:
         PredictConfig(random_share=0)
     with pytest.raises(SettingError, match="rounds is 0"):
         PredictConfig(rounds=0)
+    with pytest.raises(SettingError, match="caution is -1"):
+        PredictConfig(caution=-1)
     with pytest.raises(SettingError, match="doubt is nan"):
         PredictConfig(doubt=float("nan"))

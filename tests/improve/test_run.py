@@ -48,7 +48,7 @@ TINY: dict[str, Any] = {
     "evaluations": 24,
     "steps": 12,
 }
-SHORT = "--nodes=2,3 --train-steps=2 --batch=64 --channels=2 --cells=1 --evaluations=12 --steps=30"
+SHORT = "--nodes=2,3 --train-steps=2 --batch=64 --channels=2 --cells=1 --evaluations=12 --steps=12"
 
 
 def images(count: int = 64) -> Images:
@@ -266,6 +266,17 @@ def test_nasbench201_from_images_and_a_run_as_scorer(tmp_path: Path) -> None:
     assert result.cost_after.live_madds <= result.cost_before.live_madds
     again = natpp.search(scorer=tmp_path / "digits", space="nasbench201", evaluations=20, steps=5)
     assert again.ops == policy.ops
+
+
+def test_with_caution_a_search_changes_less() -> None:
+    inputs = CellSpace((3,)).draw(20, np.random.default_rng(1))
+
+    def changed(caution: float | None) -> int:
+        asked = {"budget": "rule", "steps": 100, "evaluations": 12, "caution": caution}
+        policy = natpp.search(scorer=CountOps("conv"), nodes=(3,), **asked)
+        return sum(len(natpp.optimize(arch, policy, budget="rule").changes) for arch in inputs)
+
+    assert changed(2.0) < changed(None)
 
 
 def test_a_search_by_a_scorer_of_ones_own() -> None:

@@ -11,7 +11,7 @@ from natpp.arch.layout import setting
 from natpp.arch.space import CellSpace, Space, nasbench201_space, space_around
 from natpp.errors import SettingError
 from natpp.nets.network import Network, build_network
-from natpp.nets.routes import Dealt
+from natpp.nets.routes import Dealt, Members, chosen, summed, zeros
 from natpp.nets.supernet import SharedCell, SharedSum, Supernet
 
 CELLS = setting("cifar", channels=4, cells=3, size=8)
@@ -200,3 +200,19 @@ def test_what_is_not_dealt_evenly_has_no_fixed_shapes() -> None:
     assert not Dealt.suits(space, 20, fair=False)
     assert not Dealt.suits(space, 13, fair=True)
     assert not Dealt.suits(CellSpace(), 13, fair=True)
+
+
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+def test_values_keep_their_memory_format(memory: torch.memory_format) -> None:
+    """Kernels for a GPU read channels-last memory only, so what picks and sums architectures must keep it."""
+    value = torch.randn(6, 4, 3, 5).to(memory_format=memory).requires_grad_()
+    members = Members(torch.tensor([2, 0]), 2)
+    some = chosen(value, members, 3)
+    assert some.is_contiguous(memory_format=memory)
+    assert torch.equal(some, torch.cat([value[4:], value[:2]]))
+    total = summed([(some, members), (some.contiguous(), Members(torch.tensor([1, 0]), 2))], 3)
+    assert total.is_contiguous(memory_format=memory)
+    torch.testing.assert_close(total, torch.cat([value[:2] + value[:2], value[4:], value[4:]]))
+    (gradient,) = torch.autograd.grad(total.sum(), value)
+    assert gradient.is_contiguous(memory_format=memory)
+    assert zeros((2, 4, 3, 5), value).is_contiguous(memory_format=memory)

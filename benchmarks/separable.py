@@ -1,0 +1,420 @@
+"""Separable convolutions and what is made of them: natpp's kernels against torch's, both in the same run.
+
+- operations: `sep_conv_3x3`, `sep_conv_5x5` and others, forward and backward in bf16, repeated inside a CUDA graph;
+  torch's own in contiguous and in channels-last memory with cudnn.benchmark, and by torch.compile. Bytes are what the
+  kernels read and write of activations, against what an H200's memory is measured to move.
+- short: short trainings of `darts` (5 cells, 16 channels, batch 128) 16 side by side, milliseconds an architecture
+  step, capture left out by a difference; and the kernels of one step, counted and timed.
+- supernet: a weight step with 16 architectures and 512 images in all, thirteen operations, 8 cells, 20 channels.
+- tune: the same operations with tiles of other sizes, and other numbers of warps and registers.
+
+`python benchmarks/separable.py --json FILE [--only operations short supernet tune] [--no-compile] [--smoke]`
+Without a GPU only the small form (--smoke) runs, which proves that it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import json
+import platform
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import natpp
+from natpp import kernels
+from natpp.arch.layout import setting
+from natpp.arch.modules import BatchNorm2d, MaxPool2d
+from natpp.arch.ops import Place
+from natpp.arch.space import CellSpace
+from natpp.data.batches import Batches
+from natpp.data.images import Images
+from natpp.evaluate.short import Branch, Feed, ShortConfig, train_together
+from natpp.improve.learn import WeightsConfig
+from natpp.improve.shared import SharedWeights
+from natpp.nets.network import build_network
+from natpp.registry import OPS
+from natpp.runs import make_fabric
+
+BANDWIDTH = 4.3e12  # bytes a second, measured on an H200
+PARTS = ("operations", "short", "supernet", "tune")
+OPERATIONS = (
+    ("sep_conv_3x3", (128, 16, 32, 32), 1),
+    ("sep_conv_5x5", (128, 16, 32, 32), 1),
+    ("sep_conv_3x3", (512, 20, 32, 32), 1),
+    ("sep_conv_5x5", (512, 20, 32, 32), 1),
+    ("sep_conv_3x3", (128, 32, 16, 16), 1),
+    ("sep_conv_3x3", (128, 64, 8, 8), 1),
+    ("sep_conv_5x5", (128, 32, 32, 32), 2),
+    ("dil_conv_3x3", (128, 16, 32, 32), 1),
+    ("dil_conv_5x5", (128, 16, 32, 32), 1),
+    ("conv_1x1", (128, 64, 32, 32), 1),
+    ("max_pool_3x3", (128, 32, 32, 32), 2),
+    ("max_pool_3x3", (128, 16, 32, 32), 1),
+    ("max_pool_5x5", (128, 16, 32, 32), 1),
+)
+MUST = OPERATIONS[:4]
+TUNED = ((8192, 8, None), (4096, 8, None), (4096, 8, 128), (4096, 4, None), (4096, 4, 168), (2048, 4, None))
+SMALL = (("sep_conv_3x3", (2, 4, 6, 6), 1), ("max_pool_3x3", (2, 4, 6, 6), 2))
+
+
+def module_of(op: str, shape: Sequence[int], stride: int, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The operation as short trainings have it: only convolutions in half precision, and no running statistics."""
+    torch.manual_seed(0)
+    module = OPS[op].build(Place(shape[1], shape[1], stride, (shape[2], shape[3]))).to(device)
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d):
+            part.to(dtype)
+        if isinstance(part, nn.BatchNorm2d):
+            part.track_running_stats, part.running_mean, part.running_var = False, None, None
+            part.num_batches_tracked = None
+    return module
+
+
+def units(op: str, stride: int) -> tuple[float, float]:
+    """Activations that the kernels read and write, forward and backward, in sizes of x."""
+    small = 1 / stride**2
+    if "sep" in op:  # gathered, gathered, normalized; sums, through 1x1 and depthwise of both halves
+        return 1 + small + 4 * small, 2 * small + 4 * small + 3 * small + (3 * small + 1) + (small + 2)
+    if "dil" in op:
+        return 1 + small + 2 * small, 2 * small + (3 * small + 1) + (small + 2)
+    if "pool" in op:  # with one byte for every two of the output
+        return 1 + 1.5 * small, 1 + 1.5 * small
+    return 1 + 3 * small, 2 * small + (2 * small + 2)
+
+
+def run_of(
+    module: Callable[[Tensor], Tensor], x: Tensor, weights: Sequence[Tensor], backward: bool
+) -> Callable[[], None]:
+    """What is timed."""
+    with torch.no_grad():
+        dy = torch.randn_like(module(x))
+
+    def run() -> None:
+        with contextlib.nullcontext() if backward else torch.no_grad():
+            y = module(x)
+            if backward:
+                torch.autograd.grad(y, [x, *weights], dy)
+
+    return run
+
+
+def microseconds(run: Callable[[], None], device: torch.device, repeat: int) -> tuple[float, float]:
+    """Of one run inside a graph of many, the median of several replays; and the seconds of the first call."""
+    if device.type != "cuda":
+        start = time.perf_counter()
+        run()
+        return 1e6 * (time.perf_counter() - start), time.perf_counter() - start
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        run()
+        torch.cuda.synchronize()
+        first = time.perf_counter() - start
+        run()
+        run()
+    torch.cuda.current_stream().wait_stream(aside)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(repeat):
+            run()
+    for _ in range(3):
+        graph.replay()
+    times = []
+    for _ in range(10):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(1000 * begin.elapsed_time(end) / repeat)
+    graph.reset()
+    return statistics.median(times), first
+
+
+def ours(op: str, shape: Sequence[int], stride: int, device: torch.device, repeat: int) -> dict[str, float]:
+    """Forward alone, both directions, and the first call of both, which compiles."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    x = torch.randn(*shape, device=device).to(dtype, memory_format=torch.channels_last).requires_grad_()
+    module = module_of(op, shape, stride, device, dtype)
+    weights = list(module.parameters())
+    both, first = microseconds(run_of(module, x, weights, True), device, repeat)
+    forward, _ = microseconds(run_of(module, x, weights, False), device, repeat)
+    return {"microseconds": both, "forward_microseconds": forward, "first_call_seconds": first}
+
+
+def theirs(
+    op: str, shape: Sequence[int], stride: int, device: torch.device, repeat: int, ways: Sequence[str]
+) -> dict[str, dict[str, float | str]]:
+    """Torch's own kernels in some ways: contiguous, channels_last, compiled."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    built = module_of(op, shape, stride, device, dtype)
+    parts = list(built) if isinstance(built, nn.Sequential) else [built]
+    module = nn.Sequential(*(_plain(part) for part in copy.deepcopy(parts)))
+    weights = list(module.parameters())
+    found: dict[str, dict[str, float | str]] = {}
+    for name in ways:
+        memory = torch.contiguous_format if name == "contiguous" else torch.channels_last
+        x = torch.randn(*shape, device=device).to(dtype, memory_format=memory).requires_grad_()
+        try:
+            way = torch.compile(module) if name == "compiled" else module
+            both, _ = microseconds(run_of(way, x, weights, True), device, repeat)
+            forward, _ = microseconds(run_of(way, x, weights, False), device, repeat)
+            found[name] = {"microseconds": both, "forward_microseconds": forward}
+        except Exception as error:  # a compiler may not be there, or not be captured: the others count
+            if name != "compiled":
+                raise
+            found[name] = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"}
+    return found
+
+
+def _plain(part: nn.Module) -> nn.Module:
+    """Torch's class in place of natpp's, with the same tensors."""
+    for own, plain in ((BatchNorm2d, nn.BatchNorm2d), (MaxPool2d, nn.MaxPool2d)):
+        if type(part) is own:
+            part.__class__ = plain
+    return part
+
+
+def operations(device: torch.device, smoke: bool, compiled: bool) -> list[dict[str, Any]]:
+    """Every operation at its shapes."""
+    rows = []
+    for op, shape, stride in SMALL if smoke else OPERATIONS:
+        repeat = 3 if smoke else 20
+        mine = ours(op, shape, stride, device, repeat)
+        other = theirs(op, shape, stride, device, repeat, ("contiguous", "channels_last"))
+        best = min(float(one["microseconds"]) for one in other.values())
+        best_forward = min(float(one["forward_microseconds"]) for one in other.values())
+        size = 2 * torch.Size(shape).numel()
+        amount = size * sum(units(op, stride))
+        rows.append(
+            {
+                "op": op,
+                "shape": list(shape),
+                "stride": stride,
+                "natpp": mine,
+                "torch": other,
+                "ratio": best / mine["microseconds"],
+                "forward_ratio": best_forward / mine["forward_microseconds"],
+                "bytes": amount,
+                "microseconds_at_4.3_terabytes": 1e6 * amount / BANDWIDTH,
+                "share_of_bandwidth": 1e6 * amount / BANDWIDTH / mine["microseconds"],
+            }
+        )
+        print(line(rows[-1]), flush=True)
+    for row, (op, shape, stride) in zip(rows, MUST if compiled else (), strict=False):  # last: it may break the device
+        row["torch"] |= theirs(op, shape, stride, device, 20, ("compiled",))
+        print(f"{op} {shape}: {row['torch']['compiled']}", flush=True)
+    return rows
+
+
+def line(row: dict[str, Any]) -> str:
+    """One operation for a person."""
+    others = ", ".join(
+        f"{name}: {one['error']}"
+        if "error" in one
+        else f"{name} {one['microseconds']:.1f} ({one['forward_microseconds']:.1f})"
+        for name, one in row["torch"].items()
+    )
+    mine = row["natpp"]
+    return (
+        f"{row['op']:13} {'x'.join(map(str, row['shape'])):>14} /{row['stride']}: natpp {mine['microseconds']:.1f} "
+        f"({mine['forward_microseconds']:.1f}) us, {100 * row['share_of_bandwidth']:.0f} % of the bandwidth, "
+        f"first call {mine['first_call_seconds']:.1f} s; torch {others}; {row['ratio']:.2f} times as fast "
+        f"(forward {row['forward_ratio']:.2f})"
+    )
+
+
+@contextlib.contextmanager
+def tiles(numbers: int, warps: int, registers: int | None) -> Iterator[None]:
+    """Other sizes of tiles, warps of a program and registers of a thread while it lasts."""
+    from natpp.kernels import depthwise
+
+    before = depthwise.NUMBERS, dict(depthwise.OPTIONS)
+    depthwise.NUMBERS = numbers
+    depthwise.OPTIONS.update(num_warps=warps, maxnreg=registers)
+    try:
+        yield
+    finally:
+        depthwise.NUMBERS = before[0]
+        depthwise.OPTIONS.clear()
+        depthwise.OPTIONS.update(before[1])
+
+
+def tune(device: torch.device, smoke: bool) -> list[dict[str, Any]]:
+    """The operations that must be fast, with tiles of other sizes."""
+    rows: list[dict[str, Any]] = []
+    if device.type != "cuda":
+        return rows
+    for numbers, warps, registers in TUNED:
+        for op, shape, stride in MUST[:1] if smoke else (*MUST, OPERATIONS[5]):
+            with tiles(numbers, warps, registers):
+                found = ours(op, shape, stride, device, 20)
+            rows.append(
+                {"op": op, "shape": list(shape), "numbers": numbers, "warps": warps, "registers": registers, **found}
+            )
+            print(
+                f"tiles of {numbers} numbers, {warps} warps, {registers} registers: {op} {shape} "
+                f"{found['microseconds']:.1f} ({found['forward_microseconds']:.1f}) us",
+                flush=True,
+            )
+    return rows
+
+
+def random_batches(count: int, size: int, device: torch.device) -> Batches:
+    """Random bytes with random labels."""
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(256, size=(count + 100, 3, size, size), dtype=np.uint8)
+    labels = generator.integers(10, size=count + 100)
+    return Batches(Images("random", 10, pixels[:count], labels[:count], pixels[count:], labels[count:]), device)
+
+
+def short(device: torch.device, smoke: bool) -> dict[str, Any]:
+    """Milliseconds of an architecture's step among many side by side, with natpp's kernels and with torch's."""
+    together, batch = (2, 8) if smoke else (16, 128)
+    images = random_batches(200 if smoke else 20_000, 16 if smoke else 32, device)
+    where = setting("cifar", channels=4 if smoke else 16, cells=3 if smoke else 5, size=images.size)
+    arch = natpp.load("darts")
+    builds = [lambda: build_network(arch, where)] * together
+    found: dict[str, Any] = {"together": together, "batch": batch, "channels": where.channels, "cells": where.cells}
+    few, many = (1, 2) if smoke else (20, 120)
+    for name, way in (("natpp", contextlib.nullcontext), ("plain", kernels.plain)):
+        spent = []
+        with way():
+            for steps in (few, few, many):  # once before, so that kernels are compiled and chosen
+                config = ShortConfig(batch=batch, steps=steps, together=together)
+                _wait(device)
+                start = time.perf_counter()
+                train_together(builds, list(range(together)), images, config, device)
+                _wait(device)
+                spent.append(time.perf_counter() - start)
+            found[name] = {
+                "milliseconds_an_architecture_step": 1000 * (spent[2] - spent[1]) / (many - few) / together,
+                "first_seconds": spent[0],
+                "seconds_besides": spent[1] - few * (spent[2] - spent[1]) / (many - few),
+            }
+            if device.type == "cuda":
+                found[name]["kernels"] = counted(builds[0], images, config, device)
+        print(f"short trainings, {name}: {found[name]}", flush=True)
+    if device.type == "cuda":
+        found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    found["ratio"] = (
+        found["plain"]["milliseconds_an_architecture_step"] / found["natpp"]["milliseconds_an_architecture_step"]
+    )
+    return found
+
+
+def counted(
+    build: Callable[[], nn.Module], images: Batches, config: ShortConfig, device: torch.device
+) -> dict[str, Any]:
+    """The kernels of one step of one network: how many, and what the dearest take alone, in microseconds."""
+    feed = Feed(images, config, device, 0)
+    feed.fetch(0)
+    feed.load(torch.zeros(1, dtype=torch.int64, device=device))
+    branch = Branch(build, 0, config, device)
+    for _ in range(2):
+        branch.step(feed)
+    torch.cuda.synchronize()
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiled:
+        branch.step(feed)
+        torch.cuda.synchronize()
+    count: Counter[str] = Counter()
+    spent: Counter[str] = Counter()
+    for event in profiled.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            count[event.name[:90]] += 1
+            spent[event.name[:90]] += int(event.time_range.elapsed_us())
+    dearest = [{"name": name, "count": count[name], "microseconds": spent[name]} for name, _ in spent.most_common(30)]
+    return {"count": sum(count.values()), "microseconds": sum(spent.values()), "dearest": dearest}
+
+
+def supernet(device: torch.device, smoke: bool) -> dict[str, Any]:
+    """Milliseconds of a weight step with 16 architectures and 512 images in all, thirteen operations."""
+    fabric = make_fabric()
+    images = random_batches(200 if smoke else 20_000, 16 if smoke else 32, device)
+    config = WeightsConfig(architectures=2 if smoke else 16, batch=2 if smoke else 32)
+    where = setting("cifar", channels=4 if smoke else 20, cells=3 if smoke else 8, size=images.size)
+    found: dict[str, Any] = {"architectures": config.architectures, "batch": config.batch}
+    times = 1 if smoke else 20
+    for name, way in (("natpp", contextlib.nullcontext), ("plain", kernels.plain)):
+        with way():
+            shared = SharedWeights(CellSpace((4, 5)), where, images, config, fabric, seed=0)
+            _wait(device)
+            start = time.perf_counter()
+            for _ in range(1 if smoke else 8):
+                shared.step()
+            _wait(device)
+            first = time.perf_counter() - start
+            start = time.perf_counter()
+            for _ in range(times):
+                shared.step()
+            _wait(device)
+            found[name] = {
+                "milliseconds_a_step": 1000 * (time.perf_counter() - start) / times,
+                "seconds_of_warming_up": first,
+            }
+            del shared
+        print(f"supernet, {name}: {found[name]}", flush=True)
+    return found
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS[:3], help="some of it")
+    parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
+    parser.add_argument("--smoke", action="store_true", help="a small form, also on a CPU")
+    options = parser.parse_args(arguments)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu" and not options.smoke:
+        raise SystemExit("there is no GPU: the kernels are for GPUs. --smoke shows that the benchmark runs")
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = True
+        example = torch.zeros(2, 16, 4, 4, device=device).to(memory_format=torch.channels_last)
+        if not kernels.fast(example):
+            raise SystemExit("natpp's kernels cannot be used here; the log says why")
+    found: dict[str, Any] = {
+        "machine": {
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "gpu": torch.cuda.get_device_name() if device.type == "cuda" else None,
+        },
+        "smoke": options.smoke,
+    }
+    for part in options.only:
+        start = time.perf_counter()
+        if part == "operations":
+            found[part] = operations(device, options.smoke, compiled=not options.no_compile and device.type == "cuda")
+        elif part == "short":
+            found[part] = short(device, options.smoke)
+        elif part == "supernet":
+            found[part] = supernet(device, options.smoke)
+        else:
+            found[part] = tune(device, options.smoke)
+        print(f"{part}: {time.perf_counter() - start:.0f} s", flush=True)
+        if options.json:  # after every part, so that what is there is kept
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

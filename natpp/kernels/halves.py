@@ -1,0 +1,68 @@
+"""What a separable convolution is made of, for kernels and for torch's operations alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A batch norm that takes the statistics of the batch, with the running ones that follow them, if any."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float = 1e-5
+    running_mean: Tensor | None = None
+    running_var: Tensor | None = None
+    momentum: float = 0.1
+
+    def __post_init__(self) -> None:  # a momentum of 1 is often written without a point
+        object.__setattr__(self, "eps", float(self.eps))
+        object.__setattr__(self, "momentum", float(self.momentum))
+
+
+@dataclass(frozen=True)
+class Half:
+    """ReLU, depthwise conv (k x k, or none), 1x1 conv, batch norm; the padding keeps the size.
+
+    In a factorized reduction a second 1x1 conv, of what is one pixel further down and to the right, gives the rest of
+    the channels; the stride of both is 2.
+    """
+
+    depthwise: Tensor | None  # (channels, 1, k, k)
+    pointwise: Tensor  # (channels out, channels, 1, 1)
+    norm: Norm
+    stride: int = 1
+    dilation: int = 1
+    shifted: Tensor | None = None  # (rest of the channels out, channels, 1, 1)
+
+    @property
+    def channels_out(self) -> int:
+        """Of both 1x1 convs, if there are two."""
+        return len(self.pointwise) + (0 if self.shifted is None else len(self.shifted))
+
+    @property
+    def kernel(self) -> int:
+        """The side of the windows, 1 without a depthwise conv."""
+        return 1 if self.depthwise is None else self.depthwise.shape[2]
+
+    def tensors(self) -> list[Tensor]:
+        """What has gradients."""
+        convs = (self.depthwise, self.pointwise, self.shifted)
+        return [*(one for one in convs if one is not None), self.norm.weight, self.norm.bias]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Half:
+        """The same with others, in the order of `tensors`; running statistics stay as they are."""
+        *convs, weight, bias = tensors
+        norm = replace(self.norm, weight=weight, bias=bias, running_mean=None, running_var=None)
+        given = iter(convs)
+        return replace(
+            self,
+            depthwise=None if self.depthwise is None else next(given),
+            pointwise=next(given),
+            shifted=None if self.shifted is None else next(given),
+            norm=norm,
+        )
