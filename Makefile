@@ -1,12 +1,13 @@
 # make demo   sets everything up and shows what natpp does
 # make test   sets everything up and runs the tests
 # make lint   style and types
+# make docs   the site, into site/
 # make kernels   the kernels for GPUs under Triton's interpreter (fetches Triton, 300 MB)
 PYTHON ?= python3
 BIN := .venv/bin
 NATPP := $(BIN)/natpp
 
-.PHONY: demo test lint kernels
+.PHONY: demo docs test lint kernels
 
 demo: .venv/installed
 	@mkdir -p demo
@@ -19,6 +20,9 @@ demo: .venv/installed
 
 test: .venv/installed
 	$(BIN)/python -m pytest
+
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -86,7 +86,7 @@ def page(results: dict[str, Any]) -> str:
         "0, 0.5 and 2 give 88.26 to 88.28, one seed), the first learning rate, and of the prediction its rounds and",
         "random share. Figures near a threshold may therefore be a little too good. The Gaussian process and its",
         "normal scores were picked without the table, by how well they predict short trainings left out of the fit",
-        "(docs/policy.md).",
+        "([The policy](policy.md)).",
         "",
         "| reward and budget | method | one shot | best of 10 | share | params | MAdds | look-ups | seconds |",
         "|---|---|---|---|---|---|---|---|---|",

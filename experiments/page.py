@@ -1,4 +1,7 @@
-"""The page of results, from what the experiments measured: `python experiments/page.py` writes `docs/results.md`."""
+"""The page of results, from what the experiments measured, and the table of the README.
+
+`python experiments/page.py` writes `docs/results.md`, and `README.md` between its two marks.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,14 @@ from natpp.files import write_whole
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"
+README = HERE.parent / "README.md"
+START, END = "<!-- results: written by experiments/page.py -->\n", "<!-- end of results -->"
 HEAD = """# Results
 
 Written by `experiments/page.py` from `experiments/results/*.json`, which also have settings, seeds, versions and
 hardware. The command that makes each table again stands above it. The methods on true scores of NAS-Bench-201 are on
-[a page of their own](nasbench201.md), costs of hand-crafted networks [too](zoo.md).
+[a page of their own](nasbench201.md), costs of hand-crafted networks [too](zoo.md). [How to reproduce
+them](reproduce.md) lists all scripts with what they need.
 """
 
 
@@ -29,6 +35,90 @@ def page(results: Path = HERE / "results") -> str:
         if file.exists():
             parts.append(table(json.loads(file.read_text())))
     return "\n".join(parts)
+
+
+def readme(text: str, results: Path = HERE / "results") -> str:
+    """The README with a new table between its marks."""
+    before, _, rest = text.partition(START)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise SystemExit(f"the README has no lines {START.strip()!r} and {END!r}")
+    return before + START + "\n" + summary(results) + "\n" + mark + after
+
+
+def summary(results: Path) -> str:
+    """The main figures for which there are results: what was measured, natpp, what stands beside it."""
+    rows: list[tuple[str, str, str]] = []
+    for name, lines in SUMMARY.items():
+        file = results / f"{name}.json"
+        if file.exists():
+            rows += lines(json.loads(file.read_text()))
+    table = ["| measured | natpp | beside it |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(table) + "\n"
+
+
+def _table_rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Methods on the true scores of NAS-Bench-201."""
+
+    def shown(setting: str, method: str) -> str:
+        return _figure(found[setting]["found"]["methods"][method]["one_shot"], 2)
+
+    true, strict, few = "val_200", "val_200, strict budget", "val_200, 100 evaluations"
+    ours = found[true]["found"]
+    cut = found[strict]["found"]["methods"]["nat++"]
+    return [
+        (
+            f"NAS-Bench-201, all scores known: mean test accuracy of {found[true]['config']['holdout']:,} held-out"
+            f" inputs ({ours['inputs']:.2f}) after one shot",
+            f"**{shown(true, 'nat++')}**, {ours['methods']['nat++']['madds_change']:+.0%} MAdds",
+            f"the paper's settings {shown('val_200, preset paper', 'nat++')}, a fixed map {shown(true, 'constant')},"
+            f" best of 10 random ones {shown(true, 'random-best-of-10')}, best possible by the reward"
+            f" {ours['oracle_by_reward']:.2f}",
+        ),
+        (
+            "the same where neither parameters nor MAdds may rise",
+            f"**{shown(strict, 'nat++')}**, {cut['madds_change']:+.0%} MAdds".replace("-", "−"),
+            f"a fixed map {shown(strict, 'constant')}, best possible {found[strict]['found']['oracle_by_reward']:.2f}",
+        ),
+        (
+            "the same as the first with 100 scores, the rest predicted",
+            f"**{shown(few, 'nat++')}**",
+            f"a fixed map {shown(few, 'constant')}, best of 10 random ones {shown(few, 'random-best-of-10')}",
+        ),
+    ]
+
+
+def _truth_rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """From images to a policy."""
+    first = found["runs"]["seed"][0]
+    rivals = found["rivals"]
+    return [
+        (
+            f"From CIFAR-10 images to a policy, {_figure(found['evaluations'], 0)} short trainings on one"
+            f" {first['machine']['gpu']}: share of what the best possible gains",
+            f"**{_figure(found['share_of_oracle'], 3)}** in {_figure(found['seconds'], 0)} s",
+            f"a fixed map {_figure(rivals['constant']['share_of_oracle'], 3)}, best of 10 random ones"
+            f" {_figure(rivals['random-best-of-10']['share_of_oracle'], 3)} on the same prediction; MAdds as the score"
+            f" {_figure(rivals['live MAdds']['share_of_oracle'], 3)}",
+        )
+    ]
+
+
+def _module_rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """A trained network cut."""
+    accuracy = {
+        name: _figure(_gathered([run["test_accuracy"] for run in found["pieces"][name]]), 2)
+        for name in ("original", "learned", "policy", "random")
+    }
+    share = _spread([run["share_of_madds"] for run in found["pieces"]["learned"]], 2)
+    return [
+        (
+            f"ResNet-20 trained on {found['plan']['data']} ({accuracy['original']} %), cut to {share} of its MAdds and"
+            f" fine-tuned for a fifth of the epochs",
+            f"**{accuracy['learned']} %**",
+            f"a random cut {accuracy['random']} %, the shipped policy without data {accuracy['policy']} %",
+        )
+    ]
 
 
 def truth(found: dict[str, Any]) -> str:
@@ -54,7 +144,7 @@ def truth(found: dict[str, Any]) -> str:
             f" {first['at_random']} architectures at random and {first['evaluations'] - first['at_random']} chosen by"
             f" the prediction in {settings['search']['predict']['rounds']} rounds; then a policy. The clock starts with"
             " the images on the device and ends with the closed policy file; warm-up and capture are in it."
-            " The schedule was picked on 64 other architectures by `val_200` ([search.md](search.md)); nothing else saw"
+            " The schedule was picked on 64 other architectures by `val_200` ([Searches](search.md)); nothing else saw"
             " the table."
         ),
         "",
@@ -350,5 +440,14 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
+SUMMARY: dict[str, Callable[[dict[str, Any]], list[tuple[str, str, str]]]] = {
+    "nasbench201": _table_rows,
+    "truth_nasbench201": _truth_rows,
+    "resnet20": _module_rows,
+    "resnet20_digits": _module_rows,
+}
+
+
 if __name__ == "__main__":
     write_whole(PAGE, page())
+    write_whole(README, readme(README.read_text(encoding="utf-8")))

@@ -42,6 +42,13 @@ def load(given: str | Path) -> Architecture:
     """The architecture of a zoo name, a file, a text (JSON, DARTS genotype, NAS-Bench-201 string) or `-`.
 
     `-` reads standard input.
+
+    Examples:
+        >>> natpp.load("darts").normal.ops[:2]
+        ('sep_conv_3x3', 'sep_conv_3x3')
+        >>> cell = natpp.load("|nor_conv_3x3~0|+|none~0|nor_conv_3x3~1|+|skip_connect~0|none~1|none~2|")
+        >>> natpp.cost(cell, "nasbench201").live_params
+        73306
     """
     if isinstance(given, Path):
         return _parse_file(given)
@@ -82,6 +89,15 @@ def cost(
     """What an architecture costs in a network, or what any module costs on an example input.
 
     Counted without building the network; `latency=True` also builds and times it on the device at hand.
+
+    Examples:
+        >>> natpp.cost("darts").madds
+        528359040
+        >>> natpp.cost("darts", "imagenet", classes=100).params
+        4026652
+        >>> convolution = torch.nn.Conv2d(3, 8, 3)
+        >>> natpp.cost(convolution, example_input=torch.randn(1, 3, 32, 32)).madds
+        194400
     """
     if isinstance(of, Architecture | str | Path):
         if example_input is not None:
@@ -131,6 +147,11 @@ def build(
     """A trainable network of an architecture: what is alive of it, or with `prune=False` everything listed.
 
     `size` matters only to the auxiliary head; the network itself takes images of any size.
+
+    Examples:
+        >>> network = natpp.build("darts", channels=8, cells=5, classes=100)
+        >>> network(torch.randn(2, 3, 32, 32)).shape
+        torch.Size([2, 100])
     """
     from natpp.nets.network import build_network
 
@@ -235,6 +256,22 @@ def optimize(
     candidates with inherited weights by `short` fine-tunings of `train_steps` steps or by a `supernet` made of the
     module (`scorer`); the policy is tuned on them, and the best by validation loss is the result. Targets are class
     indices, unless `loss`, a function of output and targets, says otherwise.
+
+    Examples:
+        An architecture, by the policy that ships:
+
+        >>> result = natpp.optimize("darts")
+        >>> len(result.changes), result.cost_before.madds, result.cost_after.live_madds
+        (9, 528359040, 500987520)
+
+        A module, cut to half of its multiply-adds:
+
+        >>> model = natpp.zoo.network("resnet20")
+        >>> result = natpp.optimize(model, example_input=torch.randn(1, 3, 32, 32), budget={"madds": 0.5})
+        >>> result.cost_after.madds <= 0.5 * result.cost_before.madds
+        True
+        >>> result.module(torch.randn(4, 3, 32, 32)).shape
+        torch.Size([4, 10])
     """
     learning = {
         "val": val,
@@ -336,6 +373,12 @@ def restore(folder: str | Path, module: nn.Module | None = None) -> nn.Module:
 
     `module` is the original or one like it: it is needed where the result has parts that are not torch's, which are
     then taken from it.
+
+    Examples:
+        >>> result = natpp.optimize(natpp.zoo.network("resnet20"), example_input=torch.randn(1, 3, 32, 32))
+        >>> folder, images = result.save("better"), torch.randn(4, 3, 32, 32)
+        >>> torch.equal(natpp.restore("better").eval()(images), result.module.eval()(images))
+        True
     """
     from natpp.fx.restore import restore_module
 
@@ -412,6 +455,13 @@ def search(
     that one architecture. `price` is what a halving of living `params` or `madds` is worth, in points of the score.
     With `caution` a predicted improvement counts less so many of its standard deviations: 1 leaves most of what is good
     already alone. Everything is kept in the folder `out`, and `resume` goes on with what is there.
+
+    Examples:
+        A policy for DARTS from two short trainings; leave the numbers out for a real one:
+
+        >>> policy = natpp.search("digits", arch="darts", evaluations=2, train_steps=1, steps=2, out="run")
+        >>> natpp.optimize("darts", policy).cost_after.live_madds <= natpp.cost("darts").live_madds
+        True
     """
     from natpp.data.images import Images
     from natpp.improve.scorer import Scorer
@@ -483,6 +533,11 @@ def score(
 
     By `short` real trainings on the data, or by a run's folder (its supernet). Scores go into the file `store` and are
     not made again. Architectures of one cell stand in the network of NAS-Bench-201, pairs of cells in CIFAR's.
+
+    Examples:
+        >>> (one,) = natpp.score(["natpp_darts"], "digits", train_steps=2)
+        >>> one.value == -one.loss, one.reason
+        (True, None)
     """
     from natpp.data.images import Images
     from natpp.evaluate.outcome import Outcome
@@ -551,6 +606,11 @@ def train(
     is given besides, from `epochs` to `validation`, takes the place of the recipe's own. So many `validation` images
     of the training set are set aside to make choices by. Everything is kept in the folder `out`, and `resume` goes on
     with what is there.
+
+    Examples:
+        >>> trained = natpp.train("darts", "digits", epochs=1, channels=4, cells=3)
+        >>> 0 <= trained.test_accuracy <= 100
+        True
     """
     from natpp.data.images import Images
     from natpp.trainings import run_training
@@ -614,6 +674,12 @@ def finetune(
     Nesterov momentum, its learning rate falling to zero along a cosine, bf16 and captured steps on a GPU. Targets are
     class indices, unless `loss`, a function of output and targets, says otherwise. Everything is kept in the folder
     `out`, and `resume` goes on with what is there.
+
+    Examples:
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 10))
+        >>> tuned = natpp.finetune(model, "digits", epochs=2)
+        >>> [row["epoch"] for row in tuned.curve]
+        [1, 2]
     """
     from torch import nn
 
@@ -656,7 +722,12 @@ def finetune(
 
 
 def draw(arch: Architecture | str | Path, against: Architecture | str | Path | None = None) -> str:
-    """A picture as SVG text: the cells of an architecture, or beside those it came from (`against`)."""
+    """A picture as SVG text: the cells of an architecture, or beside those it came from (`against`).
+
+    Examples:
+        >>> natpp.draw("natpp_darts", against="darts")[:4]
+        '<svg'
+    """
     from natpp.report.scene import to_svg
 
     return to_svg(scene(arch, against))
@@ -681,7 +752,12 @@ def scene(
 
 
 def sample(nodes: int = 4, seed: int = 0) -> Architecture:
-    """A random architecture as the paper draws them: sources and the thirteen operations uniform, null included."""
+    """A random architecture as the paper draws them: sources and the thirteen operations uniform, null included.
+
+    Examples:
+        >>> natpp.sample(seed=0) == natpp.sample(seed=0), natpp.sample(nodes=5).normal.num_nodes
+        (True, 7)
+    """
     return samples(1, nodes=nodes, seed=seed)[0]
 
 

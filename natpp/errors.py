@@ -7,7 +7,15 @@ from collections.abc import Iterable
 
 
 class NatppError(Exception):
-    """Wrong input. The message is one line for a person; the command line prints it and exits with `status`."""
+    """Wrong input. The message is one line for a person; the command line prints it and exits with `status`.
+
+    Examples:
+        >>> try:
+        ...     natpp.load("dart")
+        ... except natpp.NatppError as error:
+        ...     print(error)
+        unknown architecture 'dart'. Did you mean 'darts'? Or give a file, '-' or the text itself.
+    """
 
     status = 2
 

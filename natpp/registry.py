@@ -1,6 +1,7 @@
-"""Named things that can be added from outside: operations, rules, networks, architectures, models.
+"""Named things that can be added from outside: operations, rules, networks, architectures, models, methods.
 
-The rooms fill their registries when they are imported; `import natpp` imports them all.
+The rooms fill their registries when they are imported: `import natpp` imports all but the methods, which need torch and
+come with `import natpp.baselines`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """A dict in order of registration that answers an unknown name with the nearest known one."""
+    """A dict in order of registration that answers an unknown name with the nearest known one.
+
+    Examples:
+        >>> from natpp.registry import OPS
+        >>> "conv_3x3" in OPS, len(OPS)
+        (True, 19)
+        >>> OPS["conv3x3"]
+        Traceback (most recent call last):
+        natpp.errors.UnknownNameError: unknown operation 'conv3x3'. Did you mean 'conv_3x3'?
+    """
 
     def __init__(self, kind: str):
         self.kind = kind  # what one entry is, for messages: "operation"

@@ -30,7 +30,12 @@ PLACES = tuple(
 
 
 def check_op(name: str) -> None:
-    """An operation builds at every place, keeps the shape it promises, and costs exactly what it says."""
+    """An operation builds at every place, keeps the shape it promises, and costs exactly what it says.
+
+    Examples:
+        >>> from natpp.testing import check_op
+        >>> check_op("sep_conv_3x3")
+    """
     op = OPS[name]
     assert op.name == name, f"{name} is registered under another name than its own, {op.name}"
     for place in PLACES:
@@ -54,7 +59,12 @@ def check_op(name: str) -> None:
 
 
 def check_rule(name: str) -> None:
-    """A rule lets every operation stay, leads to no extra one, and never makes an extra one dearer."""
+    """A rule lets every operation stay, leads to no extra one, and never makes an extra one dearer.
+
+    Examples:
+        >>> from natpp.testing import check_rule
+        >>> check_rule("nat++")
+    """
     names = tuple(OPS)
     for place in PLACES:
         table = allowed(name, place)
@@ -71,7 +81,17 @@ def check_rule(name: str) -> None:
 
 
 def check_scorer(make: Callable[..., Scorer], archs: Sequence[Architecture]) -> None:
-    """A scorer gives one number an architecture, the same each time, counts distinct ones and keeps its limit."""
+    """A scorer gives one number an architecture, the same each time, counts distinct ones and keeps its limit.
+
+    Examples:
+        >>> import numpy as np
+        >>> from natpp.improve.scorer import Scorer
+        >>> from natpp.testing import check_scorer
+        >>> class Cheap(Scorer):
+        ...     def _score(self, archs):
+        ...         return np.array([-float(natpp.cost(arch).live_madds) for arch in archs])
+        >>> check_scorer(Cheap, [natpp.sample(seed=seed) for seed in range(3)])
+    """
     scorer = make()
     scores = scorer(archs)
     assert scores.shape == (len(archs),), f"{len(archs)} architectures got scores of shape {scores.shape}"
@@ -89,7 +109,19 @@ def check_scorer(make: Callable[..., Scorer], archs: Sequence[Architecture]) -> 
 
 
 def check_method(method: Method, inputs: Inputs, score: Score) -> None:
-    """A method answers every input within rule and budget, and the same for the same seed."""
+    """A method answers every input within rule and budget, and the same for the same seed.
+
+    Examples:
+        >>> import natpp.baselines
+        >>> from natpp.arch.layout import setting
+        >>> from natpp.improve.inputs import Inputs
+        >>> from natpp.improve.learn import LearnConfig
+        >>> from natpp.improve.scorer import Task
+        >>> from natpp.registry import METHODS, OPS
+        >>> from natpp.testing import check_method
+        >>> inputs = Inputs([natpp.load("darts")], Task("nat++", setting("cifar")), tuple(OPS))
+        >>> check_method(METHODS["random"](LearnConfig()), inputs, score=None)
+    """
     answers: list[list[Any]] = []
     for _ in range(2):
         generator = np.random.default_rng(0)

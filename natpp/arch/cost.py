@@ -21,7 +21,13 @@ from natpp.registry import OPS
 
 @dataclass(frozen=True)
 class Cost:
-    """What a network costs for one forward pass."""
+    """What a network costs for one forward pass.
+
+    Examples:
+        >>> cost = natpp.cost("vgg_block")
+        >>> cost.params, cost.live_params
+        (3797974, 3626038)
+    """
 
     params: int
     """trainable parameters of everything listed"""

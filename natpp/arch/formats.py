@@ -28,7 +28,13 @@ FIXED = "fixed"  # fourth entry of a JSON edge that no rule may change
 
 
 def parse(text: str) -> Architecture:
-    """The architecture that a text describes, in whichever of the forms it is."""
+    """The architecture that a text describes, in whichever of the forms it is.
+
+    Examples:
+        >>> from natpp.arch.formats import parse, to_json
+        >>> parse(to_json(natpp.load("darts"))) == natpp.load("darts")
+        True
+    """
     stripped = text.strip()
     if not stripped:
         raise FormatError("the text is empty. Expected JSON, a DARTS genotype or a NAS-Bench-201 string")
@@ -97,7 +103,16 @@ def to_dict(arch: Architecture) -> dict[str, Any]:
 
 
 def to_json(arch: Architecture, result: dict[str, Any] | None = None) -> str:
-    """The architecture as JSON text, one edge a line; with `result`, how it was found."""
+    """The architecture as JSON text, one edge a line; with `result`, how it was found.
+
+    Examples:
+        >>> from natpp.arch.formats import to_json
+        >>> print(to_json(natpp.load("natpp_darts"))[:46])
+        {
+          "version": 1,
+          "normal": [
+            ["sep_conv
+    """
     lines = []
     for key, value in to_dict(arch).items():
         if key in KINDS and value is not None:
@@ -176,7 +191,13 @@ def from_genotype(text: str) -> Architecture:
 
 
 def to_genotype(arch: Architecture, *, targets: bool = False) -> str:
-    """DARTS genotype text, with edges as `(op, from)` or, with `targets`, as `(op, from, to)`."""
+    """DARTS genotype text, with edges as `(op, from)` or, with `targets`, as `(op, from, to)`.
+
+    Examples:
+        >>> from natpp.arch.formats import to_genotype
+        >>> to_genotype(natpp.load("darts"))[:36]
+        "Genotype(normal=[('sep_conv_3x3', 0)"
+    """
     if arch.reduce is None:
         raise FormatError("a genotype has a normal and a reduction cell; this architecture has one cell. Use JSON")
     if any(edge.fixed for _, graph in arch.cells() for edge in graph.edges):
@@ -262,7 +283,14 @@ def from_nasbench201(text: str) -> Architecture:
 
 
 def to_nasbench201(arch: Architecture) -> str:
-    """The official string of an architecture in the NAS-Bench-201 space."""
+    """The official string of an architecture in the NAS-Bench-201 space.
+
+    Examples:
+        >>> from natpp.arch.formats import to_nasbench201
+        >>> text = "|nor_conv_3x3~0|+|none~0|nor_conv_3x3~1|+|skip_connect~0|none~1|none~2|"
+        >>> to_nasbench201(natpp.load(text)) == text
+        True
+    """
     names = {ours: theirs for theirs, ours in NASBENCH201_OPS.items()}
     graph = arch.normal
     if arch.reduce is not None:

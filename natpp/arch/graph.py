@@ -63,6 +63,12 @@ class Graph:
     """A cell: edges in order of their target, two a node, and the nodes its output concatenates.
 
     `concat=None` stands for the loose ends: the nodes that no edge reads (a null edge reads nothing).
+
+    Examples:
+        >>> from natpp.arch.graph import Edge, Graph
+        >>> graph = Graph((Edge("conv_3x3", 0, 2), Edge("null", 1, 2)), concat=(2,))
+        >>> graph.ops, graph.num_nodes
+        (('conv_3x3', 'null'), 3)
     """
 
     edges: tuple[Edge, ...]
@@ -271,7 +277,16 @@ class Graph:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A normal cell and a reduction cell. Without a reduction cell, the normal one stands in its places."""
+    """A normal cell and a reduction cell. Without a reduction cell, the normal one stands in its places.
+
+    Examples:
+        >>> darts = natpp.load("darts")
+        >>> [kind for kind, _ in darts.cells()]
+        ['normal', 'reduce']
+        >>> cheaper = darts.with_ops({"normal": ["skip_connect"] * 8, "reduce": darts.reduce.ops})
+        >>> darts == cheaper, darts.isomorphic(darts.canonical())
+        (False, True)
+    """
 
     normal: Graph
     reduce: Graph | None = None

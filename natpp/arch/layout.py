@@ -62,7 +62,13 @@ def setting(
     classes: int | None = None,
     size: int | None = None,
 ) -> Setting:
-    """A network's setting; what is left out is the network's own default."""
+    """A network's setting; what is left out is the network's own default.
+
+    Examples:
+        >>> from natpp.arch.layout import setting
+        >>> setting("cifar", channels=16)
+        Setting(network='cifar', channels=16, cells=20, classes=10, size=32)
+    """
     given = {"channels": channels, "cells": cells, "classes": classes, "size": size}
     default = asdict(NETWORKS[network].default)
     return Setting(**default | {name: value for name, value in given.items() if value is not None})

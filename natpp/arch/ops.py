@@ -38,7 +38,13 @@ LARGEST = 1_000_000  # more channels or pixels a side than this is a slip of the
 
 @dataclass(frozen=True)
 class Place:
-    """Where an operation stands: channels in and out, stride, size of the feature map it reads."""
+    """Where an operation stands: channels in and out, stride, size of the feature map it reads.
+
+    Examples:
+        >>> from natpp.arch.ops import Place
+        >>> Place(16, 32, stride=2, size=(8, 8))
+        Place(channels_in=16, channels_out=32, stride=2, size=(8, 8))
+    """
 
     channels_in: int
     channels_out: int
@@ -58,13 +64,25 @@ class Place:
 
 @dataclass(frozen=True)
 class Op:
-    """An operation: its name, its family (what the type order knows), its kernel, its layers at a place."""
+    """An operation: its name, its family (what the type order knows), its kernel, its layers at a place.
+
+    Examples:
+        >>> from natpp.arch.ops import Place
+        >>> from natpp.registry import OPS
+        >>> OPS["sep_conv_3x3"].cost(Place(16, 16))
+        (864, 819200)
+    """
 
     name: str
-    family: str  # one of FAMILIES; what is "other" may stay, be skipped or be dropped
-    kernel: int  # the longer side; 1 for skip, 0 for null
+    """letters, digits and underscores"""
+    family: str
+    """conv, sep_conv, dil_conv, pool, skip, null or other; what is other may stay, be skipped or be dropped"""
+    kernel: int
+    """the longer side; 1 for skip, 0 for null"""
     layers: Callable[[Place], Chain]
-    extra: bool = False  # not one of the paper's thirteen: may be kept or left, never chosen
+    """its layers at a place: module and cost follow from them"""
+    extra: bool = False
+    """not one of the paper's thirteen: may be kept or left, never chosen"""
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():

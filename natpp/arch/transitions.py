@@ -63,6 +63,13 @@ def allowed(rule: str, place: Place, ops: tuple[str, ...] | None = None) -> Mask
 
     Nothing moves to an extra operation. An extra may stay, or move to one of the thirteen that the
     rule allows and that costs no more at the place.
+
+    Examples:
+        >>> from natpp.arch.ops import PAPER_OPS, Place
+        >>> from natpp.arch.transitions import allowed
+        >>> table = allowed("nat++", Place(16, 16), PAPER_OPS)
+        >>> [name for name, may in zip(PAPER_OPS, table[PAPER_OPS.index("conv_1x1")]) if may]
+        ['conv_1x1', 'skip_connect', 'null']
     """
     return _allowed(RULES[rule], place, tuple(OPS[name] for name in ops or OPS))
 
@@ -84,6 +91,12 @@ def masks(arch: Architecture, rule: str, where: Setting, *, strict: bool = True)
 
     A cell stands in several places of the network; a transition is allowed when it is at all of them.
     Fixed edges keep what they have.
+
+    Examples:
+        >>> from natpp.arch.layout import setting
+        >>> from natpp.arch.transitions import masks
+        >>> masks(natpp.load("darts"), "nat++", setting("cifar"))["normal"].shape
+        (8, 19)
     """
     widths = (len(arch.normal.outputs), len(arch.graph("reduce").outputs))
     places = _places(NETWORKS[where.network], where, widths, tuple(kind for kind, _ in arch.cells()))
@@ -188,6 +201,13 @@ def within_budget(
     it, the last edge goes first. Then those that do no harm come back, the most probable first. Living
     parameters and living multiply-adds are both at most `before`'s, and an architecture that carries something of
     the image to the head still does.
+
+    Examples:
+        >>> from natpp.arch.layout import setting
+        >>> from natpp.arch.transitions import within_budget
+        >>> repaired = within_budget(natpp.load("darts"), natpp.load("natpp_darts"), setting("cifar"))
+        >>> repaired.arch == natpp.load("natpp_darts"), repaired.undone
+        (True, ())
     """
     limit, connected = counts(before, where), plan(before, where).hears[-1]
 

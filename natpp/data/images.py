@@ -18,7 +18,16 @@ NAMED = 5  # skipped images that a line names
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Training and test images with their labels, checked when made."""
+    """Training and test images with their labels, checked when made.
+
+    Examples:
+        >>> import numpy as np
+        >>> from natpp.data.images import Images
+        >>> pixels, labels = np.zeros((4, 3, 8, 8), dtype=np.uint8), np.array([0, 1, 0, 1])
+        >>> mine = Images("mine", 2, train=pixels, train_labels=labels, test=pixels, test_labels=labels)
+        >>> [indices.tolist() for indices in mine.split(validation=1)]
+        [[0, 1, 3], [2]]
+    """
 
     name: str
     classes: int

@@ -68,6 +68,12 @@ def load_images(
     images of a folder are cropped and scaled to `size` x `size` pixels where it is given (ImageNet's to 224 where not);
     those of another named data set have their own size. A `Path` is always a folder. What turns out to be damaged
     when it is used is told by `say`.
+
+    Examples:
+        >>> from natpp.data.sets import load_images
+        >>> digits = load_images("digits")
+        >>> digits.train.shape, digits.test.shape
+        ((1437, 3, 8, 8), (360, 3, 8, 8))
     """
     if isinstance(name, Path) or (name not in NAMES and name and os.path.isdir(name)):
         return read_folder(name, size, say=say)

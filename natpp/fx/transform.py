@@ -67,13 +67,25 @@ class SiteChange:
 
 @dataclass(frozen=True)
 class ModuleResult:
-    """What became of a module, and why."""
+    """What became of a module, and why.
+
+    Examples:
+        >>> model = natpp.zoo.network("resnet20")
+        >>> result = natpp.optimize(model, example_input=torch.randn(1, 3, 32, 32), budget={"madds": 0.6})
+        >>> [change.name for change in result.changes][:2]
+        ['layer1.0.conv1', 'layer1.1.conv1']
+        >>> sorted(path.name for path in result.save("better").iterdir())
+        ['architecture.json', 'model.py', 'weights.safetensors']
+    """
 
     module: nn.Module
     """a plain module that takes and gives what the original did"""
     changes: list[SiteChange]
+    """site by site: its name, the operation before and after, how likely the policy found it"""
     cost_before: Cost
+    """on the example input"""
     cost_after: Cost
+    """the same of what came out"""
     log_prob: float
     """log-probability of the decisions that are returned"""
     probabilities: dict[str, dict[str, float]]
@@ -85,6 +97,7 @@ class ModuleResult:
     ops: list[tuple[str, ...]] = field(repr=False)
     """per block, the operation of every term"""
     settings: dict[str, Any] = field(default_factory=dict)
+    """how it was found: rule, budget, mode, seed, policy"""
     notes: tuple[str, ...] = ()
     """what was kept whole because it could not be looked into"""
     learned: Learned | None = field(default=None, repr=False)

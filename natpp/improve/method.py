@@ -13,7 +13,15 @@ from natpp.improve.scorer import Score
 
 
 class Method(Protocol):
-    """Answers with one row of operations for every input, within rule and budget."""
+    """Answers with one row of operations for every input, within rule and budget.
+
+    Examples:
+        >>> import natpp.baselines  # they register themselves
+        >>> from natpp.improve.learn import LearnConfig
+        >>> from natpp.registry import METHODS
+        >>> METHODS["random"](LearnConfig()).asks, METHODS["random-best-of-10"](LearnConfig()).asks
+        (False, True)
+    """
 
     rule: str | None  # the rule the method is named for; None: whichever is asked for
 

@@ -38,7 +38,18 @@ class LimitReached(NatppError):
 
 
 class Scorer(ABC):
-    """Scores of architectures, higher is better; each distinct one is scored once and counted."""
+    """Scores of architectures, higher is better; each distinct one is scored once and counted.
+
+    Examples:
+        >>> import numpy as np
+        >>> from natpp.improve.scorer import Scorer
+        >>> class Skips(Scorer):
+        ...     def _score(self, archs):
+        ...         return np.array([float(arch.normal.ops.count("skip_connect")) for arch in archs])
+        >>> scorer = Skips(limit=2)
+        >>> scorer([natpp.load("darts"), natpp.load("enas")]).tolist(), scorer.left
+        ([2.0, 2.0], 0)
+    """
 
     free = False  # whether scores cost next to nothing, so that none need be predicted
     together = 1 << 30  # architectures scored at a time; after each time `scored` is called

@@ -35,12 +35,25 @@ PerEdge = dict[str, list[dict[str, Any]]]  # per cell, per edge, by operation
 
 @dataclass(frozen=True)
 class Result:
-    """What became of an architecture, and why."""
+    """What became of an architecture, and why.
+
+    Examples:
+        >>> result = natpp.optimize("darts")
+        >>> change = result.changes[0]
+        >>> change.cell, change.before.op, change.after.op
+        ('normal', 'skip_connect', 'null')
+        >>> sorted(result.probabilities["normal"][change.index])
+        ['null', 'skip_connect']
+    """
 
     before: Architecture
+    """β, what was given"""
     after: Architecture
+    """α, what became of it"""
     cost_before: Cost
+    """in the network that was asked for"""
     cost_after: Cost
+    """the same of what came out"""
     log_prob: float
     """log-probability of the transformation that is returned"""
     probabilities: PerEdge
@@ -48,6 +61,7 @@ class Result:
     masked: PerEdge
     """per cell and edge, the operations it could not choose, and whether the rule or the budget forbids them"""
     settings: dict[str, Any] = field(default_factory=dict)
+    """how it was found: rule, budget, mode, seed, network, policy"""
     measured: tuple[dict[str, Any], ...] = ()
     """what was measured before and after, with its spread and how: `natpp.report.result` says in which words"""
 

@@ -177,7 +177,15 @@ class PolicyConfig:
 
 
 class Policy(nn.Module):
-    """Logits of every edge over the operations it was made for; `ops` travels with it in its file."""
+    """Logits of every edge over the operations it was made for; `ops` travels with it in its file.
+
+    Examples:
+        >>> from natpp.nets.policy import Policy
+        >>> policy = Policy(ops=["conv_3x3", "skip_connect", "null"])
+        >>> policy.save("policy.safetensors")
+        >>> Policy.load("policy.safetensors").ops
+        ('conv_3x3', 'skip_connect', 'null')
+    """
 
     def __init__(self, config: PolicyConfig | None = None, ops: Sequence[str] | None = None):
         super().__init__()

@@ -46,7 +46,13 @@ class Model:
 
 
 def network(name: str, classes: int | None = None) -> nn.Module:
-    """A hand-crafted network as a plain module with fresh weights, by its name in the zoo."""
+    """A hand-crafted network as a plain module with fresh weights, by its name in the zoo.
+
+    Examples:
+        >>> model = natpp.zoo.network("mobilenetv2", classes=5)
+        >>> natpp.cost(model, example_input=torch.randn(1, 3, 32, 32)).madds
+        87970048
+    """
     return MODELS[name].build(classes)
 
 

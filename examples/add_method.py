@@ -1,0 +1,39 @@
+"""A new method: of all changes to one edge, the one with the best score."""
+
+import numpy as np
+
+import natpp
+from natpp.arch.layout import setting
+from natpp.improve.inputs import Inputs
+from natpp.improve.method import picked
+from natpp.improve.scorer import Task
+from natpp.registry import METHODS, OPS
+from natpp.testing import check_method
+
+
+class OneChange:
+    rule, asks = None, True  # any rule will do, and it asks for scores
+
+    def fit(self, inputs, score, generator): ...  # nothing to learn
+
+    def one_shot(self, inputs, score, generator):
+        return picked(inputs, [list(self.changed(inputs, index)) for index in range(len(inputs))], score)
+
+    def candidates(self, inputs, count, generator): ...  # it has one answer
+
+    def changed(self, inputs, index):
+        for edge, op in np.argwhere(inputs.masks[index]):  # what rule and budget allow, staying among it
+            row = np.where(np.arange(len(inputs.masks[index])) == edge, op, inputs.encoded[index].ops)
+            yield inputs.repaired(index, row, np.ones(len(row)))
+
+
+def cheap(archs):
+    return np.array([-natpp.cost(arch).live_madds for arch in archs])
+
+
+METHODS.add("one-change", lambda config: OneChange())  # for natpp benchmark … --method one-change
+inputs = Inputs([natpp.load("darts")], Task("nat++", setting("cifar")), tuple(OPS))
+check_method(OneChange(), inputs, cheap)
+(row,) = OneChange().one_shot(inputs, cheap, np.random.default_rng(0))
+better = inputs.transformed(0, row)
+print(f"{natpp.cost('darts').live_madds:,} → {natpp.cost(better).live_madds:,} MAdds")

@@ -1,0 +1,20 @@
+"""A new rule: as nat++, but no edge is ever dropped."""
+
+import natpp
+from natpp.arch.ops import Op, Place
+from natpp.arch.transitions import two_level
+from natpp.registry import RULES
+from natpp.testing import check_rule
+
+
+def no_drops(source: Op, target: Op, place: Place) -> bool:
+    """Whether an operation may become another one where it stands."""
+    return two_level(source, target, place) and (target.family != "null" or source is target)
+
+
+RULES.add("no_drops", no_drops)
+check_rule("no_drops")  # everything may stay, nothing leads out of the search space
+
+result = natpp.optimize("darts", rule="no_drops")
+assert all(change.after.op != "null" for change in result.changes)
+print(result)

@@ -1,0 +1,37 @@
+"""Your own images: a policy learned on a folder of them, applied to DARTS."""
+
+import argparse
+from pathlib import Path
+
+from PIL import Image
+
+import natpp
+from natpp.data.sets import load_images
+
+arguments = argparse.ArgumentParser(description=__doc__)
+arguments.add_argument("folder", nargs="?", type=Path, help="train/CLASS/*.png and test/CLASS/*.png; else digits")
+arguments.add_argument("--small", action="store_true", help="a few seconds: four short trainings instead of 100")
+given = arguments.parse_args()
+folder = given.folder
+
+
+def write_digits(folder: Path) -> None:
+    """The digits of scikit-learn as files, to have a folder of images."""
+    digits = load_images("digits")
+    for part in ("train", "test"):
+        for number, (pixels, label) in enumerate(
+            zip(getattr(digits, part), getattr(digits, f"{part}_labels"), strict=True)
+        ):
+            file = folder / part / str(label) / f"{number:04}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.transpose(1, 2, 0)).save(file)
+
+
+if folder is None:
+    folder = Path("images")
+    write_digits(folder)
+
+less = {"evaluations": 4, "train_steps": 2, "steps": 5} if given.small else {}
+policy = natpp.search(folder, out="run", size=None if given.folder is None else 32, say=print, **less)
+result = natpp.optimize("darts", policy)
+print(result)

@@ -1,0 +1,221 @@
+"""README and docs hold what they promise: their commands print what they show, their figures are those measured."""
+
+import json
+import re
+import runpy
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from natpp.cli import VERBS, main
+from natpp.registry import NETWORKS, OPS
+
+ROOT = Path(__file__).parent.parent.parent
+DOCS = ROOT / "docs"
+RESULTS = ROOT / "experiments" / "results"
+BLOCK = re.compile(r"(?:<!-- (?P<how>small|not run): (?P<what>.*?) -->\n)?```console\n(?P<lines>.*?)```", re.DOTALL)
+
+
+class Command(NamedTuple):
+    """A command of a page, with what the page says it prints."""
+
+    given: str
+    shown: list[str]
+    less: str  # flags that make it small
+    left_out: str  # why it is not run
+
+
+def commands(page: Path) -> Iterator[Command]:
+    for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        how, what = block["how"], block["what"] or ""
+        for part in re.split(r"^\$ ", block["lines"], flags=re.MULTILINE)[1:]:
+            given, *shown = part.splitlines()
+            long = how == "small" and given.startswith("natpp search")
+            yield Command(given, shown, what if long else "", what if how == "not run" else "")
+
+
+def run(given: str) -> None:
+    """A command of a page in this process, printing what it prints."""
+    words = shlex.split(given)
+    match words:
+        case ["natpp", *arguments]:
+            main(arguments)
+        case ["make", target]:  # what it makes once .venv is there
+            recipe = re.search(rf"^{target}: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+            assert recipe
+            for line in recipe[1].replace("$(NATPP)", "natpp").splitlines():
+                run(line.strip("\t@"))
+        case ["echo", text]:
+            print(text)
+        case ["mkdir", "-p", folder]:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        case ["ls", pattern]:
+            print(*sorted(str(path) for path in Path().glob(pattern)), sep="\n")
+        case [".", _]:  # only makes the command known
+            pass
+        case _:
+            raise AssertionError(f"a command that the test does not know: {given}")
+
+
+def plain(lines: list[str]) -> str:
+    """Lines with single spaces, without empty ones."""
+    kept = (" ".join(line.split()) for line in lines)
+    return "".join(f"{line}\n" for line in kept if line)
+
+
+def as_pattern(shown: list[str]) -> str:
+    """What is shown as a regular expression: … is any number of lines, or the rest of one."""
+    parts = [r"(?:.*\n)*" if line == "…" else re.escape(line).replace("…", ".*") + r"\n" for line in shown]
+    return "".join(parts)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/index.md"])
+def test_commands_print_what_the_page_shows(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = list(commands(ROOT / page))
+    assert found
+    for command in found:
+        if command.left_out:
+            continue
+        run(f"{command.given} {command.less}")
+        captured = capsys.readouterr()
+        printed = plain((captured.err + captured.out).splitlines())  # progress comes first
+        shown = plain(command.shown).splitlines()
+        assert re.fullmatch(as_pattern(shown), printed), f"{command.given} printed\n{printed}"
+
+
+def test_what_is_shown_is_compared() -> None:
+    assert re.fullmatch(as_pattern(["a", "…", "c 1 …"]), plain(["a", "", "b", "c   1 2"]))
+    for printed in (["a", "b", "c 2"], ["a", "c 1", "d"], ["b", "c 1 2"], []):
+        assert not re.fullmatch(as_pattern(["a", "…", "c 1 …"]), plain(printed))
+
+
+def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    exec(compile(block, "README.md", "exec"), {})  # noqa: S102
+    assert "multiply-adds" in capsys.readouterr().out
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 130
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
+def test_the_table_of_the_readme_is_up_to_date() -> None:
+    readme = runpy.run_path(str(ROOT / "experiments" / "page.py"))["readme"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme(text) == text
+
+
+def test_the_table_of_the_readme_follows_the_results(tmp_path: Path) -> None:
+    summary = runpy.run_path(str(ROOT / "experiments" / "page.py"))["summary"]
+    found = json.loads((RESULTS / "truth_nasbench201.json").read_text())
+    found["share_of_oracle"] = {"mean": 0.123, "sd": 0.0}
+    (tmp_path / "truth_nasbench201.json").write_text(json.dumps(found))
+    table = summary(tmp_path)
+    assert "**0.123** in 309" in table
+    assert "ResNet-20" not in table  # there are no results of it
+
+
+def test_pictures_are_up_to_date() -> None:
+    for name, draw in runpy.run_path(str(ROOT / "experiments" / "pictures.py"))["PICTURES"].items():
+        assert (DOCS / "pictures" / f"{name}.svg").read_text(encoding="utf-8") == draw(), name
+
+
+def test_figures_of_the_differences_are_those_measured() -> None:
+    text = " ".join((DOCS / "differences.md").read_text(encoding="utf-8").split())
+    table, truth, resnet = (
+        json.loads((RESULTS / f"{name}.json").read_text())
+        for name in ("nasbench201", "truth_nasbench201", "resnet20_digits")
+    )
+    true, strict = (table[name]["found"] for name in ("val_200", "val_200, strict budget"))
+    figure = runpy.run_path(str(ROOT / "experiments" / "page.py"))["_figure"]
+    gathered = runpy.run_path(str(ROOT / "experiments" / "page.py"))["_gathered"]
+    expected = [
+        f"natpp {true['methods']['nat++']['share_of_oracle']:.3f}",
+        f"the paper's settings {table['val_200, preset paper']['found']['methods']['nat++']['share_of_oracle']:.3f}",
+        f"natpp reaches {true['methods']['nat++']['one_shot']['mean']:.2f} with"
+        f" {true['methods']['nat++']['madds_change']:.0%}".replace("%", " %"),
+        f"the strict budget {strict['methods']['nat++']['one_shot']['mean']:.2f} with"
+        f" {-strict['methods']['nat++']['madds_change']:.0%}".replace("%", " %"),
+        f"The best possible there is {strict['oracle_by_reward']:.2f}",
+        figure(table["val_200, 30 evaluations"]["found"]["methods"]["nat++"]["one_shot"], 2),
+        f"{figure(truth['seconds'], 0)} s",
+        *(
+            figure(truth[name], 3)
+            for name in (
+                "direct_spearman",
+                "direct_spearman_val_12",
+                "spearman",
+                "within_equal_madds",
+                "share_of_oracle",
+            )
+        ),
+        figure(truth["rivals"]["live MAdds"]["share_of_oracle"], 3),
+        *(
+            figure(gathered([run["test_accuracy"] for run in resnet["pieces"][name]]), 2)
+            for name in ("original", "learned", "scratch", "long")
+        ),
+        *(
+            figure(gathered([run["spearman"][name] for run in resnet["pieces"]["agreement"]]), 2)
+            for name in ("short", "supernet")
+        ),
+    ]
+    assert [one for one in expected if one not in text] == []
+
+
+@pytest.fixture
+def hooks() -> SimpleNamespace:
+    """What mkdocs calls while it builds the site."""
+    return SimpleNamespace(**runpy.run_path(str(DOCS / "hooks.py")))
+
+
+def test_examples_on_pages_are_those_in_their_files(hooks: SimpleNamespace) -> None:
+    found = set()
+    for page in DOCS.glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert hooks.with_examples(text) == text, f"{page.name}: python docs/hooks.py writes it anew"
+        found |= {match[2] for match in hooks.EXAMPLE.finditer(text)}
+    assert found >= {f"examples/add_{what}.py" for what in ("op", "rule", "method", "scorer")}
+    stale = "<!-- examples/add_op.py -->\n```python\nold\n```\n"
+    assert "OPS.add(" in hooks.with_examples(stale)
+
+
+def test_every_command_is_in_the_reference(hooks: SimpleNamespace) -> None:
+    page = hooks.on_page_markdown((DOCS / "commands.md").read_text(encoding="utf-8"))
+    for verb in VERBS:
+        assert f"\n## natpp {verb}\n\n```text\nusage: natpp {verb} " in page
+    assert "--budget strict|rule|madds=0.6,…" in page
+    assert "\x1b" not in page
+    assert hooks.on_page_markdown("as it is") == "as it is"
+
+
+def test_every_page_is_in_the_nav() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    named = set(re.findall(r"[\w/]+\.md", json.dumps(nav)))
+    assert named == {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+
+
+def test_the_docs_name_every_flag_of_a_search() -> None:
+    text = (DOCS / "search.md").read_text(encoding="utf-8")
+    for flag in ("scorer", "evaluations", "minutes", "price", "arch", "nodes", "extras", "preset", "resume", "size"):
+        assert f"--{flag}" in text
+    for name in ("config.json", "metrics.jsonl", "checkpoint.pt", "policy.safetensors", "scores.jsonl"):
+        assert f"`{name}`" in text
+
+
+def test_the_docs_name_every_network_and_the_defaults() -> None:
+    text = (DOCS / "foundation.md").read_text(encoding="utf-8")
+    for name, skeleton in NETWORKS.items():
+        default = skeleton.default
+        assert f"| `{name}` | {default.channels} channels, {default.cells} cells" in text
+    assert len(OPS) == 19  # "the thirteen of the paper and six extras"
