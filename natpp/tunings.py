@@ -52,9 +52,21 @@ class Finetuned:
 
     def save(self, folder: str | Path) -> Path:
         """Write the trained module into a folder, as the result that it was made of is written."""
+        return self._tuned().save(folder)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the page of the result that was fine-tuned, with what came of it, as one HTML file."""
+        return self._tuned().report(path)
+
+    def _tuned(self) -> ModuleResult:
         if self.result is None:
             raise SettingError("a module of your own is not written: save its state_dict, or fine-tune a result")
-        return replace(self.result, module=self.module).save(folder)
+        figures = {"validation accuracy, %": self.validation_accuracy, "validation loss": self.validation_loss}
+        how = f"fine-tuned on {self.settings['data']} for {self.curve[-1]['epoch']} epochs; validation data"
+        measured = tuple(
+            {"what": what, "after": after, "how": how} for what, after in figures.items() if after is not None
+        )
+        return replace(self.result, module=self.module, measured=measured)
 
     @property
     def validation_accuracy(self) -> float | None:

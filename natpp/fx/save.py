@@ -236,7 +236,7 @@ def result_data(result: ModuleResult) -> dict[str, Any]:
         "log_prob": result.log_prob,
         "probabilities": result.probabilities,
         "masked": result.masked,
-        "measured": [] if result.learned is None else [result.learned.measured],
+        "measured": [*([] if result.learned is None else [result.learned.measured]), *result.measured],
         "learned": None if result.learned is None else result.learned.to_dict(),
         "notes": list(result.notes),
     }

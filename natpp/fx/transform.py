@@ -102,6 +102,8 @@ class ModuleResult:
     """what was kept whole because it could not be looked into"""
     learned: Learned | None = field(default=None, repr=False)
     """what was learned on the module's data, where some was given"""
+    measured: tuple[dict[str, Any], ...] = ()
+    """what else was measured before and after, for the report"""
 
     def save(self, folder: str | Path) -> Path:
         """Write the module into a folder: weights, architecture, and a Python file that makes it without natpp."""

@@ -15,6 +15,7 @@ import natpp
 from natpp.errors import NatppError
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
+from natpp.report.page import write_report
 
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -223,6 +224,10 @@ def test_a_fine_tuned_result_is_saved_as_the_result_is(tmp_path: Path) -> None:
     result = natpp.optimize(small(), example_input=X, budget={"madds": 0.6})
     tuned = natpp.finetune(result, data, data, epochs=1)
     restored = natpp.restore(tuned.save(tmp_path / "tuned"))
+    for page in (tuned.report(tmp_path / "tuned.html"), write_report(tmp_path / "tuned", tmp_path / "again.html")):
+        said = page.read_text(encoding="utf-8")
+        assert "validation accuracy, %" in said
+        assert "fine-tuned on list for 1 epochs" in said
     assert_same(outputs(restored.eval(), X), outputs(tuned.module.eval(), X))
     assert not torch.equal(restored.state_dict()["6.weight"], result.module.state_dict()["6.weight"])
     with pytest.raises(NatppError, match="a module of your own is not written"):
