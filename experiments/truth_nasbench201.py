@@ -21,7 +21,7 @@ import json
 import platform
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ from natpp.improve.learn import WeightsConfig, best
 from natpp.improve.method import Method
 from natpp.improve.predict import PredictConfig, Prediction
 from natpp.improve.run import Search, SearchConfig, preset
-from natpp.improve.scorer import Scorer, Scores, Task
+from natpp.improve.scorer import Scores, Task
 from natpp.improve.shared import SharedWeights, usual_setting
 from natpp.nets.policy import Policy
 from natpp.runs import make_fabric
@@ -344,37 +344,31 @@ def rivals(
         generator = np.random.default_rng(seed)
         method.fit(train, score, generator)
         found[name] = empty | {"share_of_oracle": share(table, test, method.one_shot(test, score, generator))}
-    shares = [share(table, test, best_reachable(test, Madds(tie))) for tie in range(20)]
-    found["live MAdds"] = empty | agreement(table, Madds(None)) | {"share_of_oracle": float(np.mean(shares))}
+    shares = [share(table, test, rows) for rows in dearest(test, ties=20)]
+    found["live MAdds"] = empty | agreement(table, live_madds) | {"share_of_oracle": float(np.mean(shares))}
     return found
 
 
-class Madds(Scorer):
-    """Living multiply-adds; equal ones in random order."""
-
-    free = True
-
-    def __init__(self, tie: int | None):
-        super().__init__()
-        self.noise = None if tie is None else np.random.default_rng(tie)
-
-    def key(self, arch: Architecture) -> Architecture:
-        return arch
-
-    def _score(self, archs: list[Architecture]) -> Scores:
-        found = np.array([counts(arch, WHERE).live_madds for arch in archs], dtype=float)
-        return found if self.noise is None else found + self.noise.random(len(found))
+def live_madds(archs: Sequence[Architecture]) -> Scores:
+    return np.array([counts(arch, WHERE).live_madds for arch in archs], dtype=float)
 
 
-def best_reachable(inputs: Inputs, score: Scorer) -> list[Any]:
-    """For every input the reachable architecture with the highest score."""
-    rows = []
+def dearest(inputs: Inputs, ties: int) -> Iterator[list[Any]]:
+    """For every input the reachable architecture with the most living multiply-adds, equal ones in random order."""
+    known: dict[bytes, int] = {}
+    madds: list[float] = []
+    reachable: list[tuple[list[Any], list[int]]] = []
     for index, mask in enumerate(inputs.masks):
         options = (np.flatnonzero(allowed).tolist() for allowed in mask)
-        reachable = [np.array(ops, dtype=np.int64) for ops in itertools.product(*options)]
-        values = inputs.scores([index] * len(reachable), reachable, score)
-        rows.append(reachable[int(values.argmax())])
-    return rows
+        rows = [np.array(ops, dtype=np.int64) for ops in itertools.product(*options)]
+        for row in rows:
+            if row.tobytes() not in known:
+                known[row.tobytes()] = len(known)
+                madds += live_madds([inputs.transformed(index, row)]).tolist()
+        reachable.append((rows, [known[row.tobytes()] for row in rows]))
+    for tie in range(ties):
+        values = np.array(madds) + np.random.default_rng(tie).random(len(madds))
+        yield [rows[int(values[numbers].argmax())] for rows, numbers in reachable]
 
 
 def machine() -> dict[str, Any]:
