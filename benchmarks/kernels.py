@@ -12,12 +12,11 @@ import argparse
 import contextlib
 import json
 import platform
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from replays import microseconds
 from torch import Tensor
 
 from natpp import kernels
@@ -61,8 +60,8 @@ def theirs(name: str) -> Op:
     return pool if "pool" in name else batch_norm
 
 
-def microseconds(op: Op, shape: tuple[int, ...], repeat: int, *, backward: bool) -> tuple[float, float]:
-    """Of one run inside a graph of many, the median of several replays; and the seconds of the first call."""
+def run_of(op: Op, shape: tuple[int, ...], *, backward: bool) -> Callable[[], None]:
+    """One pass over random images."""
     channels = shape[1]
     x, dy = (torch.randn(shape, device="cuda").to(torch.bfloat16, memory_format=torch.channels_last) for _ in range(2))
     weight, bias = torch.rand(channels, device="cuda"), torch.rand(channels, device="cuda")
@@ -74,39 +73,16 @@ def microseconds(op: Op, shape: tuple[int, ...], repeat: int, *, backward: bool)
             if backward:
                 torch.autograd.grad(y, inputs, dy, allow_unused=True)
 
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        run()
-    torch.cuda.current_stream().wait_stream(aside)
-    torch.cuda.synchronize()
-    first = time.perf_counter() - start
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(repeat):
-            run()
-    for _ in range(3):
-        graph.replay()
-    times = []
-    for _ in range(10):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(1000 * begin.elapsed_time(end) / repeat)
-    graph.reset()
-    return statistics.median(times), first
+    return run
 
 
 def measure(name: str, op: Op, moved: int, shape: tuple[int, ...], repeat: int) -> dict[str, Any]:
     """Both kernels on one shape."""
-    ours, first = microseconds(op, shape, repeat, backward=True)
-    ours_forward, _ = microseconds(op, shape, repeat, backward=False)
-    other, _ = microseconds(theirs(name), shape, repeat, backward=True)
-    other_forward, _ = microseconds(theirs(name), shape, repeat, backward=False)
+    device = torch.device("cuda")
+    ours, first = microseconds(run_of(op, shape, backward=True), device, repeat)
+    ours_forward, _ = microseconds(run_of(op, shape, backward=False), device, repeat)
+    other, _ = microseconds(run_of(theirs(name), shape, backward=True), device, repeat)
+    other_forward, _ = microseconds(run_of(theirs(name), shape, backward=False), device, repeat)
     amount = moved * 2 * torch.Size(shape).numel()
     return {
         "op": name,

@@ -19,7 +19,6 @@ import contextlib
 import copy
 import json
 import platform
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from replays import microseconds
 from torch import Tensor, nn
 
 import natpp
@@ -106,42 +106,6 @@ def run_of(
                 torch.autograd.grad(y, [x, *weights], dy)
 
     return run
-
-
-def microseconds(run: Callable[[], None], device: torch.device, repeat: int) -> tuple[float, float]:
-    """Of one run inside a graph of many, the median of several replays; and the seconds of the first call."""
-    if device.type != "cuda":
-        start = time.perf_counter()
-        run()
-        return 1e6 * (time.perf_counter() - start), time.perf_counter() - start
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        run()
-        torch.cuda.synchronize()
-        first = time.perf_counter() - start
-        run()
-        run()
-    torch.cuda.current_stream().wait_stream(aside)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(repeat):
-            run()
-    for _ in range(3):
-        graph.replay()
-    times = []
-    for _ in range(10):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(1000 * begin.elapsed_time(end) / repeat)
-    graph.reset()
-    return statistics.median(times), first
 
 
 def ours(op: str, shape: Sequence[int], stride: int, device: torch.device, repeat: int) -> dict[str, float]:

@@ -9,7 +9,8 @@ import pytest
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 
-def test_separable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_separable(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
     spec = importlib.util.spec_from_file_location("benchmark_separable", FOLDER / "separable.py")
     assert spec is not None
     assert spec.loader is not None
