@@ -32,6 +32,9 @@ def chart(series: Sequence[Series], across: str, up: str) -> str:
     xs, ys = ([point[axis] for one in shown for point in one.points] for axis in (0, 1))
     if 0 < min(xs) < max(xs) / 2:
         xs.append(0.0)  # counts begin there
+    for values in (xs, ys):
+        if min(values) == max(values):
+            values.append(0.0 if values[0] else 1.0)  # one value alone is seen by where it stands above nothing
     x_ticks, y_ticks = ticks(min(xs), max(xs), 5), ticks(min(ys), max(ys), 4)
     low_x, high_x = min(*xs, x_ticks[0]), max(*xs, x_ticks[-1])
     low_y, high_y = min(*ys, y_ticks[0]), max(*ys, y_ticks[-1])

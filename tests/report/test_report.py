@@ -475,3 +475,10 @@ def test_the_command_of_a_search_asks_for_the_same(runs: dict[str, Path]) -> Non
     assert (flags.data, flags.scorer, flags.train_steps, flags.evaluations) == ("stripes", None, 2, 24)
     assert natpp.load(flags.arch) == natpp.load("vgg_block")
     assert flags.nodes == "2,3"
+
+
+def test_a_chart_of_one_point_has_axes_that_can_be_read() -> None:
+    drawn = chart([Series([(20, 0.0036314)])], "steps", "reward")
+    assert drawn.count('class="grid"') > 2
+    assert ">0.0036314<" not in drawn  # it would not fit beside the axis
+    assert 'class="grid"' in chart([Series([(0, 0)])], "steps", "reward")
