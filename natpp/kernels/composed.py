@@ -16,7 +16,10 @@ def batch_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Images normalized by the statistics of their group, and these: mean and variance (groups, channels)."""
     parts = x.chunk(groups)
-    normalized = [functional.batch_norm(part, None, None, weight, bias, training=True, eps=eps) for part in parts]
+    inside = None if weight is None else bias  # on a GPU torch gives a bias without a weight no gradient
+    normalized = [functional.batch_norm(part, None, None, weight, inside, training=True, eps=eps) for part in parts]
+    if weight is None and bias is not None:
+        normalized = [(part + bias.view(1, -1, 1, 1)).to(x.dtype) for part in normalized]
     with torch.no_grad():
         wide = torch.promote_types(x.dtype, torch.float32)
         found = [torch.var_mean(part.to(wide), dim=(0, 2, 3), correction=0) for part in parts]

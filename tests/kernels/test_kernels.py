@@ -127,7 +127,7 @@ def test_batch_norm_of_two_pixels(device: str) -> None:
 @both
 @pytest.mark.parametrize(
     ("dtype", "mean", "tolerance"),
-    [(torch.bfloat16, 100.0, 2**-7), (torch.float16, 1000.0, 2**-10), (torch.float32, 1000.0, 1e-2)],
+    [(torch.bfloat16, 100.0, 2**-7), (torch.float16, 1000.0, 2**-8), (torch.float32, 1000.0, 1e-2)],
 )
 def test_a_large_mean_costs_no_digits(device: str, dtype: torch.dtype, mean: float, tolerance: float) -> None:
     """A difference of sums of squares would have no right digit left at 1000 in float32, nor a variance within 1e-4.
