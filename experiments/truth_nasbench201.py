@@ -248,6 +248,8 @@ class Training(GraphSpace):
         super().__init__(whole.arch, whole.options)
 
     def draw(self, count: int, generator: np.random.Generator, *, fair: bool = False) -> list[Architecture]:
+        if fair:  # for the weights of a supernet: all operations as often as each other, no input of the policy
+            return super().draw(count, generator, fair=True)
         products = list(itertools.product([NASBENCH201_OPS[name] for name in ORDER], repeat=6))
         left = np.random.default_rng(0).permutation(len(products))[2000:]
         drawn = generator.permutation(left)[:count].tolist()
