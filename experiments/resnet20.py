@@ -284,12 +284,13 @@ def _lists(ops: list[tuple[str, ...]]) -> list[list[str]]:
 
 def gather(runs: Path, plan: Plan) -> dict[str, Any]:
     """All pieces that are there."""
-    found: dict[str, Any] = {"plan": asdict(plan), "machine": machine(), "pieces": {}}
+    pieces: dict[str, Any] = {}
     for piece in PIECES:
         files = sorted(runs.glob(f"{piece}_*.json"))
         if files:
-            found["pieces"][piece] = [json.loads(file.read_text()) for file in files]
-    return found
+            pieces[piece] = [json.loads(file.read_text()) for file in files]
+    machines = [one["machine"] for some in pieces.values() for one in some]
+    return {"plan": asdict(plan), "machine": machines[0] if machines else machine(), "pieces": pieces}
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:

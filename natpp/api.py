@@ -656,6 +656,7 @@ def finetune(
     label_smoothing: float = 0.0,
     ema: float = 0.0,
     loss: Loss | None = None,
+    teacher: nn.Module | None = None,
     root: str | Path | None = None,
     size: int | None = None,
     seed: int = 0,
@@ -672,8 +673,9 @@ def finetune(
     `train` and `val` are batches (inputs, targets): DataLoaders, or lists; `train` may also be data as in `search`, of
     which a part is set aside to validate by, in batches of so many images. The loop is that of `train`: SGD with
     Nesterov momentum, its learning rate falling to zero along a cosine, bf16 and captured steps on a GPU. Targets are
-    class indices, unless `loss`, a function of output and targets, says otherwise. Everything is kept in the folder
-    `out`, and `resume` goes on with what is there.
+    class indices, unless `loss`, a function of output and targets, says otherwise. With a `teacher`, the module that
+    was optimized, say, half of what is learned is to answer as it does. Everything is kept in the folder `out`, and
+    `resume` goes on with what is there.
 
     Examples:
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 10))
@@ -707,6 +709,7 @@ def finetune(
         val,
         recipe,
         loss=loss,
+        teacher=teacher,
         root=None if root is None else str(root),
         size=size,
         seed=seed,

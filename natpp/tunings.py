@@ -18,7 +18,7 @@ from natpp.data.loader import moved_to
 from natpp.data.sets import load_images
 from natpp.errors import SettingError
 from natpp.evaluate.loop import Loop, fit
-from natpp.evaluate.losses import Loss, check_loss
+from natpp.evaluate.losses import Loss, check_loss, check_teacher
 from natpp.evaluate.recipe import Recipe
 from natpp.evaluate.scratch import make_batches
 from natpp.evaluate.source import ImageSource, LoaderSource
@@ -92,6 +92,7 @@ def run_finetuning(
     recipe: Recipe,
     *,
     loss: Loss | None = None,
+    teacher: nn.Module | None = None,
     root: str | None = None,
     size: int | None = None,
     seed: int = 0,
@@ -114,11 +115,15 @@ def run_finetuning(
     source = make_source(train, val, recipe, fabric, seed, root=root, size=size, say=say)
     network: nn.Module = copied({"": module})[""].to(fabric.device)
     check_loss(network, *first_batch(source), loss)
+    if teacher is not None:
+        check_teacher(network, teacher, first_batch(source)[0])
+        teacher = copied({"": teacher})[""]
     settings = {
         "module": type(module).__name__,
         "data": train if isinstance(train, str) else train.name if isinstance(train, Images) else type(train).__name__,
         "recipe": asdict(recipe),
         "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
+        "teacher": None if teacher is None else type(teacher).__name__,
         "seed": seed,
         "precision": precision,
         "device": str(fabric.device),
@@ -132,7 +137,7 @@ def run_finetuning(
     with catching_signals() as stop:
         first = fabric.global_rank == 0
         run = Run(out if first else None, settings, resume=resume and first, tensorboard=tensorboard and first)
-        training = Loop(network, source, recipe, fabric, seed, loss=loss)
+        training = Loop(network, source, recipe, fabric, seed, loss=loss, teacher=teacher)
         fit(training, run=run, stop=stop, watch=watch)
     result = Finetuned(_given_back(training.judged, module), training.curve, settings)
     if out is not None and first:

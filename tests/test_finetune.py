@@ -146,6 +146,46 @@ def test_any_inputs_outputs_and_targets_with_a_loss() -> None:
     assert same.validation_loss == pytest.approx(found.validation_loss)
 
 
+def test_a_teacher_is_followed_where_labels_are_wrong() -> None:
+    """Labels without sense, and a teacher that knows: half of what is learned is what the teacher says."""
+    teacher = natpp.finetune(model(), loader(shuffle=True), loader(32, seed=1), epochs=6, learning_rate=0.1).module
+    before = copy.deepcopy(teacher.state_dict())
+    images, _ = stripes()
+    wrong = DataLoader(TensorDataset(images, torch.arange(48) // 2 % 2), 16)
+    alone, taught = (
+        natpp.finetune(model(), wrong, loader(32, seed=1), epochs=6, learning_rate=0.1, teacher=one)
+        for one in (None, teacher)
+    )
+    assert alone.validation_accuracy < 70
+    assert taught.validation_accuracy > 85
+    assert taught.settings["teacher"] == "Sequential"
+    assert teacher.training  # it is asked in eval mode, and left as it was
+    assert all(torch.equal(tensor, before[name]) for name, tensor in teacher.state_dict().items())
+
+
+def test_a_teacher_of_any_form() -> None:
+    torch.manual_seed(0)
+    inputs = torch.randn(32, 3)
+    batches = list(zip(inputs.split(8), torch.zeros(32, 1).split(8), strict=True))
+    teacher = nn.Linear(3, 1)
+    student = nn.Linear(3, 1)
+    found = natpp.finetune(
+        student, batches, batches, epochs=40, learning_rate=0.2, loss=functional.mse_loss, teacher=teacher
+    )
+    halfway = (teacher(inputs) / 2).detach()  # between the targets and the teacher
+    assert torch.allclose(found.module(inputs), halfway, atol=0.05)
+
+
+def test_a_teacher_of_another_form_is_refused() -> None:
+    images = loader()
+    with pytest.raises(SettingError, match=r"teacher's output is float32 \(16, 3\), but the module's is .*\(16, 2\)"):
+        natpp.finetune(model(), images, images, teacher=nn.Sequential(nn.Flatten(), nn.Linear(192, 3)))
+    with pytest.raises(SettingError, match="the teacher does not run on the inputs"):
+        natpp.finetune(model(), images, images, teacher=nn.Linear(3, 2))
+    with pytest.raises(SettingError, match="the teacher is str, expected"):
+        natpp.finetune(model(), images, images, teacher="resnet20")  # type: ignore[arg-type]
+
+
 def test_frozen_parameters_stay() -> None:
     net = model()
     net[0].weight.requires_grad_(False)

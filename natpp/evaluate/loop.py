@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from natpp.data.loader import Batch, samples_in
 from natpp.errors import NatppError
-from natpp.evaluate.losses import Loss, classification, right
+from natpp.evaluate.losses import Loss, classification, distance, right
 from natpp.evaluate.recipe import Recipe
 from natpp.evaluate.source import Source
 from natpp.improve.checkpoint import Interrupted, Run, Stop
@@ -46,13 +46,29 @@ class Loop(Generic[Net]):
     random = True  # whether a forward may draw random numbers
 
     def __init__(
-        self, network: Net, source: Source, recipe: Recipe, fabric: Fabric, seed: int = 0, *, loss: Loss | None = None
+        self,
+        network: Net,
+        source: Source,
+        recipe: Recipe,
+        fabric: Fabric,
+        seed: int = 0,
+        *,
+        loss: Loss | None = None,
+        teacher: nn.Module | None = None,
+        lesson: float = 0.5,
     ):
-        """Without a loss it is cross-entropy, smoothed as the recipe says."""
+        """Without a loss it is cross-entropy, smoothed as the recipe says.
+
+        Where there is a teacher (it is moved to the device, and asked in eval mode), the distance to its outputs has
+        the share `lesson` of what is minimized; losses that are told are those of the targets alone.
+        """
         self.source, self.recipe, self.fabric, self.seed = source, recipe, fabric, seed
         self.loss = loss or classification(recipe.label_smoothing)
         self.format = fast_format(network, fabric.device)
         self.network: Net = network.to(fabric.device).to(memory_format=self.format)  # type: ignore[call-overload]
+        self.teacher, self.lesson = teacher, lesson
+        if teacher is not None:
+            teacher.to(fabric.device).to(memory_format=self.format).eval()  # type: ignore[call-overload]
         self.average = Average(self.network, recipe.ema) if recipe.ema else None
         self.capturing = captures(fabric)
         self._rate = torch.tensor(recipe.learning_rate, device=fabric.device) if self.capturing else None
@@ -227,7 +243,7 @@ class Loop(Generic[Net]):
     def _updated(self, inputs: Any, targets: Any) -> Tensor:
         output, loss = self._loss(inputs, targets)
         self.optimizer.zero_grad()
-        self.fabric.backward(loss)
+        self.fabric.backward(loss if self.teacher is None else self._taught(inputs, output, loss))
         if self.recipe.clip:  # what is not finite shows at the next look; asking here would wait for the device
             self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.recipe.clip, error_if_nonfinite=False)
         self.optimizer.step()
@@ -237,6 +253,13 @@ class Loop(Generic[Net]):
         """Output and loss of a batch."""
         output = call(self.module, inputs)
         return output, self.loss(output, targets)
+
+    def _taught(self, inputs: Any, output: Any, loss: Tensor) -> Tensor:
+        """What is minimized beside a teacher."""
+        assert self.teacher is not None
+        with torch.no_grad(), self.fabric.autocast():
+            wanted = call(self.teacher, inputs)
+        return (1 - self.lesson) * loss + self.lesson * distance(output, wanted)
 
     @contextlib.contextmanager
     def _chance(self) -> Iterator[None]:
@@ -292,7 +315,7 @@ def fit(training: Loop[Any], *, run: Run | None = None, stop: Stop | None = None
     if state is not None:
         training.restore(state)
     looked = began = time.perf_counter()
-    with _fastest_kernels(fabric.device):
+    with fastest_kernels(fabric.device):
         while training.steps < training.total:
             training.step()
             over = training.steps % training.steps_an_epoch == 0
@@ -324,7 +347,7 @@ def _asked(stop: Stop, fabric: Fabric) -> int:
 
 
 @contextlib.contextmanager
-def _fastest_kernels(device: torch.device) -> Iterator[None]:
+def fastest_kernels(device: torch.device) -> Iterator[None]:
     """While it lasts, cuDNN looks for its fastest kernels: worth it, since all batches have one shape."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = before or device.type == "cuda"

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 
 from natpp.errors import SettingError
 from natpp.nets.call import call
 from natpp.nets.measure import evaluating
 
 Loss = Callable[[Any, Any], Tensor]  # output of a module, targets → a number
+SOFTNESS = 2.0  # the temperature of logits that are learned from a teacher
 
 
 def classification(label_smoothing: float = 0.0) -> Loss:
@@ -24,6 +26,19 @@ def classification(label_smoothing: float = 0.0) -> Loss:
 
 def _cross_entropy(output: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
     return functional.cross_entropy(output.float(), targets.long(), label_smoothing=label_smoothing)
+
+
+def distance(output: Any, wanted: Any) -> Tensor:
+    """How far an output is from a teacher's: of logits their cross-entropy, softened; else the mean squared error.
+
+    Softened logits have gradients that are smaller by the square of the temperature, which is made up for.
+    """
+    if isinstance(output, Tensor) and output.dim() == 2 and output.shape[1] > 1:
+        soft = functional.softmax(wanted.float() / SOFTNESS, dim=1)
+        return functional.cross_entropy(output.float() / SOFTNESS, soft) * SOFTNESS**2
+    pairs = zip(tree_leaves(output), tree_leaves(wanted), strict=True)
+    parts = [functional.mse_loss(one.float(), other.float()) for one, other in pairs if isinstance(one, Tensor)]
+    return torch.stack(parts).mean()
 
 
 def right(output: Any, targets: Any) -> Tensor:
@@ -78,6 +93,23 @@ def check_loss(module: nn.Module, inputs: Any, targets: Any, loss: Loss | None) 
     if not isinstance(found, Tensor) or found.numel() != 1 or not found.is_floating_point():
         raise SettingError(f"the loss gives {_described(found)}, expected a tensor of one number")
     return classifies(output, targets)
+
+
+def check_teacher(module: nn.Module, teacher: nn.Module, inputs: Any) -> None:
+    """Try a teacher on a batch: its outputs have to be of the same form as the module's."""
+    if not isinstance(teacher, nn.Module):
+        raise SettingError(f"the teacher is {type(teacher).__name__}, expected a torch.nn.Module")
+    with evaluating(module), torch.no_grad():
+        output = _described(call(module, inputs))
+    try:
+        with evaluating(teacher), torch.no_grad():
+            wanted = _described(call(teacher, inputs))
+    except Exception as error:  # whatever the user's module raises
+        raise SettingError(
+            f"the teacher does not run on the inputs of a training batch ({_described(inputs)}): {_line(error)}"
+        ) from error
+    if output != wanted:
+        raise SettingError(f"the teacher's output is {wanted}, but the module's is {output}: expected the same form")
 
 
 def _described(tree: Any) -> str:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx, nn
@@ -50,10 +52,12 @@ class ShortTunings:
     def __init__(self, problem: Problem, judge: Judge):
         self.problem, self.judge = problem, judge
         self.together = judge.schedule.together if judge.device.type == "cuda" else 1
+        self.spent: defaultdict[str, float] = defaultdict(float)  # seconds of capture, training and judging
 
-    def __call__(self, candidates: Sequence[Rows]) -> list[float]:
-        """A score for each; what fails gets the worst."""
+    def __call__(self, candidates: Sequence[Rows], longer: int = 1) -> list[float]:
+        """A score for each, after so many times the steps of the schedule; what fails gets the worst."""
         problem, judge = self.problem, self.judge
+        schedule = replace(judge.schedule, steps=longer * judge.schedule.steps)
         ops = [problem.block_ops(rows) for rows in candidates]
         found: list[float] = []
         for start in range(0, len(ops), self.together):
@@ -62,11 +66,12 @@ class ShortTunings:
                 [functools.partial(rewrite, problem.traced, problem.blocks, one) for one in some],
                 [_seed(one, judge.seed) for one in some],
                 judge.data,
-                judge.schedule,
+                schedule,
                 judge.device,
                 seed=judge.seed,
                 say=judge.say,
                 loss=judge.loss,
+                spent=self.spent,
             )
             found += [WORST if outcome.value is None else max(outcome.value, WORST) for outcome in outcomes]
         return found
@@ -86,6 +91,7 @@ class Expanded:
         self.problem, self.judge = problem, judge
         self.shared = Shared(problem.traced)
         self.losses: list[float] = []  # of the steps so far
+        self.spent: defaultdict[str, float] = defaultdict(float)  # seconds of judging
         self._seen: set[nn.Parameter] = set()
         self._optimizer: torch.optim.SGD | None = None
 
@@ -151,7 +157,7 @@ class Expanded:
     @torch.no_grad()
     def __call__(self, candidates: Sequence[Rows]) -> list[float]:
         """A score for each."""
-        found = []
+        found, start = [], time.perf_counter()
         for rows in candidates:
             path, total, count = self.path(rows).eval(), 0.0, 0
             for inputs, targets in validation_batches(self.judge.data, self.judge.schedule, self.judge.device):
@@ -160,4 +166,5 @@ class Expanded:
                 count += size
             value = -total / count
             found.append(max(value, WORST) if math.isfinite(value) else WORST)
+        self.spent["judging"] += time.perf_counter() - start
         return found

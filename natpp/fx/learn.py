@@ -2,8 +2,8 @@
 
 Candidates are rows of operations within rule and budget. Few are scored, since scores are dear; a prediction fitted on
 them tells of the others. In rounds, a policy that starts from the one given is tuned on the prediction, candidates are
-drawn from it and from what was best so far, and those that are worth most are scored next. The result is the best of
-all that were scored.
+drawn from it and from what was best so far, and those that are worth most are scored next. The best few are scored once
+more, by longer fine-tunings, and the best of these is the result.
 """
 
 from __future__ import annotations
@@ -77,6 +77,10 @@ class TuneConfig:
     """share of them that is drawn before anything is predicted"""
     rounds: int = 4
     """rounds in which the others are chosen"""
+    finalists: int = 4
+    """of the best, how many are fine-tuned again for longer, if by short fine-tunings; the best of them is taken"""
+    longer: int = 4
+    """times as many steps as before"""
     learn: LearnConfig = field(
         default_factory=lambda: LearnConfig(inputs=1, samples=16, steps=120, learning_rate=1e-3, entropy=0.1)
     )
@@ -92,6 +96,8 @@ class TuneConfig:
             raise SettingError(f"minutes is {self.minutes!r}, expected a number above 0")
         if not 0 < self.random_share <= 1 or self.rounds < 1:
             raise SettingError("random_share is above 0 and up to 1, rounds is a whole number from 1 up")
+        if self.finalists < 0 or self.longer < 1:
+            raise SettingError("finalists is a whole number from 0 up, longer one from 1 up")
 
 
 def learn_module(
@@ -120,7 +126,7 @@ def learn_module(
     """
     schedule = schedule or SCHEDULE
     device = next((one.device for one in (*module.parameters(), *module.buffers())), torch.device("cpu"))
-    data = train if isinstance(train, Batches) else Loaded.of(train, val, schedule.steps)
+    data = train if isinstance(train, Batches) else Loaded.of(train, val, schedule.steps * config.longer)
     inputs, targets = data.take(np.arange(2)) if isinstance(data, Batches) else moved_to(data.train[0], device)
     check_loss(module, inputs, targets, loss)
     task = Task(module, example_input, policy, rule, budget, keep, share_blocks, measure_latency)
@@ -318,7 +324,7 @@ class ModuleSearch:
             self._round(steps, min(a_round, total - before), chance)
             if len(self.known) == before:
                 break  # everything there is has been scored
-        best = max(self.known, key=self.known.__getitem__)
+        best, finals = self._best()
         scored = [
             Scored(score, tuple(self.problem.block_ops(self.rows[key])), self.candidates.madds(self.rows[key]))
             for key, score in self.known.items()
@@ -334,7 +340,8 @@ class ModuleSearch:
             spent,
             [self.expected.get(key) for key in self.known],
             self.policy_curve,
-            {"scoring": self._seconds, "predicting and learning": spent - self._seconds - trained} | weights,
+            {**self.scorer.spent, "predicting and learning": spent - self._seconds - trained} | weights,
+            {list(self.known).index(key): score for key, score in finals.items()},
         )
         return self.rows[best], learned
 
@@ -377,6 +384,18 @@ class ModuleSearch:
         self.expected |= dict(zip(keys, prediction.expected(keys).tolist(), strict=True)) if keys else {}
         self._score(chosen)
 
+    def _best(self) -> tuple[Key, dict[Key, float]]:
+        """What is best: where some are fine-tuned for longer, by their scores after that."""
+        order = sorted(self.known, key=self.known.__getitem__, reverse=True)
+        some = order[: self.config.finalists]
+        if len(some) < 2 or not isinstance(self.scorer, ShortTunings) or self._late():
+            return order[0], {}
+        begin = time.perf_counter()
+        scores = self.scorer([self.rows[key] for key in some], self.config.longer)
+        self._seconds += time.perf_counter() - begin
+        finals = dict(zip(some, scores, strict=True))
+        return max(finals, key=finals.__getitem__), finals
+
     def _new(self, given: Sequence[Rows], count: int, draw: Callable[[], Rows]) -> list[Rows]:
         """So many candidates that were not scored before: those given, then drawn ones."""
         found: dict[Key, Rows] = {}
@@ -396,7 +415,10 @@ class ModuleSearch:
         if minutes is None:
             return total
         left = 60 * minutes - (time.perf_counter() - self.started)
-        return min(total, len(self.known) + max(int(left * self._made / max(self._seconds, 1e-9)), 0))
+        more = int(left * self._made / max(self._seconds, 1e-9))
+        if isinstance(self.scorer, ShortTunings):
+            more -= self.config.finalists * self.config.longer
+        return min(total, len(self.known) + max(more, 0))
 
     def _score(self, candidates: Sequence[Rows]) -> None:
         """Score as many as there is time for, but at least two: the first may be there for comparison only."""

@@ -39,7 +39,9 @@ class Learned:
     policy_curve: list[tuple[float, float]] = field(default_factory=list)
     """step by step, the policy's improvement over the module as it is, and its entropy"""
     phases: dict[str, float] = field(default_factory=dict)
-    """seconds of scoring, and of predicting and learning"""
+    """seconds of capture, training and judging for scores, and of predicting and learning"""
+    finals: dict[int, float] = field(default_factory=dict)
+    """scores of the best after a longer fine-tuning, by which one of them was chosen"""
 
     @property
     def measured(self) -> dict[str, Any]:
@@ -49,8 +51,15 @@ class Learned:
             "what": "validation loss",
             "before": -self.original,
             "after": -self.scored[self.best].score,
-            "how": f"{ways.get(self.scorer, self.scorer)}; the best of {len(self.scored)} candidates, scored once each",
+            "how": f"{ways.get(self.scorer, self.scorer)}; {self._chosen}",
         }
+
+    @property
+    def _chosen(self) -> str:
+        best = f"the best of {len(self.scored)} candidates, scored once each"
+        if self.finals:
+            best += f", and of the {len(self.finals)} first of them by a longer fine-tuning"
+        return best
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: all scores, in the order in which they were made."""
@@ -64,6 +73,7 @@ class Learned:
             "expected": self.expected,
             "policy": [list(row) for row in self.policy_curve],
             "phases": self.phases,
+            "finals": [[index, score] for index, score in self.finals.items()],
         }
 
     def __str__(self) -> str:

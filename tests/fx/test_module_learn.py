@@ -294,7 +294,8 @@ def test_the_best_that_was_scored_is_the_result(scorer: str) -> None:
     assert found is not None
     assert seen[-1] == 7
     assert len({one.ops for one in found.scored}) == 7
-    assert found.scored[found.best].score == max(one.score for one in found.scored)
+    decisive = found.finals or dict(enumerate(one.score for one in found.scored))
+    assert found.best == max(decisive, key=decisive.__getitem__)
     assert [tuple(ops) for ops in result.ops] == list(found.scored[found.best].ops)
     assert result.cost_after.madds <= 0.6 * result.cost_before.madds
     assert all(one.madds <= 0.6 * result.cost_before.madds for one in found.scored)
@@ -302,6 +303,28 @@ def test_the_best_that_was_scored_is_the_result(scorer: str) -> None:
     before = load_named().state_dict()
     assert any(not torch.equal(tensor, before[name]) for name, tensor in found.policy.state_dict().items())
     assert not result.module.training
+
+
+def test_longer_tunings_decide_between_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = ShortTunings.__call__
+
+    def turned(scorer: ShortTunings, some: list[Any], longer: int = 1) -> list[float]:
+        return [float(place) for place in range(len(some))] if longer > 1 else plain(scorer, some)
+
+    monkeypatch.setattr(ShortTunings, "__call__", turned)
+    found = learned(evaluations=6).learned
+    order = np.argsort([-one.score for one in found.scored], kind="stable").tolist()
+    assert found.finals == {index: float(place) for place, index in enumerate(order[:4])}
+    assert found.best == order[3]
+    assert "of the 4 first of them by a longer fine-tuning" in found.measured["how"]
+    assert found.to_dict()["finals"] == [[index, score] for index, score in found.finals.items()]
+
+
+def test_a_longer_tuning_takes_more_steps() -> None:
+    rows = problem().before
+    long, short = (ShortTunings(problem(), judge(steps)) for steps in (6, 3))
+    twice = Judge(long.judge.data, classification(), short.judge.schedule, CPU)
+    assert ShortTunings(problem(), twice)([rows], 2) == long([rows]) != short([rows])
 
 
 def test_unchanged_weights_are_kept_and_statistics_recomputed() -> None:
