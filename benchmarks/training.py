@@ -1,7 +1,8 @@
 """How fast trainings are on a GPU: `natpp train` against a plain loop, a supernet's step, short trainings side by side.
 
 Ratios within one run, on random images; without a GPU it runs in a small form that proves only that it runs.
-`python benchmarks/training.py [--json FILE]`
+What is in FILE is not measured again, and it is written after every measurement.
+`python benchmarks/training.py [--json FILE] [--only train …]`
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -168,23 +170,33 @@ def _wait() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", help="file to write the figures to")
+    parts: dict[str, tuple[Callable[[int], dict[str, float]], tuple[int, ...]]] = {
+        "short": (short, (32, 64) if LARGE else (2,)),
+        "supernet": (supernet, (5, 2) if LARGE else (1,)),
+        "train": (train, (96, 256) if LARGE else (4,)),
+    }
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="file to keep the figures in")
+    parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="some of it")
     options = parser.parse_args()
     found: dict[str, Any] = {
         "machine": {
             "torch": torch.__version__,
             "python": platform.python_version(),
             "gpu": torch.cuda.get_device_name() if LARGE else None,
-        },
-        "short": [short(together) for together in ((32, 64) if LARGE else (2,))],
-        "supernet": [supernet(cells) for cells in ((5, 2) if LARGE else (1,))],
-        "train": [train(batch) for batch in ((96, 256) if LARGE else (4,))],
+        }
     }
-    print(json.dumps(found, indent=1))
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=1)
+    if options.json and options.json.exists():
+        found = json.loads(options.json.read_text(encoding="utf-8"))
+    for name in options.only:
+        measure, sizes = parts[name]
+        rows = found.setdefault(name, [])
+        for size in sizes[len(rows) :]:
+            start = time.perf_counter()
+            rows.append(measure(size))
+            print(f"{name}: {rows[-1]}, {time.perf_counter() - start:.0f} s", flush=True)
+            if options.json:
+                options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
