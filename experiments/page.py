@@ -377,8 +377,9 @@ def resnet20(found: dict[str, Any]) -> str:
             " What is cut inherits weights and is fine-tuned"
             f" for {plan['tuned_epochs']} epochs, a fifth of the original's. {plan['validation']:,} training images are"
             " set aside for choices; test accuracy in per cent, read once, mean ± sd over seeds."
-            f" Learning scored {plan['tune']['evaluations']} candidates by fine-tunings of"
-            f" {plan['schedule']['steps']} steps."
+            + (" All fine-tunings follow the original beside the labels." if plan.get("taught") else "")
+            + f" Learning scored {plan['tune']['evaluations']} candidates by fine-tunings of"
+            f" {plan['schedule']['steps']} steps" + _finals(plan["tune"]) + "."
         ),
         "",
         "| | seeds | test accuracy | of the MAdds | of the parameters | seconds |",
@@ -399,6 +400,44 @@ def resnet20(found: dict[str, Any]) -> str:
         lines += ["", _paragraph(_agreement(pieces["agreement"], plan))]
     machine = found["machine"]
     return "\n".join([*lines, "", f"On {machine['gpu'] or machine['processor']}, torch {machine['torch']}."]) + "\n"
+
+
+def handcrafted(found: dict[str, Any]) -> str:
+    """Hand-crafted networks, as they are and changed."""
+    recipe, rows = found["recipe"], found["trainings"]
+    machine = rows[0]["machine"]
+    lines = [
+        "## Hand-crafted networks, trained from scratch by one recipe",
+        "",
+        _paragraph(
+            "`python experiments/table_handcrafted.py --root DIR --runs FOLDER`. The policies are those that ship; a"
+            f" random change has at most the MAdds of `nat++`. {rows[0]['recipe']['epochs']} epochs along a full cosine"
+            f" from {recipe['learning_rate']}, batch {recipe['batch']}, all training images of {rows[0]['data']}; test"
+            " accuracy in per cent, read once, mean ± sd over seeds. Latency of one image on"
+            f" {machine['gpu'] or machine['processor']}, torch {machine['torch']}."
+        ),
+        "",
+        "| network | | seeds | test accuracy | M parameters | M MAdds | latency, ms |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["network"], row["kind"]), []).append(row)
+    for (network, kind), some in groups.items():
+        accuracy = _figure(_gathered([row["test_accuracy"] for row in some]), 2)
+        costs = [
+            _spread([row["cost"][name] / scale for row in some], digits)
+            for name, scale, digits in (("params", 1e6, 2), ("madds", 1e6, 1), ("latency_ms", 1, 2))
+        ]
+        lines.append(f"| `{network}` | {kind} | {len(some)} | {accuracy} | {' | '.join(costs)} |")
+    spent = sum(row["seconds"] for row in rows)
+    return "\n".join([*lines, "", f"{len(rows)} trainings, {spent:,.0f} s of them in all."]) + "\n"
+
+
+def _finals(tune: dict[str, Any]) -> str:
+    if tune.get("finalists", 0) < 2:
+        return ""
+    return f", and the {tune['finalists']} best of them by {tune['longer']} times as many"
 
 
 def _curves(runs: dict[str, list[dict[str, Any]]], epochs: int) -> list[str]:
@@ -435,6 +474,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "quick_cifar10": quick,
     "resnet20": resnet20,
     "resnet20_digits": resnet20,
+    "table_handcrafted": handcrafted,
     "speed": speed,
     "fx_models": fx_models,
 }

@@ -23,18 +23,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from modules import fresh, images_of, no_opinion, trained
 from safetensors.torch import load_file, save_file
 from torch import nn
 from truth_nasbench201 import machine
 
 import natpp
-from natpp.data.batches import Augment, Batches
-from natpp.data.sets import load_images
-from natpp.evaluate.loop import Loop, fit
 from natpp.evaluate.losses import classification
 from natpp.evaluate.recipe import Recipe
 from natpp.evaluate.short import ShortConfig
-from natpp.evaluate.source import ImageSource
 from natpp.files import write_whole
 from natpp.fx.blocks import find_blocks
 from natpp.fx.expand import Expanded, Judge, Rows, ShortTunings
@@ -45,10 +42,8 @@ from natpp.fx.trace import trace
 from natpp.fx.transform import ModuleResult, Problem, optimize_module, perturbed
 from natpp.improve.seeds import Use, number
 from natpp.nets.measure import module_cost
-from natpp.nets.policy import Policy
 from natpp.policies import load_named
 from natpp.runs import make_fabric
-from natpp.zoo.networks.weights import draw_weights
 
 RESULTS = Path(__file__).parent / "results" / "resnet20.json"
 BUDGET = {"madds": 0.6}
@@ -68,9 +63,11 @@ class Plan:
     batch: int = 128
     learning_rate: float = 0.1
     tuned_learning_rate: float = 0.02
+    taught: bool = True
+    """whether fine-tunings follow the original beside the labels"""
     weight_decay: float = 5e-4
     validation: int = 5000
-    tune: TuneConfig = field(default_factory=lambda: TuneConfig(evaluations=48))
+    tune: TuneConfig = field(default_factory=lambda: TuneConfig(evaluations=96, finalists=8, longer=5))
     schedule: ShortConfig = field(
         default_factory=lambda: ShortConfig(steps=100, learning_rate=0.02, clip=5.0, together=16, augment=True)
     )
@@ -110,15 +107,14 @@ class Pieces:
         self.runs: Path = arguments.runs
         self.runs.mkdir(parents=True, exist_ok=True)
         self.fabric = make_fabric()
-        images = load_images(self.plan.data, arguments.root)
-        side = images.train.shape[2]
-        augment = Augment(shift=side // 8, flip=self.plan.data != "digits")
-        self.images = Batches(images, self.fabric.device, validation=self.plan.validation, augment=augment)
-        self.example = torch.zeros(1, 3, side, side)
+        self.images = images_of(self.plan.data, arguments.root, self.fabric.device, self.plan.validation)
+        self.example = torch.zeros(1, 3, self.images.size, self.images.size)
 
     # Networks.
 
-    def trained(self, module: nn.Module, epochs: int, learning_rate: float, seed: int) -> dict[str, Any]:
+    def trained(
+        self, module: nn.Module, epochs: int, learning_rate: float, seed: int, *, teacher: nn.Module | None = None
+    ) -> dict[str, Any]:
         """A training of a module, in place; what came out."""
         plan = self.plan
         recipe = Recipe(
@@ -129,19 +125,7 @@ class Pieces:
             weight_decay=plan.weight_decay,
             cutout=0,
         )
-        cost = module_cost(module.eval(), self.example)
-        source = ImageSource(self.images, plan.batch, self.fabric, seed)
-        loop = Loop(module, source, recipe, self.fabric, seed)
-        start = time.perf_counter()
-        fit(loop)
-        return {
-            "test_accuracy": loop.judge(source.test())["accuracy"],
-            "curve": loop.curve,
-            "seconds": time.perf_counter() - start,
-            "images_per_second": loop.images_per_second,
-            "recipe": asdict(recipe),
-            "cost": cost.to_dict(),
-        }
+        return trained(module, self.images, recipe, self.fabric, seed, teacher=teacher)
 
     def original(self, seed: int) -> nn.Module:
         """The trained network, on the CPU."""
@@ -157,7 +141,8 @@ class Pieces:
         return made.cpu()
 
     def tuned(self, module: nn.Module, seed: int) -> dict[str, Any]:
-        return self.trained(module, self.plan.tuned_epochs, self.plan.tuned_learning_rate, seed)
+        teacher = self.original(seed) if self.plan.taught else None
+        return self.trained(module, self.plan.tuned_epochs, self.plan.tuned_learning_rate, seed, teacher=teacher)
 
     # Pieces.
 
@@ -200,13 +185,7 @@ class Pieces:
 
     def run_scratch(self, seed: int, *, epochs: int | None = None) -> dict[str, Any]:
         kept = json.loads((self.runs / f"learned_{seed}.json").read_text())
-        module = self.result_of(kept["ops"], seed)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(number(seed, Use.START, 2))
-            draw_weights(module)
-        for part in module.modules():
-            if isinstance(part, nn.BatchNorm2d):
-                part.reset_parameters()
+        module = fresh(self.result_of(kept["ops"], seed), seed)
         return self.trained(module, epochs or self.plan.tuned_epochs, self.plan.learning_rate, seed)
 
     def run_long(self, seed: int) -> dict[str, Any]:
@@ -262,14 +241,6 @@ class Pieces:
             "share_of_madds": after.madds / before.madds,
             "share_of_params": after.params / before.params,
         }
-
-
-def no_opinion() -> Policy:
-    """Every allowed transition is as likely as any other."""
-    policy = Policy(ops=load_named().ops)
-    for parameter in policy.parameters():
-        parameter.data.zero_()
-    return policy.eval()
 
 
 def spearman(one: list[float], other: list[float]) -> float:

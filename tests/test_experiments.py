@@ -129,6 +129,24 @@ def test_a_network_cut_and_tuned_on_digits(tmp_path: Path) -> None:
     assert "| validation accuracy after epoch | 1 |" in page
 
 
+def test_handcrafted_networks_on_digits(tmp_path: Path) -> None:
+    out = tmp_path / "table_handcrafted.json"
+    given = ["--runs", str(tmp_path / "runs"), "--out", str(out), "--seeds", "0", "--smoke"]
+    assert "no time is left" in run("table_handcrafted.py", *given, "--seconds", "0")
+    assert json.loads(out.read_text())["trainings"] == []
+    said = run("table_handcrafted.py", *given)
+    assert [line.split()[1] for line in said.splitlines()] == ["original", "nat", "nat++", "random"]
+    assert run("table_handcrafted.py", *given) == ""  # what is there is not done again
+    original, *changed = json.loads(out.read_text())["trainings"]
+    assert "changes" not in original
+    assert all(one["cost"]["madds"] <= original["cost"]["madds"] for one in changed)
+    ours, random = changed[1:]
+    assert random["cost"]["madds"] <= ours["cost"]["madds"] < original["cost"]["madds"]
+    assert random["changes"] != ours["changes"]
+    page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path)
+    assert "| `resnet20` | nat++ | 1 |" in page
+
+
 def test_the_page_of_results_is_up_to_date() -> None:
     page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"]
     assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == page()

@@ -1,0 +1,75 @@
+"""What experiments with plain modules share: trainings with everything beside them, fresh weights, no opinion."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from natpp.data.batches import Augment, Batches
+from natpp.data.sets import load_images
+from natpp.evaluate.loop import Loop, fit
+from natpp.evaluate.recipe import Recipe
+from natpp.evaluate.source import ImageSource
+from natpp.improve.seeds import Use, number
+from natpp.nets.measure import module_cost
+from natpp.nets.policy import Policy
+from natpp.policies import load_named
+from natpp.zoo.networks.weights import draw_weights
+
+
+def images_of(data: str, root: str | None, device: torch.device, validation: int) -> Batches:
+    """Images that are shifted by up to an eighth of their side and, where that makes sense, mirrored."""
+    images = load_images(data, root)
+    augment = Augment(shift=images.train.shape[2] // 8, flip=data != "digits")
+    return Batches(images, device, validation=validation, augment=augment)
+
+
+def trained(
+    module: nn.Module,
+    images: Batches,
+    recipe: Recipe,
+    fabric: Fabric,
+    seed: int,
+    *,
+    teacher: nn.Module | None = None,
+    latency: bool = False,
+) -> dict[str, Any]:
+    """A training of a module, in place; what came out, the test images read once at its end."""
+    source = ImageSource(images, recipe.batch, fabric, seed)
+    example: Tensor = torch.zeros(1, 3, images.size, images.size, device=fabric.device)
+    cost = module_cost(module.to(fabric.device).eval(), example, latency=latency)
+    loop = Loop(module, source, recipe, fabric, seed, teacher=teacher)
+    start = time.perf_counter()
+    fit(loop)
+    return {
+        "test_accuracy": loop.judge(source.test())["accuracy"],
+        "curve": loop.curve,
+        "seconds": time.perf_counter() - start,
+        "images_per_second": loop.images_per_second,
+        "recipe": asdict(recipe),
+        "cost": cost.to_dict(),
+    }
+
+
+def fresh(module: nn.Module, seed: int) -> nn.Module:
+    """The module with new weights, as those of the zoo are drawn."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number(seed, Use.START, 2))
+        draw_weights(module)
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.reset_parameters()
+    return module
+
+
+def no_opinion() -> Policy:
+    """Every allowed transition is as likely as any other."""
+    policy = Policy(ops=load_named().ops)
+    for parameter in policy.parameters():
+        parameter.data.zero_()
+    return policy.eval()
