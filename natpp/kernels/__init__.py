@@ -1,8 +1,9 @@
 """Separable convs, batch norms and pools of channels-last tensors on a GPU, faster in training than torch's kernels.
 
 Kernels are in Triton, which comes with torch for GPUs. Where it is missing, on a CPU, for other memory layouts and
-while a compiler or an export looks on, the same is composed of torch's operations. One place decides, `fast`; `plain`
-and the environment's NATPP_KERNELS=plain switch the kernels off.
+while a compiler or an export looks on, the same is composed of torch's operations; separable convs also in float32,
+which tensor cores would round. One place decides, `fast`, and `fits` for separable convs; `plain` and the environment's
+NATPP_KERNELS=plain switch the kernels off.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch.nn import functional
 from natpp.errors import SettingError
 from natpp.kernels import composed
 from natpp.kernels.halves import Half, Norm
-from natpp.kernels.tiles import MOST_PROGRAMS, aligned
+from natpp.kernels.tiles import aligned
 
 __all__ = ["Half", "Norm", "average_pool", "batch_norm", "fast", "fits", "max_pool", "plain", "separable"]
 
@@ -32,8 +33,11 @@ LARGEST = 2**31 - 2**24  # numbers in a tensor: places are counted in 32 bits
 MOST_GROUPS = 2**16 - 1  # of a grid's third side
 POOLS = (3, 5, 7)
 WINDOWS = (1, 3, 5, 7)  # of depthwise convs; 1: none
-MOST_CHANNELS = 256  # that a 1x1 conv may give: all of a pixel are in one program
+MOST_CHANNELS = 256  # that a 1x1 conv may give: its input is read once for every 64 of them
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
+PRODUCTS = (torch.bfloat16, torch.float16)  # what tensor cores multiply; float32 they would round, so torch computes it
+MOST_PRODUCTS = 2304  # of a merged conv for one number, taps times channels: beyond, torch's separable one is faster
+MARGIN = 16  # pixels that buffers may have beside an image, windows apart
 _PLAIN: ContextVar[bool] = ContextVar("natpp_plain_kernels", default=False)
 
 
@@ -80,7 +84,7 @@ def separable(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor 
         raise SettingError(f"running statistics are of one group, not of {groups}")
     dtype = _computed_in(x)
     if fast(x) and fits(x, halves, groups, added):
-        from natpp.kernels.depthwise import Separated
+        from natpp.kernels.separated import Separated
 
         tensors = [tensor for half in halves for tensor in half.tensors()]
         z: Tensor = Separated.apply(x, tuple(halves), groups, dtype, added, *tensors)  # type: ignore[no-untyped-call]
@@ -90,7 +94,11 @@ def separable(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor 
 
 
 def fits(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | None = None) -> bool:
-    """Whether the kernels know how to compute these halves, of images that are `fast`."""
+    """Whether the kernels compute these halves, of images that are `fast`: they know how, and it pays.
+
+    Depthwise and 1x1 conv are one dense conv on tensor cores, with as many products for a number as there are taps
+    times channels: it pays up to MOST_PRODUCTS, and in half precision.
+    """
     dtype = _computed_in(x)
     cast = torch.is_autocast_enabled(x.device.type)
     images, channels, *size = x.shape
@@ -110,19 +118,21 @@ def fits(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | Non
         convs = pointwise if half.depthwise is None else [half.depthwise, *pointwise]
         if any(one.dtype not in TYPES if cast else one.dtype != x.dtype for one in convs):
             return False
-        if any(one.dtype != halves[0].pointwise.dtype for one in convs):
+        if any(one.dtype != halves[0].pointwise.dtype for one in convs) or half.kernel**2 * channels > MOST_PRODUCTS:
+            return False
+        margin = half.dilation * (half.kernel - 1) + MARGIN
+        if images * (size[0] + margin) * (size[1] + margin) * max(channels, out) >= LARGEST:
             return False
         statistics = (half.norm.running_mean, half.norm.running_var)
         if not all(map(_simple, (*half.tensors(), *statistics))):
             return False
         size = [-(-side // stride) for side in size]
         pixels, channels = math.prod(size), out
-        if images * pixels * channels >= LARGEST or images // groups * pixels < 2:
+        if images // groups * pixels < 2:
             return False
     if added is not None and (not fast(added) or added.dtype != dtype or added.shape != (images, channels, *size)):
         return False
-    weights = sum(tensor.numel() for half in halves for tensor in half.tensors())
-    return dtype in TYPES and groups <= MOST_GROUPS and weights * max(groups, MOST_PROGRAMS) < LARGEST
+    return dtype in PRODUCTS and groups <= MOST_GROUPS
 
 
 def _computed_in(x: Tensor) -> torch.dtype:
@@ -199,7 +209,7 @@ def _available(device: torch.device) -> bool:
     if obstacle is not None:
         LOG.warning("%s: torch's kernels, which take longer, since triton cannot compile here: %s", what, obstacle)
         return False
-    LOG.info("%s: natpp's kernels", what)
+    LOG.info("%s: natpp's kernels, but for separable convs in float32", what)
     return True
 
 
