@@ -331,6 +331,7 @@ def _multiplied(
     for begin in range(0, depth, BLOCK_K):
         k = begin + tl.arange(0, BLOCK_K)
         offset = k // run * (dilation * columns * channels) + k % run
+        # Most of it was read by the strips beside and above: it may be in the first cache.
         window = tl.load(start + offset[None, :], mask=(k < depth)[None, :], other=0.0, cache_modifier=".ca")
         some = tl.load(weights + k[:, None] * (beside * BLOCK_N) + n[None, :])
         if RECTIFIED:
@@ -374,8 +375,9 @@ def forward(
 ):
     """y, and of every block mean, squared deviations and count: partial (3, groups, blocks, channels).
 
-    The strips of a group are shared by the blocks. The first window starts at the buffer's pixel `corner`. Deviations
-    are from the mean of the block's first tile. RECTIFIED: the buffer is x itself, still to be rectified.
+    They are of y before it is rounded, summed up as deviations from the mean of the block's first tile. The strips of a
+    group are shared by the blocks; the first window starts at the buffer's pixel `corner`. RECTIFIED: the buffer is x
+    itself, still to be rectified.
     """
     block = tl.program_id(0)
     group = tl.program_id(2)
@@ -409,7 +411,8 @@ def forward(
             part = tl.where(early, 1.0 / count, 1.0 / tl.maximum(count_late, 1.0))
             shift = tl.sum(tl.where(mask, total, 0.0), axis=0) * part
         deviation = tl.where(mask, total - shift[None, :], 0.0)
-        plain += tl.sum(deviation, axis=0)
+        if begin > first:  # of the first tile they sum up to nothing
+            plain += tl.sum(deviation, axis=0)
         squares += tl.sum(deviation * deviation, axis=0)
         counts += count
         counts_late += count_late

@@ -34,8 +34,8 @@ PARTS = 8192  # numbers of one kind that all programs of a kernel sum up: progra
 LEAST = 132  # programs that multiply, however many channels there are: one for each processor of an H200
 LONG = 8  # tiles of strips that a program of the gradient of weights has at least
 JOINED = 4096  # numbers of parts that are joined at once
-WIDE = 8  # numbers copied at once, at most: 16 bytes, which go past the first cache, unlike 8
-FINISHED = 4  # parts of the gradient of weights that are read at once
+WIDE = 8  # numbers copied at once, at most: 16 bytes, which Triton up to 3.6 sends past the first cache, unlike 8
+FINISHED = 8  # parts of the gradient of weights that are read at once
 
 
 class Separated(torch.autograd.Function):
