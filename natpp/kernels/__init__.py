@@ -32,7 +32,7 @@ LOG = logging.getLogger("natpp")
 LARGEST = 2**31 - 2**24  # numbers in a tensor: places are counted in 32 bits
 MOST_GROUPS = 2**16 - 1  # of a grid's third side
 POOLS = (3, 5, 7)
-WINDOWS = (1, 3, 5, 7)  # of depthwise convs; 1: none
+WINDOWS = (1, 3, 5, 7)
 MOST_CHANNELS = 256  # that a 1x1 conv may give: its input is read once for every 64 of them
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
 PRODUCTS = (torch.bfloat16, torch.float16)  # what tensor cores multiply; float32 they would round, so torch computes it
@@ -74,7 +74,9 @@ def batch_norm(
 
 
 def separable(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | None = None) -> Tensor:
-    """Images after (ReLU, depthwise conv, 1x1 conv, batch norm) for each half; batch norms as in `batch_norm`.
+    """Images after (ReLU, depthwise conv, 1x1 conv, batch norm) for each half, or (ReLU, conv, batch norm).
+
+    Batch norms are as in `batch_norm`.
 
     What is `added` is added to the result.
     """
@@ -111,7 +113,8 @@ def fits(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | Non
             return False
         out = half.channels_out
         pointwise = [one for one in (half.pointwise, half.shifted) if one is not None]
-        if any(one.shape != (len(one), channels, 1, 1) for one in pointwise) or out > MOST_CHANNELS:
+        side = half.kernel if half.dense else 1
+        if any(one.shape != (len(one), channels, side, side) for one in pointwise) or out > MOST_CHANNELS:
             return False
         if half.shifted is not None and (half.depthwise is not None or stride != 2 or len(halves) > 1):
             return False
@@ -124,7 +127,8 @@ def fits(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | Non
         if images * (size[0] + margin) * (size[1] + margin) * max(channels, out) >= LARGEST:
             return False
         statistics = (half.norm.running_mean, half.norm.running_var)
-        if not all(map(_simple, (*half.tensors(), *statistics))):
+        windows = half.pointwise if half.dense else None
+        if not all(_simple(one, last=one is windows) for one in (*half.tensors(), *statistics)):
             return False
         size = [-(-side // stride) for side in size]
         pixels, channels = math.prod(size), out
@@ -213,6 +217,9 @@ def _available(device: torch.device) -> bool:
     return True
 
 
-def _simple(parameter: Tensor | None) -> bool:
-    """Whether a weight or statistic is plain numbers in a row, or none."""
-    return parameter is None or (parameter.is_contiguous() and type(parameter) in (Tensor, nn.Parameter))
+def _simple(parameter: Tensor | None, *, last: bool = False) -> bool:
+    """Whether a weight or statistic is plain numbers in a row, or none; with `last` also in channels-last memory."""
+    if parameter is None:
+        return True
+    in_a_row = parameter.is_contiguous() or (last and parameter.is_contiguous(memory_format=torch.channels_last))
+    return in_a_row and type(parameter) in (Tensor, nn.Parameter)

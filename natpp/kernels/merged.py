@@ -146,6 +146,13 @@ def _folded(value, n, channels):
 
 
 @triton.jit
+def _place_of_weight(out, channel, tap, step_in, step_tap, channels_in, kernel):
+    """Where a weight of a 1x1 conv is, or of one with windows, which has steps between taps."""
+    whole = channels_in * tl.where(step_tap > 0, kernel * kernel, 1)
+    return out * whole + channel * step_in + tap * step_tap
+
+
+@triton.jit
 def _merge(
     block,
     depthwise,
@@ -153,6 +160,8 @@ def _merge(
     shifted,
     target,
     separable,
+    step_in,
+    step_tap,
     kernel,
     stride,
     dilation,
@@ -165,7 +174,10 @@ def _merge(
     BLOCK_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """A block of the merged weights, of the conv itself or (BACK) of that for the gradient of its input."""
+    """A block of the merged weights, of the conv itself or (BACK) of that for the gradient of its input.
+
+    Numbers of `pointwise` for the next channel in and the next tap are `step_in` and `step_tap` further on.
+    """
     given = channels_in
     made = channels_out
     if BACK:
@@ -191,7 +203,8 @@ def _merge(
     whole = first_out == channels_out  # one 1x1 conv, for all taps
     first = inside & (out < first_out) & (tl.where(whole, 0, tap) == 0)
     second = inside & (out >= first_out) & (tap == last)
-    value = tl.load(pointwise + out * channels_in + channel, mask=first, other=0.0).to(tl.float32)
+    place = _place_of_weight(out, channel, tap, step_in, step_tap, channels_in, kernel)
+    value = tl.load(pointwise + place, mask=first, other=0.0).to(tl.float32)
     value += tl.load(shifted + (out - first_out) * channels_in + channel, mask=second, other=0.0).to(tl.float32)
     taps = depthwise + channel * (kernel * kernel) + tap
     value *= tl.load(taps, mask=inside & (tap < kernel * kernel * separable), other=1.0).to(tl.float32)
@@ -202,7 +215,7 @@ def _merge(
     do_not_specialize=[
         "weight", "bias", "running_mean", "running_var", "depthwise", "pointwise", "shifted",
         "images", "height", "width", "rows", "columns", "lead", "numbered", "wide", "blocks", "share", "programs",
-        "separable", "kernel", "stride", "dilation", "channels_out", "first_out",
+        "separable", "step_in", "step_tap", "kernel", "stride", "dilation", "channels_out", "first_out",
         "strip", "beside", "merging", "strip_back", "beside_back",
     ]
 )  # fmt: skip
@@ -232,6 +245,8 @@ def prepare(
     share,
     programs,
     separable,
+    step_in,
+    step_tap,
     kernel,
     stride,
     dilation,
@@ -295,13 +310,13 @@ def prepare(
     elif (tl.program_id(1) == 0) & (group == 0):
         if block < programs + merging:
             _merge(
-                block - programs, depthwise, pointwise, shifted, merged, separable, kernel, stride, dilation, channels,
-                channels_out, first_out, strip, beside, False, BLOCK_K, BLOCK_N,
+                block - programs, depthwise, pointwise, shifted, merged, separable, step_in, step_tap, kernel, stride,
+                dilation, channels, channels_out, first_out, strip, beside, False, BLOCK_K, BLOCK_N,
             )  # fmt: skip
         else:
             _merge(
-                block - programs - merging, depthwise, pointwise, shifted, merged_back, separable, kernel, 1, dilation,
-                channels, channels_out, first_out, strip_back, beside_back, True, BLOCK_K, BLOCK_N,
+                block - programs - merging, depthwise, pointwise, shifted, merged_back, separable, step_in, step_tap,
+                kernel, 1, dilation, channels, channels_out, first_out, strip_back, beside_back, True, BLOCK_K, BLOCK_N,
             )  # fmt: skip
 
 
@@ -716,6 +731,8 @@ def _finished(
     found,
     at,
     separable,
+    step_in,
+    step_tap,
     kernel,
     dilation,
     channels_in,
@@ -729,7 +746,7 @@ def _finished(
     BLOCK_N: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):
-    """The gradients of all weights of a channel that goes in: (channels in, taps), then (channels out, channels in)."""
+    """The gradients of all weights of a channel that goes in: those of depthwise convs, then the others."""
     tap = tl.arange(0, BLOCK_T)
     taps = kernel * kernel
     i = tap // kernel
@@ -753,16 +770,23 @@ def _finished(
                 here = partial + (share + one) * (depth * beside * BLOCK_N) + place
                 left = tap < (shares - share - one) * taps
                 total += tl.load(here, mask=mask & left[:, None], other=0.0)
-        mixing = tl.load(pointwise + out * channels_in + channel, mask=out < first_out, other=0.0).to(tl.float32)
-        second = shifted + (out - first_out) * channels_in + channel
-        mixing += tl.load(second, mask=out >= first_out, other=0.0).to(tl.float32)
-        of_taps += tl.sum(total * mixing[None, :], axis=1)
-        of_out = tl.sum(tl.where((tap < taps)[:, None], total * weight[:, None], 0.0), axis=0)
-        tl.store(
-            at_pointwise + n * channels_in + channel,
-            _folded(of_out, n, channels_out).to(found.dtype.element_ty),
-            mask=n < channels_out,
-        )
+        if step_tap > 0:  # a conv with windows
+            same = (out[:, None] == n[None, :]).to(tl.float32)
+            folded = tl.dot(total, same, input_precision="ieee")
+            tap_of_n = _place_of_weight(n[None, :], channel, tap[:, None], step_in, step_tap, channels_in, kernel)
+            mask = (tap < taps)[:, None] & (n < channels_out)[None, :]
+            tl.store(at_pointwise + tap_of_n, folded.to(found.dtype.element_ty), mask=mask)
+        else:
+            mixing = tl.load(pointwise + out * channels_in + channel, mask=out < first_out, other=0.0).to(tl.float32)
+            second = shifted + (out - first_out) * channels_in + channel
+            mixing += tl.load(second, mask=out >= first_out, other=0.0).to(tl.float32)
+            of_taps += tl.sum(total * mixing[None, :], axis=1)
+            of_out = tl.sum(tl.where((tap < taps)[:, None], total * weight[:, None], 0.0), axis=0)
+            tl.store(
+                at_pointwise + n * channels_in + channel,
+                _folded(of_out, n, channels_out).to(found.dtype.element_ty),
+                mask=n < channels_out,
+            )
     tl.store(
         found + at + channel * taps + tap,
         of_taps.to(found.dtype.element_ty),
@@ -772,18 +796,18 @@ def _finished(
 
 @triton.jit(
     do_not_specialize=[
-        "depthwise_0", "pointwise_0", "shifted_0", "at_0", "separable_0", "kernel_0", "dilation_0",
-        "in_0", "out_0", "first_0", "strip_0", "depth_0", "beside_0", "shares_0",
-        "depthwise_1", "pointwise_1", "shifted_1", "at_1", "separable_1", "kernel_1", "dilation_1",
-        "in_1", "out_1", "first_1", "strip_1", "depth_1", "beside_1", "shares_1",
+        "depthwise_0", "pointwise_0", "shifted_0", "at_0", "separable_0", "step_in_0", "step_tap_0",
+        "kernel_0", "dilation_0", "in_0", "out_0", "first_0", "strip_0", "depth_0", "beside_0", "shares_0",
+        "depthwise_1", "pointwise_1", "shifted_1", "at_1", "separable_1", "step_in_1", "step_tap_1",
+        "kernel_1", "dilation_1", "in_1", "out_1", "first_1", "strip_1", "depth_1", "beside_1", "shares_1",
     ]
 )  # fmt: skip
 def finish(
     found,
-    partial_0, depthwise_0, pointwise_0, shifted_0, at_0, separable_0, kernel_0, dilation_0,
-    in_0, out_0, first_0, strip_0, depth_0, beside_0, shares_0,
-    partial_1, depthwise_1, pointwise_1, shifted_1, at_1, separable_1, kernel_1, dilation_1,
-    in_1, out_1, first_1, strip_1, depth_1, beside_1, shares_1,
+    partial_0, depthwise_0, pointwise_0, shifted_0, at_0, separable_0, step_in_0, step_tap_0,
+    kernel_0, dilation_0, in_0, out_0, first_0, strip_0, depth_0, beside_0, shares_0,
+    partial_1, depthwise_1, pointwise_1, shifted_1, at_1, separable_1, step_in_1, step_tap_1,
+    kernel_1, dilation_1, in_1, out_1, first_1, strip_1, depth_1, beside_1, shares_1,
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
     TOGETHER: tl.constexpr,
@@ -793,12 +817,14 @@ def finish(
     if tl.program_id(1) == 0:
         if channel < in_0:
             _finished(
-                channel, partial_0, depthwise_0, pointwise_0, shifted_0, found, at_0, separable_0, kernel_0,
-                dilation_0, in_0, out_0, first_0, strip_0, depth_0, beside_0, shares_0, BLOCK_T, BLOCK_N, TOGETHER,
+                channel, partial_0, depthwise_0, pointwise_0, shifted_0, found, at_0, separable_0, step_in_0,
+                step_tap_0, kernel_0, dilation_0, in_0, out_0, first_0, strip_0, depth_0, beside_0, shares_0,
+                BLOCK_T, BLOCK_N, TOGETHER,
             )  # fmt: skip
     else:
         if channel < in_1:
             _finished(
-                channel, partial_1, depthwise_1, pointwise_1, shifted_1, found, at_1, separable_1, kernel_1,
-                dilation_1, in_1, out_1, first_1, strip_1, depth_1, beside_1, shares_1, BLOCK_T, BLOCK_N, TOGETHER,
+                channel, partial_1, depthwise_1, pointwise_1, shifted_1, found, at_1, separable_1, step_in_1,
+                step_tap_1, kernel_1, dilation_1, in_1, out_1, first_1, strip_1, depth_1, beside_1, shares_1,
+                BLOCK_T, BLOCK_N, TOGETHER,
             )  # fmt: skip

@@ -139,10 +139,18 @@ def _backward(
     of_convs = _finish(steps, partial)
     for step, of_norm in zip(steps, norms, strict=True):
         *convs, weight, bias = step.half.tensors()
-        found += [next(of_convs).view(one.shape) for one in convs]
+        found += [_shaped(next(of_convs), one) for one in convs]
         dweight, dbias = of_norm[:, 0] if step.groups == 1 else of_norm.sum(1)
         found += [dweight.to(weight.dtype), dbias.to(bias.dtype)]
     return dz, found
+
+
+def _shaped(values: Tensor, like: Tensor) -> Tensor:
+    """Numbers in a row as a tensor in the memory of another."""
+    if like.is_contiguous():
+        return values.view(like.shape)
+    out, channels, height, width = like.shape
+    return values.view(out, height, width, channels).permute(0, 3, 1, 2)
 
 
 def _finish(steps: Sequence[_Step], partial: Sequence[Tensor]) -> Any:
@@ -222,11 +230,18 @@ class _Step:
         )
 
     @property
+    def steps_of_weight(self) -> tuple[int, int]:
+        """Of `pointwise`, how far it is to the next channel in and to the next tap, of which a 1x1 conv has none."""
+        weight = self.half.pointwise
+        return (weight.stride(1), weight.stride(3)) if self.half.dense else (1, 0)
+
+    @property
     def numbers(self) -> tuple[int, ...]:
         """What kernels need to know of the weights: whether they are separable, their sizes, and the strip."""
         conv = self.conv
         return (
             int(self.half.depthwise is not None),
+            *self.steps_of_weight,
             conv.kernel,
             conv.dilation,
             conv.channels_in,
@@ -299,6 +314,7 @@ class _Step:
             shared.share,
             programs,
             int(self.half.depthwise is not None),
+            *self.steps_of_weight,
             conv.kernel,
             conv.stride,
             conv.dilation,

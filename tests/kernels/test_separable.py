@@ -188,6 +188,36 @@ def test_factorized_reduction(
     compare(images(shape, device, dtype), [half], groups)
 
 
+@everywhere
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    ("shape", "out", "kernel", "stride", "dilation", "groups"),
+    [
+        ((2, 16, 8, 8), 16, 3, 1, 1, 1),  # nor_conv_3x3
+        ((4, 12, 7, 9), 20, 3, 2, 1, 2),
+        ((2, 7, 6, 5), 70, 3, 1, 2, 1),  # more columns than a program has
+        ((2, 6, 9, 7), 5, 5, 1, 1, 1),
+    ],
+)
+def test_dense(
+    device: str,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    out: int,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    groups: int,
+    memory: torch.memory_format,
+) -> None:
+    (half,) = halves((shape[1], out), 1, device, dtype, running=groups == 1)
+    weight = torch.randn(out, shape[1], kernel, kernel, generator=torch.Generator().manual_seed(3)) / (kernel * 4)
+    weight = weight.to(device, dtype).contiguous(memory_format=memory)
+    half = dataclasses.replace(half, pointwise=weight.requires_grad_(), stride=stride, dilation=dilation)
+    assert half.dense
+    compare(images(shape, device, dtype), [half], groups)
+
+
 @both
 @pytest.mark.parametrize(
     ("shape", "channels", "kernel"),
