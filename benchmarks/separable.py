@@ -66,12 +66,13 @@ OPERATIONS = (
 MUST = OPERATIONS[:4]
 TUNED: tuple[dict[str, Any], ...] = (  # of natpp.kernels.merged and natpp.kernels.separated
     {},
-    {"PRODUCTS": {"num_warps": 4, "maxnreg": None}},
-    {"PRODUCTS": {"num_warps": 4, "maxnreg": 168}, "MOST_PROGRAMS": 396},
+    {"PRODUCTS": {"maxnreg": 168}, "MOST_PROGRAMS": 396},
+    {"PRODUCTS": {"num_warps": 8, "maxnreg": 128}},
+    {"PRODUCTS": {"num_warps": 8, "maxnreg": 128}, "STRIPS": 256},
     {"PRODUCTS": {"num_stages": 2}},
     {"PRODUCTS": {"num_stages": 4}},
     {"PRODUCTS": {"num_stages": 4}, "DEPTH": 32},
-    {"PRODUCTS": {"num_warps": 4, "num_stages": 4}, "STRIPS": 64, "MOST_PROGRAMS": 528},
+    {"PRODUCTS": {"num_stages": 4}, "STRIPS": 64, "MOST_PROGRAMS": 528},
     {"WIDE": 4},
     {"TALL": (64, 64)},
     {"TALL": (128, 128), "PRODUCTS": {"num_stages": 2}},

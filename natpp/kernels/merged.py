@@ -400,8 +400,8 @@ def forward(
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     first = block * share
     last = tl.minimum(first + share, strips)
-    rest = (width - (across - 1) * strip) * channels_out  # what the last strip of a row has
-    early = n < rest
+    rest = width - (across - 1) * strip  # pixels of the last strip of a row
+    early = n < rest * channels_out
     counts = 0.0  # of pixels that are the first of their strips, and of those that the last strips lack
     counts_late = 0.0
     shift = tl.zeros((BLOCK_N,), dtype=tl.float32)
@@ -435,8 +435,8 @@ def forward(
     plain = plain / tl.maximum(counted, 1.0)
     squares -= counted * plain * plain
     means = shift + plain
-    count = _folded(counted, n, channels_out)
-    mean = _folded(counted * means, n, channels_out) / tl.maximum(count, 1.0)
+    count = counts * rest.to(tl.float32) + counts_late * (strip - rest).to(tl.float32)  # of a channel
+    mean = _folded(counted * means, n, channels_out) / count
     same = (n % channels_out)[:, None] == n[None, :]
     difference = means[:, None] - mean[None, :]
     spread = squares[:, None] + counted[:, None] * difference * difference
@@ -445,7 +445,7 @@ def forward(
     inside = n < channels_out
     tl.store(place, mean, mask=inside)
     tl.store(place + plane, tl.sum(tl.where(same, spread, 0.0), axis=0), mask=inside)
-    tl.store(place + 2 * plane, count, mask=inside)
+    tl.store(place + 2 * plane, tl.zeros_like(mean) + count, mask=inside)
 
 
 @triton.jit(

@@ -205,7 +205,8 @@ class _Step:
         self.height_out, self.width_out = -(-self.height // stride), -(-self.width // stride)
         self.conv = Conv(self.images, self.height_out, self.width_out, channels, out, kernel, stride, dilation)
         self.back = Conv(self.images, self.height, self.width, out, channels, kernel, 1, dilation)
-        self.whole = Conv(self.images, self.height, self.width, channels, out, kernel, 1, dilation)
+        whole = Conv(self.images, self.height, self.width, channels, out, kernel, 1, dilation)
+        self.whole = self.conv if stride == 1 else whole  # for the gradient of the weights
         self.direct = first and kernel == 1 and stride == 1  # x itself is multiplied, and rectified there
         self.align, self.align_out = math.gcd(channels, WIDE), math.gcd(out, WIDE)
         # In a buffer zeros lead, are between rows and images, and behind: as many as a window reaches beyond an edge.
