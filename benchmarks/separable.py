@@ -59,6 +59,9 @@ OPERATIONS = (
     ("dil_conv_3x3", (128, 16, 32, 32), 1),
     ("dil_conv_5x5", (128, 16, 32, 32), 1),
     ("conv_1x1", (128, 64, 32, 32), 1),
+    ("conv_3x3", (128, 16, 32, 32), 1),
+    ("conv_3x3", (128, 32, 16, 16), 1),
+    ("conv_3x3", (128, 64, 8, 8), 1),
     ("max_pool_3x3", (128, 32, 32, 32), 2),
     ("max_pool_3x3", (128, 16, 32, 32), 1),
     ("max_pool_5x5", (128, 16, 32, 32), 1),
@@ -108,7 +111,7 @@ def units(op: str, stride: int) -> tuple[float, float]:
     # Copied and multiplied; normalized; sums. Then through the norm (to the places of x, as what follows has it), the
     # gradient of x (also reads what was multiplied), that of the weights.
     forward, normalized, sums, backward = 2 + (1 + small), 2 * small, 2 * small, (2 * small + 1) + 3 + 2
-    if "dil" in op:
+    if "sep" not in op:
         return forward + normalized, sums + backward
     second = 4 * small, 3 * small + 4 * small + 2 * small  # the same, small; the sums for the norm before it read y
     return forward + second[0] + normalized, sums + second[1] + backward

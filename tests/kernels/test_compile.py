@@ -112,11 +112,16 @@ def test_separable(
     check(separable(8, channels, kernel, count, dtype, running=count > 1), launches, monkeypatch)
 
 
-def test_factorized_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["factorized", "dense"])
+def test_other_convs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from natpp.kernels.separated import Separated
 
     (half,) = halves(16, 1, 1, torch.bfloat16)
-    half = dataclasses.replace(half, pointwise=half.pointwise[:8], shifted=half.pointwise[8:], stride=2)
+    if kind == "factorized":
+        half = dataclasses.replace(half, pointwise=half.pointwise[:8], shifted=half.pointwise[8:], stride=2)
+    else:
+        windows = torch.zeros(16, 16, 3, 3, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+        half = dataclasses.replace(half, pointwise=windows.requires_grad_())
     x = torch.zeros(2, 16, 8, 8, dtype=torch.bfloat16).to(memory_format=torch.channels_last).requires_grad_()
 
     def run() -> None:

@@ -465,7 +465,7 @@ def chain(op: str, channels: int, stride: int) -> Chain:
 @both
 @pytest.mark.parametrize(
     ("op", "stride"),
-    [("sep_conv_3x3", 1), ("dil_conv_3x3", 2), ("conv_1x1", 1), ("skip_connect", 2)],
+    [("sep_conv_3x3", 1), ("dil_conv_3x3", 2), ("conv_1x1", 1), ("conv_3x3", 2), ("skip_connect", 2)],
 )
 def test_the_module_is_torchs(device: str, op: str, stride: int) -> None:
     """Steps of training, then evaluation: the same statistics, weights, outputs, names and counts of batches."""
