@@ -6,7 +6,8 @@
 - short: short trainings of `darts` (5 cells, 16 channels, batch 128) 16 side by side, milliseconds an architecture
   step, capture left out by a difference; and the kernels of one step, counted and timed.
 - supernet: a weight step with 16 architectures and 512 images in all, thirteen operations, 8 cells, 20 channels.
-- tune: the same operations with tiles of other sizes, and other numbers of warps and registers.
+- tune: the same operations with tiles of other sizes, other numbers of warps, registers, stages and programs; and what
+  every kernel takes.
 
 `python benchmarks/separable.py --json FILE [--only operations short supernet tune] [--no-compile] [--smoke]`
 Without a GPU only the small form (--smoke) runs, which proves that it runs.
@@ -20,8 +21,8 @@ import copy
 import json
 import platform
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,32 @@ OPERATIONS = (
     ("dil_conv_3x3", (128, 16, 32, 32), 1),
     ("dil_conv_5x5", (128, 16, 32, 32), 1),
     ("conv_1x1", (128, 64, 32, 32), 1),
+    ("conv_3x3", (128, 16, 32, 32), 1),
+    ("conv_3x3", (128, 32, 16, 16), 1),
+    ("conv_3x3", (128, 64, 8, 8), 1),
     ("max_pool_3x3", (128, 32, 32, 32), 2),
     ("max_pool_3x3", (128, 16, 32, 32), 1),
     ("max_pool_5x5", (128, 16, 32, 32), 1),
 )
 MUST = OPERATIONS[:4]
-TUNED = ((8192, 8, None), (4096, 8, None), (4096, 8, 128), (4096, 4, None), (4096, 4, 168), (2048, 4, None))
+TUNED: tuple[dict[str, Any], ...] = (  # of natpp.kernels.merged and natpp.kernels.separated
+    {},
+    {"PRODUCTS": {"maxnreg": 168}, "MOST_PROGRAMS": 396},
+    {"PRODUCTS": {"num_warps": 8, "maxnreg": 128}},
+    {"PRODUCTS": {"num_warps": 8, "maxnreg": 128}, "STRIPS": 256},
+    {"PRODUCTS": {"num_stages": 2}},
+    {"PRODUCTS": {"num_stages": 4}},
+    {"PRODUCTS": {"num_stages": 4}, "DEPTH": 32},
+    {"PRODUCTS": {"num_stages": 4}, "STRIPS": 64, "MOST_PROGRAMS": 528},
+    {"WIDE": 4},
+    {"TALL": (64, 64)},
+    {"TALL": (128, 128), "PRODUCTS": {"num_stages": 2}},
+    {"LONG": 16},
+    {"NUMBERS": 4096},
+    {"NUMBERS": 16384},
+    {"COPYING": 264},
+    {"COPYING": 1056},
+)
 SMALL = (("sep_conv_3x3", (2, 4, 6, 6), 1), ("max_pool_3x3", (2, 4, 6, 6), 2))
 
 
@@ -81,15 +102,19 @@ def module_of(op: str, shape: Sequence[int], stride: int, device: torch.device, 
 
 
 def units(op: str, stride: int) -> tuple[float, float]:
-    """Activations that the kernels read and write, forward and backward, in sizes of x."""
+    """Activations that the kernels read and write, forward and backward, in sizes of x; zeros around them left out."""
     small = 1 / stride**2
-    if "sep" in op:  # gathered, gathered, normalized; sums, through 1x1 and depthwise of both halves
-        return 1 + small + 4 * small, 2 * small + 4 * small + 3 * small + (3 * small + 1) + (small + 2)
-    if "dil" in op:
-        return 1 + small + 2 * small, 2 * small + (3 * small + 1) + (small + 2)
     if "pool" in op:  # with one byte for every two of the output
         return 1 + 1.5 * small, 1 + 1.5 * small
-    return 1 + 3 * small, 2 * small + (2 * small + 2)
+    if op == "conv_1x1":  # multiplied, normalized; sums, through the norm, gradient of x, gradient of weights
+        return (1 + small) + 2 * small, 2 * small + 3 * small + (small + 2) + (1 + small)
+    # Copied and multiplied; normalized; sums. Then through the norm (to the places of x, as what follows has it), the
+    # gradient of x (also reads what was multiplied), that of the weights.
+    forward, normalized, sums, backward = 2 + (1 + small), 2 * small, 2 * small, (2 * small + 1) + 3 + 2
+    if "sep" not in op:
+        return forward + normalized, sums + backward
+    second = 4 * small, 3 * small + 4 * small + 2 * small  # the same, small; the sums for the norm before it read y
+    return forward + second[0] + normalized, sums + second[1] + backward
 
 
 def run_of(
@@ -202,36 +227,40 @@ def line(row: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def tiles(numbers: int, warps: int, registers: int | None) -> Iterator[None]:
-    """Other sizes of tiles, warps of a program and registers of a thread while it lasts."""
-    from natpp.kernels import depthwise
+def changed(choices: Mapping[str, Any]) -> Iterator[None]:
+    """Other sizes of tiles, numbers of programs and options of kernels while it lasts."""
+    from natpp.kernels import merged, separated
 
-    before = depthwise.NUMBERS, dict(depthwise.OPTIONS)
-    depthwise.NUMBERS = numbers
-    depthwise.OPTIONS.update(num_warps=warps, maxnreg=registers)
+    before = []
+    for name, value in choices.items():
+        for module in (merged, separated):
+            if hasattr(module, name):
+                before.append((module, name, getattr(module, name)))
+                setattr(module, name, {**merged.PRODUCTS, **value} if name == "PRODUCTS" else value)
     try:
         yield
     finally:
-        depthwise.NUMBERS = before[0]
-        depthwise.OPTIONS.clear()
-        depthwise.OPTIONS.update(before[1])
+        for module, name, value in before:
+            setattr(module, name, value)
 
 
 def tune(device: torch.device, smoke: bool) -> list[dict[str, Any]]:
-    """The operations that must be fast, with tiles of other sizes."""
+    """The operations that must be fast, with other choices, and what each kernel takes."""
     rows: list[dict[str, Any]] = []
     if device.type != "cuda":
         return rows
-    for numbers, warps, registers in TUNED:
+    for choices in TUNED:
         for op, shape, stride in MUST[:1] if smoke else (*MUST, OPERATIONS[5]):
-            with tiles(numbers, warps, registers):
+            with changed(choices):
                 found = ours(op, shape, stride, device, 20)
-            rows.append(
-                {"op": op, "shape": list(shape), "numbers": numbers, "warps": warps, "registers": registers, **found}
-            )
+                module = module_of(op, shape, stride, device, torch.bfloat16)
+                x = torch.randn(*shape, device=device).to(torch.bfloat16, memory_format=torch.channels_last)
+                run = run_of(module, x.requires_grad_(), list(module.parameters()), True)
+                parts = kernels_of(run)["dearest"]
+            rows.append({"op": op, "shape": list(shape), "choices": choices, **found, "kernels": parts})
+            each = ", ".join(f"{one['name']} {one['microseconds']:.1f}/{one['count']}" for one in parts)
             print(
-                f"tiles of {numbers} numbers, {warps} warps, {registers} registers: {op} {shape} "
-                f"{found['microseconds']:.1f} ({found['forward_microseconds']:.1f}) us",
+                f"{choices}: {op} {shape} {found['microseconds']:.1f} ({found['forward_microseconds']:.1f}) us; {each}",
                 flush=True,
             )
     return rows
@@ -288,21 +317,27 @@ def counted(
     feed.fetch(0)
     feed.load(torch.zeros(1, dtype=torch.int64, device=device))
     branch = Branch(build, 0, config, device)
-    for _ in range(2):
-        branch.step(feed)
-    torch.cuda.synchronize()
+    return kernels_of(lambda: branch.step(feed))
+
+
+def kernels_of(run: Callable[[], object]) -> dict[str, Any]:
+    """The kernels of something on a GPU: how many, and what the dearest take, in microseconds."""
     from torch.profiler import ProfilerActivity, profile
 
+    for _ in range(2):
+        run()
+    torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiled:
-        branch.step(feed)
+        run()
         torch.cuda.synchronize()
     count: Counter[str] = Counter()
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = defaultdict(float)
     for event in profiled.events():
         if event.device_type == torch.autograd.DeviceType.CUDA:
             count[event.name[:90]] += 1
-            spent[event.name[:90]] += int(event.time_range.elapsed_us())
-    dearest = [{"name": name, "count": count[name], "microseconds": spent[name]} for name, _ in spent.most_common(30)]
+            spent[event.name[:90]] += event.time_range.elapsed_us()
+    names = sorted(spent, key=lambda name: -spent[name])[:30]
+    dearest = [{"name": name, "count": count[name], "microseconds": spent[name]} for name in names]
     return {"count": sum(count.values()), "microseconds": sum(spent.values()), "dearest": dearest}
 
 

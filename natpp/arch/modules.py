@@ -16,7 +16,7 @@ from natpp.kernels import composed
 
 
 class Layers(nn.Sequential):
-    """Torch's, but separable and 1x1 convolutions in it, each with ReLU and batch norm, are run as one where they can.
+    """Torch's, but convolutions in it, each with ReLU and batch norm, are run as one where they can.
 
     Their modules are then not called one by one; those that have hooks are.
     """
@@ -71,7 +71,7 @@ class Batched(nn.Module):
 
 
 def _halves(layers: Sequence[nn.Module]) -> tuple[list[Batched], list[kernels.Half]]:
-    """The separable convolutions that a chain starts with, or one 1x1 conv or factorized one, and their norms."""
+    """The separable convolutions that a chain starts with, or one conv or factorized one, and their norms."""
     norms: list[Batched] = []
     halves: list[kernels.Half] = []
     rest = list(layers)
@@ -87,7 +87,9 @@ def _halves(layers: Sequence[nn.Module]) -> tuple[list[Batched], list[kernels.Ha
             shifted = pointwise.conv_2
             pointwise = pointwise.conv_1
             parts += [pointwise, shifted]
-        if not _is_pointwise(pointwise) or not isinstance(norm, Batched) or any(map(_hooked, parts)):
+        if not (_is_pointwise(pointwise) or (depthwise is None and shifted is None and _is_dense(pointwise))):
+            break
+        if not isinstance(norm, Batched) or any(map(_hooked, parts)):
             break
         if shifted is not None and not _is_pointwise(shifted):
             break
@@ -122,14 +124,25 @@ def _length(halves: Sequence[kernels.Half]) -> int:
 
 
 def _is_depthwise(layer: nn.Module) -> bool:
-    """Whether each channel is convolved by itself, in square windows around every pixel, or every second one."""
+    """Whether each channel is convolved by itself, in square windows."""
+    return (
+        isinstance(layer, nn.Conv2d) and _is_centered(layer) and layer.groups == layer.in_channels == layer.out_channels
+    )
+
+
+def _is_dense(layer: nn.Module) -> bool:
+    """Whether all channels are convolved together, in square windows."""
+    return isinstance(layer, nn.Conv2d) and _is_centered(layer) and layer.groups == 1
+
+
+def _is_centered(layer: nn.Conv2d) -> bool:
+    """Whether it convolves square windows around every pixel, or every second one."""
     if type(layer) is not nn.Conv2d or layer.bias is not None or layer.padding_mode != "zeros":
         return False
     side, other = layer.kernel_size
     (stride, _), (dilation, _) = layer.stride, layer.dilation
     return (
-        layer.groups == layer.in_channels == layer.out_channels
-        and side == other
+        side == other
         and side in (3, 5, 7)
         and layer.stride == (stride, stride)
         and layer.dilation == (dilation, dilation)

@@ -1,8 +1,9 @@
 """Separable convs, batch norms and pools of channels-last tensors on a GPU, faster in training than torch's kernels.
 
 Kernels are in Triton, which comes with torch for GPUs. Where it is missing, on a CPU, for other memory layouts and
-while a compiler or an export looks on, the same is composed of torch's operations. One place decides, `fast`; `plain`
-and the environment's NATPP_KERNELS=plain switch the kernels off.
+while a compiler or an export looks on, the same is composed of torch's operations; separable convs also in float32,
+which tensor cores would round. One place decides, `fast`, and `fits` for separable convs; `plain` and the environment's
+NATPP_KERNELS=plain switch the kernels off.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch.nn import functional
 from natpp.errors import SettingError
 from natpp.kernels import composed
 from natpp.kernels.halves import Half, Norm
-from natpp.kernels.tiles import MOST_PROGRAMS, aligned
+from natpp.kernels.tiles import aligned
 
 __all__ = ["Half", "Norm", "average_pool", "batch_norm", "fast", "fits", "max_pool", "plain", "separable"]
 
@@ -31,9 +32,12 @@ LOG = logging.getLogger("natpp")
 LARGEST = 2**31 - 2**24  # numbers in a tensor: places are counted in 32 bits
 MOST_GROUPS = 2**16 - 1  # of a grid's third side
 POOLS = (3, 5, 7)
-WINDOWS = (1, 3, 5, 7)  # of depthwise convs; 1: none
-MOST_CHANNELS = 256  # that a 1x1 conv may give: all of a pixel are in one program
+WINDOWS = (1, 3, 5, 7)
+MOST_CHANNELS = 256  # that a 1x1 conv may give: its input is read once for every 64 of them
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
+PRODUCTS = (torch.bfloat16, torch.float16)  # what tensor cores multiply; float32 they would round, so torch computes it
+MOST_PRODUCTS = 2304  # of a merged conv for one number, taps times channels: beyond, torch's separable one is faster
+MARGIN = 16  # pixels that buffers may have beside an image, windows apart
 _PLAIN: ContextVar[bool] = ContextVar("natpp_plain_kernels", default=False)
 
 
@@ -70,7 +74,9 @@ def batch_norm(
 
 
 def separable(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | None = None) -> Tensor:
-    """Images after (ReLU, depthwise conv, 1x1 conv, batch norm) for each half; batch norms as in `batch_norm`.
+    """Images after (ReLU, depthwise conv, 1x1 conv, batch norm) for each half, or (ReLU, conv, batch norm).
+
+    Batch norms are as in `batch_norm`.
 
     What is `added` is added to the result.
     """
@@ -80,7 +86,7 @@ def separable(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor 
         raise SettingError(f"running statistics are of one group, not of {groups}")
     dtype = _computed_in(x)
     if fast(x) and fits(x, halves, groups, added):
-        from natpp.kernels.depthwise import Separated
+        from natpp.kernels.separated import Separated
 
         tensors = [tensor for half in halves for tensor in half.tensors()]
         z: Tensor = Separated.apply(x, tuple(halves), groups, dtype, added, *tensors)  # type: ignore[no-untyped-call]
@@ -90,7 +96,11 @@ def separable(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor 
 
 
 def fits(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | None = None) -> bool:
-    """Whether the kernels know how to compute these halves, of images that are `fast`."""
+    """Whether the kernels compute these halves, of images that are `fast`: they know how, and it pays.
+
+    Depthwise and 1x1 conv are one dense conv on tensor cores, with as many products for a number as there are taps
+    times channels: it pays up to MOST_PRODUCTS, and in half precision.
+    """
     dtype = _computed_in(x)
     cast = torch.is_autocast_enabled(x.device.type)
     images, channels, *size = x.shape
@@ -103,26 +113,30 @@ def fits(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | Non
             return False
         out = half.channels_out
         pointwise = [one for one in (half.pointwise, half.shifted) if one is not None]
-        if any(one.shape != (len(one), channels, 1, 1) for one in pointwise) or out > MOST_CHANNELS:
+        side = half.kernel if half.dense else 1
+        if any(one.shape != (len(one), channels, side, side) for one in pointwise) or out > MOST_CHANNELS:
             return False
         if half.shifted is not None and (half.depthwise is not None or stride != 2 or len(halves) > 1):
             return False
         convs = pointwise if half.depthwise is None else [half.depthwise, *pointwise]
         if any(one.dtype not in TYPES if cast else one.dtype != x.dtype for one in convs):
             return False
-        if any(one.dtype != halves[0].pointwise.dtype for one in convs):
+        if any(one.dtype != halves[0].pointwise.dtype for one in convs) or half.kernel**2 * channels > MOST_PRODUCTS:
+            return False
+        margin = half.dilation * (half.kernel - 1) + MARGIN
+        if images * (size[0] + margin) * (size[1] + margin) * max(channels, out) >= LARGEST:
             return False
         statistics = (half.norm.running_mean, half.norm.running_var)
-        if not all(map(_simple, (*half.tensors(), *statistics))):
+        windows = half.pointwise if half.dense else None
+        if not all(_simple(one, last=one is windows) for one in (*half.tensors(), *statistics)):
             return False
         size = [-(-side // stride) for side in size]
         pixels, channels = math.prod(size), out
-        if images * pixels * channels >= LARGEST or images // groups * pixels < 2:
+        if images // groups * pixels < 2:
             return False
     if added is not None and (not fast(added) or added.dtype != dtype or added.shape != (images, channels, *size)):
         return False
-    weights = sum(tensor.numel() for half in halves for tensor in half.tensors())
-    return dtype in TYPES and groups <= MOST_GROUPS and weights * max(groups, MOST_PROGRAMS) < LARGEST
+    return dtype in PRODUCTS and groups <= MOST_GROUPS
 
 
 def _computed_in(x: Tensor) -> torch.dtype:
@@ -199,10 +213,13 @@ def _available(device: torch.device) -> bool:
     if obstacle is not None:
         LOG.warning("%s: torch's kernels, which take longer, since triton cannot compile here: %s", what, obstacle)
         return False
-    LOG.info("%s: natpp's kernels", what)
+    LOG.info("%s: natpp's kernels, but for separable convs in float32", what)
     return True
 
 
-def _simple(parameter: Tensor | None) -> bool:
-    """Whether a weight or statistic is plain numbers in a row, or none."""
-    return parameter is None or (parameter.is_contiguous() and type(parameter) in (Tensor, nn.Parameter))
+def _simple(parameter: Tensor | None, *, last: bool = False) -> bool:
+    """Whether a weight or statistic is plain numbers in a row, or none; with `last` also in channels-last memory."""
+    if parameter is None:
+        return True
+    in_a_row = parameter.is_contiguous() or (last and parameter.is_contiguous(memory_format=torch.channels_last))
+    return in_a_row and type(parameter) in (Tensor, nn.Parameter)

@@ -41,13 +41,12 @@ def separable(x: Tensor, halves: Sequence[Half], groups: int, dtype: torch.dtype
     for half in halves:
         x = functional.relu(x)
         x = x if dtype is None else x.to(dtype)
-        stride = half.stride
+        stride, padding = half.stride, half.dilation * (half.kernel // 2)
         if half.depthwise is not None:
-            padding = half.dilation * (half.kernel // 2)
             weight = half.depthwise.to(x.dtype)
             x = functional.conv2d(x, weight, None, stride, padding, half.dilation, groups=len(weight))
-            stride = 1
-        y = functional.conv2d(x, half.pointwise.to(x.dtype), None, stride)
+            stride, padding = 1, 0
+        y = functional.conv2d(x, half.pointwise.to(x.dtype), None, stride, padding, half.dilation)
         if half.shifted is not None:
             y = torch.cat([y, functional.conv2d(shifted(x), half.shifted.to(x.dtype), None, stride)], dim=1)
         x = y

@@ -26,14 +26,14 @@ class Norm:
 
 @dataclass(frozen=True)
 class Half:
-    """ReLU, depthwise conv (k x k, or none), 1x1 conv, batch norm; the padding keeps the size.
+    """ReLU, depthwise conv (k x k), 1x1 conv, batch norm; or ReLU, conv (k x k or 1x1), batch norm.
 
-    In a factorized reduction a second 1x1 conv, of what is one pixel further down and to the right, gives the rest of
-    the channels; the stride of both is 2.
+    The padding keeps the size. In a factorized reduction a second 1x1 conv, of what is one pixel further down and to
+    the right, gives the rest of the channels; the stride of both is 2.
     """
 
     depthwise: Tensor | None  # (channels, 1, k, k)
-    pointwise: Tensor  # (channels out, channels, 1, 1)
+    pointwise: Tensor  # (channels out, channels, 1, 1), or (…, k, k) if there is no depthwise conv
     norm: Norm
     stride: int = 1
     dilation: int = 1
@@ -46,8 +46,13 @@ class Half:
 
     @property
     def kernel(self) -> int:
-        """The side of the windows, 1 without a depthwise conv."""
-        return 1 if self.depthwise is None else self.depthwise.shape[2]
+        """The side of the windows."""
+        return (self.pointwise if self.depthwise is None else self.depthwise).shape[2]
+
+    @property
+    def dense(self) -> bool:
+        """Whether it is one conv with windows."""
+        return self.depthwise is None and self.kernel > 1
 
     def tensors(self) -> list[Tensor]:
         """What has gradients."""

@@ -1,7 +1,7 @@
 """Batch norm in training, of a channels-last tensor: two kernels forward and two backward, without atomics.
 
-The pixels of a group are rows, cut into blocks. The first kernel of each direction writes what a block knows (mean
-and squared deviations from it; sums of gradients) into a small buffer; every program of the second combines the
+The pixels of a group are rows, cut into blocks. The first kernel of each direction writes what a block knows (mean,
+squared deviations from it and count; sums of gradients) into a small buffer; every program of the second combines the
 blocks of its channels by itself and then goes over the rows. Statistics are in float32: of every tile the mean is
 subtracted before squaring, and tiles and blocks are joined by their counts, so that a large mean costs no digits.
 
@@ -79,19 +79,18 @@ def _forward(
     momentum: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     cut = _Cut(x, groups)
-    partial = cut.partial(x)
+    partial = cut.partial(x, 3)
     with on_device_of(x):
         _partial_statistics[cut.first](
             x, partial, cut.rows, cut.columns, cut.share, cut.align, cut.block_r, cut.block_c, **OPTIONS
         )
-        y, statistics = normalize(x, partial, cut.share, weight, bias, eps, groups, running_mean, running_var, momentum)
+        y, statistics = normalize(x, partial, weight, bias, eps, groups, running_mean, running_var, momentum)
     return y, statistics[0], statistics[1]
 
 
 def normalize(
     x: Tensor,
     partial: Tensor,
-    share: int,
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float,
@@ -101,10 +100,10 @@ def normalize(
     momentum: float,
     added: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Images normalized, and mean and variance (2, groups, channels), from those of every `share` rows.
+    """Images normalized, and mean and variance (2, groups, channels), from those of blocks of rows.
 
-    The partial ones are (2, groups, blocks, channels): mean and squared deviations. What is `added`, in memory as x is,
-    is added to the images.
+    The partial ones are (3, groups, blocks, channels): mean, squared deviations and count. What is `added`, in memory
+    as x is, is added to the images.
     """
     cut = _Cut(x, groups)
     y = torch.empty_like(x, memory_format=torch.channels_last)
@@ -121,7 +120,6 @@ def normalize(
         statistics if running_var is None else running_var,
         cut.rows,
         cut.columns,
-        share,
         partial.shape[2],
         cut.second_share,
         eps,
@@ -145,7 +143,7 @@ def gradient_sums(x: Tensor, dy: Tensor, step: int, mean: Tensor, groups: int) -
     A pixel of dy is `step` numbers after the one before it.
     """
     cut = _Cut(x, groups)
-    partial = cut.partial(x)
+    partial = cut.partial(x, 2)
     _partial_gradients[cut.first](
         x,
         dy,
@@ -220,9 +218,9 @@ class _Cut:
         share = -(-tiles // most) * self.block_r
         return share, -(-self.rows // share)
 
-    def partial(self, x: Tensor) -> Tensor:
-        """Room for two numbers of every block and channel."""
-        return torch.empty(2, self.groups, self.blocks, self.channels, dtype=torch.float32, device=x.device)
+    def partial(self, x: Tensor, count: int) -> Tensor:
+        """Room for so many numbers of every block and channel."""
+        return torch.empty(count, self.groups, self.blocks, self.channels, dtype=torch.float32, device=x.device)
 
 
 @triton.jit
@@ -233,9 +231,7 @@ def _load(start, row, last, step, channels, column):
 
 
 @triton.jit
-def joined_statistics(
-    partial, rows, share, blocks, channels, group, groups, column, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr
-):
+def joined_statistics(partial, blocks, channels, group, groups, column, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr):
     """Mean and variance of some columns of a group, from those of its blocks."""
     mean = tl.zeros((BLOCK_C,), dtype=tl.float32)
     squares = tl.zeros((BLOCK_C,), dtype=tl.float32)
@@ -246,7 +242,7 @@ def joined_statistics(
         part = begin + tl.arange(0, BLOCK_P)
         means = _load(parts, part, blocks, channels, channels, column)
         some_squares = _load(parts + half, part, blocks, channels, channels, column)
-        counts = tl.where(part < blocks, tl.minimum(rows - part * share, share), 0).to(tl.float32)
+        counts = tl.load(parts + 2 * half + part * channels, mask=part < blocks, other=0.0)  # the same for all channels
         count = tl.sum(counts, axis=0)
         some_mean = tl.sum(means * counts[:, None], axis=0) / count
         deviation = means - some_mean[None, :]
@@ -256,7 +252,7 @@ def joined_statistics(
         squares += difference * difference * (before * ratio)
         mean += difference * ratio
         before += count
-    return mean, squares / rows.to(tl.float32)
+    return mean, squares / before
 
 
 @triton.jit
@@ -286,7 +282,7 @@ def move_running(running_mean, running_var, mean, var, total, momentum, column, 
 def _partial_statistics(
     x, partial, rows, columns, share, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr
 ):
-    """Mean and squared deviations of every block: partial (2, groups, blocks, channels)."""
+    """Mean, squared deviations and count of every block: partial (3, groups, blocks, channels)."""
     block = tl.program_id(0)
     group = tl.program_id(2)
     channels = columns * ALIGN
@@ -318,6 +314,7 @@ def _partial_statistics(
     half = tl.num_programs(2) * tl.num_programs(0) * channels
     tl.store(partial + place, mean, mask=inside)
     tl.store(partial + half + place, squares, mask=inside)
+    tl.store(partial + 2 * half + place, tl.zeros_like(mean) + (last - first).to(tl.float32), mask=inside)
 
 
 @triton.jit(
@@ -328,7 +325,6 @@ def _partial_statistics(
         "running_var",
         "rows",
         "columns",
-        "share",
         "blocks",
         "second_share",
     ]
@@ -345,7 +341,6 @@ def _normalize(
     running_var,
     rows,
     columns,
-    share,
     blocks,
     second_share,
     eps,
@@ -373,7 +368,7 @@ def _normalize(
     row = first + tl.arange(0, BLOCK_R)
     tile = _load(start, row, last, channels, channels, column)
 
-    mean, var = joined_statistics(partial, rows, share, blocks, channels, group, groups, column, BLOCK_C, BLOCK_P)
+    mean, var = joined_statistics(partial, blocks, channels, group, groups, column, BLOCK_C, BLOCK_P)
     if tl.program_id(0) == 0:
         tl.store(statistics + group * channels + column, mean, mask=inside)
         tl.store(statistics + (groups + group) * channels + column, var, mask=inside)

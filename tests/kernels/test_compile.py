@@ -6,6 +6,7 @@ What would be launched is recorded, and compiled for an H200 down to its machine
 import dataclasses
 import importlib.util
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -85,7 +86,7 @@ def separable(
     images: int, channels: int, kernel: int, count: int, dtype: torch.dtype, **options: bool
 ) -> Callable[[], object]:
     """Forward and backward."""
-    from natpp.kernels.depthwise import Separated
+    from natpp.kernels.separated import Separated
 
     some = halves(channels, kernel, count, dtype, **options)
     x = torch.zeros(images, channels, 32, 32, dtype=dtype).to(memory_format=torch.channels_last).requires_grad_()
@@ -100,9 +101,9 @@ def separable(
 @pytest.mark.parametrize(
     ("channels", "kernel", "count", "dtype", "launches"),
     [
-        (16, 3, 2, torch.bfloat16, 9),  # the number of launches is what a step of a small network costs
-        (20, 5, 1, torch.bfloat16, 6),
-        (64, 1, 1, torch.float32, 5),
+        (16, 3, 2, torch.bfloat16, 11),  # the number of launches is what a step of a small network costs
+        (20, 5, 1, torch.bfloat16, 7),
+        (64, 1, 1, torch.float32, 7),
     ],
 )
 def test_separable(
@@ -111,18 +112,57 @@ def test_separable(
     check(separable(8, channels, kernel, count, dtype, running=count > 1), launches, monkeypatch)
 
 
-def test_factorized_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
-    from natpp.kernels.depthwise import Separated
+@pytest.mark.parametrize("kind", ["factorized", "dense"])
+def test_other_convs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from natpp.kernels.separated import Separated
 
     (half,) = halves(16, 1, 1, torch.bfloat16)
-    half = dataclasses.replace(half, pointwise=half.pointwise[:8], shifted=half.pointwise[8:], stride=2)
+    if kind == "factorized":
+        half = dataclasses.replace(half, pointwise=half.pointwise[:8], shifted=half.pointwise[8:], stride=2)
+    else:
+        windows = torch.zeros(16, 16, 3, 3, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+        half = dataclasses.replace(half, pointwise=windows.requires_grad_())
     x = torch.zeros(2, 16, 8, 8, dtype=torch.bfloat16).to(memory_format=torch.channels_last).requires_grad_()
 
     def run() -> None:
         z = Separated.apply(x, [half], 1, torch.bfloat16, None, *half.tensors())
         torch.autograd.grad(z, x, torch.zeros_like(z))
 
-    check(run, 5, monkeypatch)
+    check(run, 7, monkeypatch)
+
+
+def test_strips() -> None:
+    """As many pixels as a product takes; fewer where less is read of a row so."""
+    from natpp.kernels.merged import Conv
+
+    def strip(width: int, channels: int, kernel: int, stride: int = 1, dilation: int = 1) -> tuple[int, int, int]:
+        conv = Conv(2, width, width, channels, channels, kernel, stride, dilation)
+        return conv.strip, conv.span, conv.across
+
+    assert strip(32, 16, 3) == (4, 6, 8)
+    assert strip(32, 20, 5) == (3, 7, 11)  # the last has two pixels
+    assert strip(16, 32, 3) == (2, 4, 8)
+    assert strip(8, 64, 3) == (1, 3, 8)
+    assert strip(32, 16, 3, stride=2) == (4, 9, 8)
+    assert strip(32, 16, 5, dilation=2) == (4, 12, 8)
+    assert strip(9, 16, 1) == (3, 3, 3)  # x itself is read: no strip may go beyond its row
+    assert strip(7, 20, 1) == (1, 1, 7)
+    assert strip(4, 144, 3) == (1, 3, 4)
+
+
+def test_windows_are_copied_while_others_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide copies that nobody waits for, and tensor cores: what the speed hangs on."""
+    for channels, width in ((16, 16), (20, 8)):
+        with monkeypatch.context() as patch:
+            found = launched(separable(8, channels, 3, 1, torch.bfloat16), patch)
+        made = {kernel.__name__: compiled(kernel, given, options) for kernel, given, options in found}
+        for name in ("forward", "backward"):
+            code = made[name].asm["ptx"]
+            assert "wgmma.mma_async" in code
+            copies = re.findall(r"cp\.async\.c[ag]\.shared\.global.*?, 0x([0-9a-f]+)", code)
+            assert copies
+            assert min(int(one, 16) for one in copies) >= width
+            assert ".b16" not in "".join(re.findall(r"(?:ld|st)\.global\S*", code))  # one by one
 
 
 @pytest.mark.slow
@@ -130,7 +170,7 @@ def test_factorized_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kernel", [3, 5, 7])
 @pytest.mark.parametrize("channels", [7, 20, 32, 64, 144, 256])
 def test_many(channels: int, kernel: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(separable(2, channels, kernel, 2, dtype), 9, monkeypatch)
+    check(separable(2, channels, kernel, 2, dtype), 11, monkeypatch)
 
 
 @pytest.mark.parametrize(("channels", "kernel", "stride"), [(16, 3, 1), (36, 5, 2)])

@@ -397,7 +397,7 @@ def test_the_log_says_once_what_is_used(
         assert not kernels.fast(x)
     kernels._available.cache_clear()
     assert [record.getMessage().split(": ")[1] for record in caplog.records] == [
-        "natpp's kernels",
+        "natpp's kernels, but for separable convs in float32",
         "torch's kernels, since NATPP_KERNELS is plain",
     ]
 

@@ -36,8 +36,9 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 2**-9, torch.bfloat16: 2**-4}
 
 @pytest.fixture(autouse=True)
 def whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's convolutions in all digits of float32, as natpp's are."""
+    """All digits of float32, in torch's convolutions and in the kernels, which are not asked for them otherwise."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(kernels, "PRODUCTS", kernels.TYPES)
 
 
 def takes(device: str) -> bool:
@@ -187,6 +188,36 @@ def test_factorized_reduction(
     compare(images(shape, device, dtype), [half], groups)
 
 
+@everywhere
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    ("shape", "out", "kernel", "stride", "dilation", "groups"),
+    [
+        ((2, 16, 8, 8), 16, 3, 1, 1, 1),  # nor_conv_3x3
+        ((4, 12, 7, 9), 20, 3, 2, 1, 2),
+        ((2, 7, 6, 5), 70, 3, 1, 2, 1),  # more columns than a program has
+        ((2, 6, 9, 7), 5, 5, 1, 1, 1),
+    ],
+)
+def test_dense(
+    device: str,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    out: int,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    groups: int,
+    memory: torch.memory_format,
+) -> None:
+    (half,) = halves((shape[1], out), 1, device, dtype, running=groups == 1)
+    weight = torch.randn(out, shape[1], kernel, kernel, generator=torch.Generator().manual_seed(3)) / (kernel * 4)
+    weight = weight.to(device, dtype).contiguous(memory_format=memory)
+    half = dataclasses.replace(half, pointwise=weight.requires_grad_(), stride=stride, dilation=dilation)
+    assert half.dense
+    compare(images(shape, device, dtype), [half], groups)
+
+
 @both
 @pytest.mark.parametrize(
     ("shape", "channels", "kernel"),
@@ -233,16 +264,61 @@ def test_any_shape(
 def test_programs_that_go_over_many_tiles(device: str, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for tensors of many megabytes: tiles made small, and few programs, whose parts are joined in steps."""
     if takes(device):
-        from natpp.kernels import depthwise
+        from natpp.kernels import merged, separated
 
-        monkeypatch.setattr(depthwise, "NUMBERS", 1024)
-        monkeypatch.setattr(depthwise, "PARTS", 48)
-        monkeypatch.setattr(depthwise, "LEAST", 6)
-        monkeypatch.setattr(depthwise, "JOINED", 32)
-        monkeypatch.setattr(depthwise, "SUMMED", (2, 32))
+        monkeypatch.setattr(merged, "STRIPS", 16)
+        monkeypatch.setattr(merged, "DEPTH", 16)
+        monkeypatch.setattr(merged, "TALL", (32, 16))
+        monkeypatch.setattr(separated, "NUMBERS", 1024)
+        monkeypatch.setattr(separated, "COPYING", 6)
+        monkeypatch.setattr(separated, "PARTS", 48)
+        monkeypatch.setattr(separated, "LEAST", 3)
+        monkeypatch.setattr(separated, "LONG", 2)
+        monkeypatch.setattr(separated, "JOINED", 32)
+        monkeypatch.setattr(separated, "FINISHED", 2)
     compare(
         images((4, 10, 9, 13), device, mean=0.5), halves((10, 10, 6), 3, device, stride=2, running=groups == 1), groups
     )
+
+
+@both
+@pytest.mark.parametrize(
+    ("channels", "kernel", "stride", "dilation", "groups"),
+    [((16, 16, 16), 3, 1, 1, 1), ((20, 12), 5, 2, 2, 2), ((8, 70), 1, 1, 1, 1), ((9, 9), 1, 2, 1, 1)],
+)
+def test_nothing_is_read_or_written_beside_buffers(
+    device: str,
+    channels: tuple[int, ...],
+    kernel: int,
+    stride: int,
+    dilation: int,
+    groups: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """New memory holds what is not a number, around every tensor too, where it stays."""
+    guard = 4096
+    bases: list[tuple[Tensor, int]] = []
+    empty = torch.empty
+
+    def guarded(*shape: object, **options: object) -> Tensor:
+        like = empty(*shape, **options)
+        base = empty(like.numel() + 2 * guard, dtype=like.dtype, device=like.device).fill_(float("nan"))
+        bases.append((base, like.numel()))
+        return base.as_strided(like.shape, like.stride(), guard)
+
+    made = halves(channels, kernel, device, stride=stride, dilation=dilation, running=False)
+    drawn = images((4, channels[0], 5, 7), device, mean=0.3)
+    exact = results(drawn, [with_gradients(half) for half in made], groups)
+    monkeypatch.setattr(torch, "empty", guarded)
+    x = torch.empty(drawn.shape, device=device, memory_format=torch.channels_last).copy_(drawn)
+    found = results(x, made, groups, kernels.separable)
+    monkeypatch.undo()
+    assert len(bases) > 10 or not takes(device)
+    for base, size in bases:
+        assert base[:guard].isnan().all()
+        assert base[guard + size :].isnan().all()
+    for ours, wanted in zip(found, exact, strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-3, atol=1e-3)
 
 
 @both
@@ -389,7 +465,7 @@ def chain(op: str, channels: int, stride: int) -> Chain:
 @both
 @pytest.mark.parametrize(
     ("op", "stride"),
-    [("sep_conv_3x3", 1), ("dil_conv_3x3", 2), ("conv_1x1", 1), ("skip_connect", 2)],
+    [("sep_conv_3x3", 1), ("dil_conv_3x3", 2), ("conv_1x1", 1), ("conv_3x3", 2), ("skip_connect", 2)],
 )
 def test_the_module_is_torchs(device: str, op: str, stride: int) -> None:
     """Steps of training, then evaluation: the same statistics, weights, outputs, names and counts of batches."""
@@ -504,6 +580,35 @@ def test_what_the_kernels_leave_to_torch(device: str) -> None:
     assert not kernels.fits(x, [dataclasses.replace(half, pointwise=twisted)])
 
 
+@both
+def test_float32_is_left_to_torch(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensor cores would round it. Under autocast the products are in half precision, whatever x is in."""
+    monkeypatch.undo()
+    x = images((2, 6, 5, 5), device)
+    made = halves((6, 6), 3, device)
+    assert not kernels.fits(x, made)
+    with torch.autocast(device, torch.bfloat16):
+        assert kernels.fits(x, made)
+    assert torch.equal(kernels.separable(x, made), composed.separable(x, made, 1))
+
+
+@both
+def test_too_many_products(device: str) -> None:
+    """A merged conv has more products for every number than torch's separable one, which wins where they are many."""
+    assert kernels.fits(images((2, 92, 2, 2), device), halves((92, 8), 5, device))
+    assert not kernels.fits(images((2, 93, 2, 2), device), halves((93, 8), 5, device))
+
+
+@both
+def test_the_size_of_buffers(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places are counted in 32 bits, zeros around the images included."""
+    x = images((2, 6, 5, 5), device)
+    monkeypatch.setattr(kernels, "LARGEST", 2 * (5 + 2 + kernels.MARGIN) ** 2 * 6)
+    assert not kernels.fits(x, halves((6, 6), 3, device))
+    assert kernels.fits(x, halves((6, 6), 1, device))
+    assert not kernels.fits(x, halves((6, 8), 1, device))
+
+
 def test_wrong_groups() -> None:
     x = torch.randn(5, 4, 3, 3)
     with pytest.raises(SettingError, match="5 images are not 2 equal groups"):
@@ -518,6 +623,17 @@ def test_what_is_not_a_number_stays(device: str) -> None:
     x = images((2, 4, 5, 5), device)
     x[0, 1, 2, 2] = float("nan")
     assert kernels.separable(x, halves((4, 4, 4), 3, device)).isnan().all()
+
+
+@both
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_groups_are_apart(device: str, kernel: int) -> None:
+    """What is not a number in one group is read by no strip of another, though they lie one after the other."""
+    x = images((4, 20, 3, 7), device)
+    x[:2, :, -1, -1] = float("nan")
+    z = kernels.separable(x, halves((20, 20), kernel, device, running=False), 2)
+    assert z[:2].isnan().all()
+    assert z[2:].isfinite().all()
 
 
 def test_a_traced_chain_has_its_steps() -> None:

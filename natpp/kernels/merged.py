@@ -1,0 +1,830 @@
+"""Kernels of separable convs: depthwise and 1x1 weights merged into those of one dense conv, a matrix product.
+
+On tensor cores it is nearly free that the product has many times the multiplications; what costs is to bring windows
+there. So what a conv reads is written before into a buffer, rectified, in the type of the products, with zeros behind
+every row and every image as many as a window reaches beyond an edge (so they are also before the next one), and is then
+only copied. A row of the product's first matrix is the window of a strip: a few pixels of the output beside each other.
+What it covers of a row of the image is a run of numbers in memory, and neighbours share most of what they read. The
+second matrix has the weights at their places for every pixel of the strip, zeros elsewhere: it is (window row, column,
+channel in) x (pixel of the strip, channel out).
+
+The gradient of the input is such a conv again, of the gradient of the output, with transposed and flipped weights. That
+of the merged weights is a product over all strips of two buffers. Both are in one launch. What is summed up is in
+float32.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+from natpp.kernels.norm import joined_statistics, joined_sums, move_running
+
+STRIPS = 128  # that a program multiplies at once
+DEPTH = 64  # of the sum of products, what is copied at once
+BREADTH = 64  # columns of a product, of one or more programs beside each other
+MERGED = 16  # rows of merged weights that a program makes
+TALL = 128, 64  # of the gradient of merged weights: its rows in a program, and strips at once
+WIDEST = 8  # pixels of a strip
+PRODUCTS = {"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True}  # of kernels that multiply
+COPIES = {"num_warps": 8, "enable_fp_fusion": True}  # of the others
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+
+
+@dataclass(frozen=True)
+class Conv:
+    """The sizes of a dense conv, of its strips, and of its merged weights."""
+
+    images: int
+    height: int  # of what it gives
+    width: int
+    channels_in: int
+    channels_out: int
+    kernel: int
+    stride: int
+    dilation: int
+
+    @functools.cached_property
+    def strip(self) -> int:
+        """Pixels of a strip: the least is read of each row, and a product has no more columns than it takes at once."""
+        most = min(max(BREADTH // self.channels_out, 1), WIDEST)
+        return min(range(1, most + 1), key=lambda strip: (-(-self.width // strip) * self._span(strip), -strip))
+
+    def _span(self, strip: int) -> int:
+        return (strip - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
+
+    @functools.cached_property
+    def span(self) -> int:
+        """Columns of the buffer that a strip covers."""
+        return self._span(self.strip)
+
+    @functools.cached_property
+    def across(self) -> int:
+        """Strips of a row; the last may go beyond its end."""
+        return -(-self.width // self.strip)
+
+    @functools.cached_property
+    def depth(self) -> int:
+        """Rows of the merged weights, zeros below them included."""
+        whole = max(DEPTH, TALL[0])
+        return -(-self.kernel * self.span * self.channels_in // whole) * whole
+
+    @functools.cached_property
+    def tall(self) -> int:
+        """Blocks of rows of the gradient of the merged weights."""
+        return self.depth // TALL[0]
+
+    @functools.cached_property
+    def beside(self) -> int:
+        """Blocks of columns of the merged weights, zeros beside them included."""
+        return -(-self.strip * self.channels_out // BREADTH)
+
+
+@triton.jit
+def _places(begin, height, width, BLOCK: tl.constexpr):
+    """Image, row and place in the row of so many pixels (or strips) from `begin` on.
+
+    Quotients of small numbers are taken in float32: half a pixel from the next whole number they are exact.
+    """
+    first = begin // width
+    first_image = first // height
+    place = begin - first * width + tl.arange(0, BLOCK)
+    rows = ((place.to(tl.float32) + 0.5) * (1.0 / width.to(tl.float32))).to(tl.int32)
+    across = place - rows * width
+    down = first - first_image * height + rows
+    images = ((down.to(tl.float32) + 0.5) * (1.0 / height.to(tl.float32))).to(tl.int32)
+    return first_image + images, down - images * height, across
+
+
+@triton.jit
+def _pixels(begin, rows, columns, lead, BLOCK: tl.constexpr):
+    """Image, row and column of pixels of a buffer; before its first image they are in image -1."""
+    image, down, across = _places(begin - lead + rows * columns, rows, columns, BLOCK)
+    return image - 1, down, across
+
+
+@triton.jit
+def _share(block, group, size, lead, numbered, share):
+    """The first pixel of a buffer that a program fills, and the one after its last: `size` of them are a group's.
+
+    The first group also has what leads, the last one what is behind.
+    """
+    first = tl.where(group == 0, 0, lead + group * size)
+    last = tl.where(group == tl.num_programs(2) - 1, numbered, lead + (group + 1) * size)
+    first += block * share
+    return first, tl.minimum(first + share, last)
+
+
+@triton.jit
+def _product(first, second, added):
+    """A matrix product, added to something."""
+    if INTERPRETED:  # where bf16 is held as integers, which would be multiplied
+        first = first.to(tl.float32)
+        second = second.to(tl.float32)
+    return tl.dot(first, second, added, input_precision="ieee")
+
+
+@triton.jit
+def _rectified(value):
+    return tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _within(place, size):
+    """Whether a place is from 0 up and below the size."""
+    return place.to(tl.uint32, bitcast=True) < size.to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def _folded(value, n, channels):
+    """Of something for every (pixel of the strip, channel) the sums over the pixels, in the first places."""
+    return tl.sum(tl.where((n % channels)[:, None] == n[None, :], value[:, None], 0.0), axis=0)
+
+
+@triton.jit
+def _place_of_weight(out, channel, tap, step_in, step_tap, channels_in, kernel):
+    """Where a weight of a 1x1 conv is, or of one with windows, which has steps between taps."""
+    whole = channels_in * tl.where(step_tap > 0, kernel * kernel, 1)
+    return out * whole + channel * step_in + tap * step_tap
+
+
+@triton.jit
+def _merge(
+    block,
+    depthwise,
+    pointwise,
+    shifted,
+    target,
+    separable,
+    step_in,
+    step_tap,
+    kernel,
+    stride,
+    dilation,
+    channels_in,
+    channels_out,
+    first_out,
+    strip,
+    beside,
+    BACK: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """A block of the merged weights, of the conv itself or (BACK) of that for the gradient of its input.
+
+    Numbers of `pointwise` for the next channel in and the next tap are `step_in` and `step_tap` further on.
+    """
+    given = channels_in
+    made = channels_out
+    if BACK:
+        given = channels_out
+        made = channels_in
+    row = block // beside * BLOCK_K + tl.arange(0, BLOCK_K)
+    n = block % beside * BLOCK_N + tl.arange(0, BLOCK_N)
+    run = ((strip - 1) * stride + (kernel - 1) * dilation + 1) * given
+    i = row // run
+    distance = (row % run // given)[:, None] - (n // made * stride)[None, :]
+    j = distance // dilation
+    inside = (i < kernel)[:, None] & (n < strip * made)[None, :]
+    inside = inside & (distance >= 0) & (distance % dilation == 0) & (j < kernel)
+    tap = i[:, None] * kernel + j
+    last = kernel * kernel - 1
+    if BACK:
+        tap = last - tap
+        channel = (n % made)[None, :]
+        out = (row % given)[:, None]
+    else:
+        channel = (row % given)[:, None]
+        out = (n % made)[None, :]
+    whole = first_out == channels_out  # one 1x1 conv, for all taps
+    first = inside & (out < first_out) & (tl.where(whole, 0, tap) == 0)
+    second = inside & (out >= first_out) & (tap == last)
+    place = _place_of_weight(out, channel, tap, step_in, step_tap, channels_in, kernel)
+    value = tl.load(pointwise + place, mask=first, other=0.0).to(tl.float32)
+    value += tl.load(shifted + (out - first_out) * channels_in + channel, mask=second, other=0.0).to(tl.float32)
+    taps = depthwise + channel * (kernel * kernel) + tap
+    value *= tl.load(taps, mask=inside & (tap < kernel * kernel * separable), other=1.0).to(tl.float32)
+    tl.store(target + row[:, None] * (beside * BLOCK_N) + n[None, :], value.to(target.dtype.element_ty))
+
+
+@triton.jit(
+    do_not_specialize=[
+        "weight", "bias", "running_mean", "running_var", "depthwise", "pointwise", "shifted",
+        "images", "height", "width", "rows", "columns", "lead", "numbered", "wide", "blocks", "share", "programs",
+        "separable", "step_in", "step_tap", "kernel", "stride", "dilation", "channels_out", "first_out",
+        "strip", "beside", "merging", "strip_back", "beside_back",
+    ]
+)  # fmt: skip
+def prepare(
+    x,
+    buffer,
+    partial,
+    statistics,
+    weight,
+    bias,
+    running_mean,
+    running_var,
+    depthwise,
+    pointwise,
+    shifted,
+    merged,
+    merged_back,
+    images,
+    height,
+    width,
+    rows,
+    columns,
+    lead,
+    numbered,
+    wide,
+    blocks,
+    share,
+    programs,
+    separable,
+    step_in,
+    step_tap,
+    kernel,
+    stride,
+    dilation,
+    channels_out,
+    first_out,
+    strip,
+    beside,
+    merging,
+    strip_back,
+    beside_back,
+    eps,
+    momentum,
+    NORMED: tl.constexpr,
+    RUNNING: tl.constexpr,
+    ALIGN: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """What a half needs: x with zeros around it, normalized if it has a norm, and rectified; and the merged weights.
+
+    The first programs copy, the others merge. Statistics of x are joined by all that copy, and kept by the first.
+    """
+    block = tl.program_id(0)
+    group = tl.program_id(2)
+    channels = wide * ALIGN
+    if block < programs:
+        column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+        inside = column < channels
+        mean = tl.zeros((BLOCK_C,), dtype=tl.float32)
+        scale = tl.zeros((BLOCK_C,), dtype=tl.float32)
+        shift = tl.zeros((BLOCK_C,), dtype=tl.float32)
+        if NORMED:
+            groups = tl.num_programs(2)
+            mean, var = joined_statistics(partial, blocks, channels, group, groups, column, BLOCK_C, BLOCK_P)
+            if block == 0:
+                tl.store(statistics + group * channels + column, mean, mask=inside)
+                tl.store(statistics + (groups + group) * channels + column, var, mask=inside)
+                if RUNNING:
+                    total = (images * height * width).to(tl.float32)
+                    move_running(running_mean, running_var, mean, var, total, momentum, column, inside)
+            scale = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32) / tl.sqrt(var + eps)
+            shift = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+        first, last = _share(block, group, images * rows * columns, lead, numbered, share)
+        for begin in range(first, last, BLOCK_R):
+            pixel = begin + tl.arange(0, BLOCK_R)
+            image, down, across = _pixels(begin, rows, columns, lead, BLOCK_R)
+            there = _within(image, images * tl.num_programs(2)) & (down < height) & (across < width)
+            place = ((image * height + down) * width + across) * channels
+            mask = there[:, None] & inside[None, :]
+            value = tl.load(x + place[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
+            if NORMED:
+                value = tl.where(there[:, None], (value - mean[None, :]) * scale[None, :] + shift[None, :], 0.0)
+            tl.store(
+                buffer + (pixel * channels)[:, None] + column[None, :],
+                _rectified(value).to(buffer.dtype.element_ty),
+                mask=(pixel < last)[:, None] & inside[None, :],
+            )
+    elif (tl.program_id(1) == 0) & (group == 0):
+        if block < programs + merging:
+            _merge(
+                block - programs, depthwise, pointwise, shifted, merged, separable, step_in, step_tap, kernel, stride,
+                dilation, channels, channels_out, first_out, strip, beside, False, BLOCK_K, BLOCK_N,
+            )  # fmt: skip
+        else:
+            _merge(
+                block - programs - merging, depthwise, pointwise, shifted, merged_back, separable, step_in, step_tap,
+                kernel, 1, dilation, channels, channels_out, first_out, strip_back, beside_back, True, BLOCK_K, BLOCK_N,
+            )  # fmt: skip
+
+
+@triton.jit
+def _multiplied(
+    buffer,
+    weights,
+    place,
+    n,
+    columns,
+    channels,
+    kernel,
+    stride,
+    dilation,
+    strip,
+    beside,
+    RECTIFIED: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The windows of some strips, which start at these pixels, times some columns of the merged weights."""
+    run = ((strip - 1) * stride + (kernel - 1) * dilation + 1) * channels
+    depth = kernel * run
+    start = buffer + (place * channels)[:, None]
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for begin in range(0, depth, BLOCK_K):
+        k = begin + tl.arange(0, BLOCK_K)
+        offset = k // run * (dilation * columns * channels) + k % run
+        # Most of it was read by the strips beside and above: it may be in the first cache.
+        window = tl.load(start + offset[None, :], mask=(k < depth)[None, :], other=0.0, cache_modifier=".ca")
+        some = tl.load(weights + k[:, None] * (beside * BLOCK_N) + n[None, :])
+        if RECTIFIED:
+            window = _rectified(window.to(tl.float32)).to(some.dtype)
+        total = _product(window, some, total)
+    return total
+
+
+@triton.jit(
+    do_not_specialize=[
+        "strips", "height", "width", "rows", "columns", "corner", "wide", "wide_out", "kernel", "stride", "dilation",
+        "strip", "across", "beside", "share",
+    ]
+)  # fmt: skip
+def forward(
+    buffer,
+    weights,
+    y,
+    partial,
+    strips,
+    height,
+    width,
+    rows,
+    columns,
+    corner,
+    wide,
+    wide_out,
+    kernel,
+    stride,
+    dilation,
+    strip,
+    across,
+    beside,
+    share,
+    RECTIFIED: tl.constexpr,
+    ALIGN: tl.constexpr,
+    ALIGN_OUT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """y, and of every block mean, squared deviations and count: partial (3, groups, blocks, channels).
+
+    They are of y before it is rounded, summed up as deviations from the mean of the block's first tile. The strips of a
+    group are shared by the blocks; the first window starts at the buffer's pixel `corner`. RECTIFIED: the buffer is x
+    itself, still to be rectified.
+    """
+    block = tl.program_id(0)
+    group = tl.program_id(2)
+    channels_out = wide_out * ALIGN_OUT
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    first = block * share
+    last = tl.minimum(first + share, strips)
+    rest = width - (across - 1) * strip  # pixels of the last strip of a row
+    early = n < rest * channels_out
+    counts = 0.0  # of pixels that are the first of their strips, and of those that the last strips lack
+    counts_late = 0.0
+    shift = tl.zeros((BLOCK_N,), dtype=tl.float32)
+    plain = tl.zeros((BLOCK_N,), dtype=tl.float32)
+    squares = tl.zeros((BLOCK_N,), dtype=tl.float32)
+    for begin in range(first, last, BLOCK_M):
+        valid = begin + tl.arange(0, BLOCK_M) < last
+        image, down, right = _places(group * strips + begin, height, across, BLOCK_M)
+        right = right * strip
+        place = corner + (image * rows + down * stride) * columns + right * stride
+        total = _multiplied(
+            buffer, weights, tl.where(valid, place, 0), n, columns, wide * ALIGN, kernel, stride, dilation, strip,
+            beside, RECTIFIED, BLOCK_M, BLOCK_K, BLOCK_N,
+        )  # fmt: skip
+        limit = tl.where(valid, tl.minimum(width - right, strip), 0) * channels_out
+        mask = n[None, :] < limit[:, None]
+        place = ((image * height + down) * width + right) * channels_out
+        tl.store(y + place[:, None] + n[None, :], total.to(y.dtype.element_ty), mask=mask)
+        count = tl.minimum(last - begin, BLOCK_M).to(tl.float32)
+        count_late = count - tl.sum((valid & (right + strip > width)).to(tl.float32), axis=0)
+        if begin == first:
+            part = tl.where(early, 1.0 / count, 1.0 / tl.maximum(count_late, 1.0))
+            shift = tl.sum(tl.where(mask, total, 0.0), axis=0) * part
+        deviation = tl.where(mask, total - shift[None, :], 0.0)
+        if begin > first:  # of the first tile they sum up to nothing
+            plain += tl.sum(deviation, axis=0)
+        squares += tl.sum(deviation * deviation, axis=0)
+        counts += count
+        counts_late += count_late
+    counted = tl.where(n < strip * channels_out, tl.where(early, counts, counts_late), 0.0)
+    plain = plain / tl.maximum(counted, 1.0)
+    squares -= counted * plain * plain
+    means = shift + plain
+    count = counts * rest.to(tl.float32) + counts_late * (strip - rest).to(tl.float32)  # of a channel
+    mean = _folded(counted * means, n, channels_out) / count
+    same = (n % channels_out)[:, None] == n[None, :]
+    difference = means[:, None] - mean[None, :]
+    spread = squares[:, None] + counted[:, None] * difference * difference
+    place = partial + (group * tl.num_programs(0) + block) * channels_out + n
+    plane = tl.num_programs(2) * tl.num_programs(0) * channels_out
+    inside = n < channels_out
+    tl.store(place, mean, mask=inside)
+    tl.store(place + plane, tl.sum(tl.where(same, spread, 0.0), axis=0), mask=inside)
+    tl.store(place + 2 * plane, tl.zeros_like(mean) + count, mask=inside)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "weight", "images", "height", "width", "rows", "columns", "lead", "numbered", "stride", "wide", "wide_dz",
+        "blocks", "share",
+    ]
+)  # fmt: skip
+def through_norm(
+    y,
+    dz,
+    buffer,
+    sums,
+    gradients,
+    statistics,
+    weight,
+    images,
+    height,
+    width,
+    rows,
+    columns,
+    lead,
+    numbered,
+    stride,
+    wide,
+    wide_dz,
+    blocks,
+    share,
+    eps,
+    ALIGN: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+):
+    """The gradient of what a norm read, in a buffer at the places of the conv's input, with zeros between if stride 2.
+
+    The first program keeps what its group adds to the gradients of the norm's weight and bias.
+    """
+    block = tl.program_id(0)
+    group = tl.program_id(2)
+    groups = tl.num_programs(2)
+    channels = wide * ALIGN
+    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inside = column < channels
+    plain, weighted = joined_sums(sums, blocks, channels, group, groups, column, BLOCK_C, BLOCK_P)
+    center = tl.load(statistics + group * channels + column, mask=inside, other=0.0)
+    var = tl.load(statistics + (groups + group) * channels + column, mask=inside, other=1.0)
+    inverse = 1.0 / tl.sqrt(var + eps)
+    if block == 0:
+        tl.store(gradients + group * channels + column, weighted * inverse, mask=inside)
+        tl.store(gradients + (groups + group) * channels + column, plain, mask=inside)
+    scale = inverse * tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    total = (images * height * width).to(tl.float32)
+    shift = plain / total
+    slope = weighted / total * (inverse * inverse)
+    odd = stride - 1  # which is 0 or 1
+    first, last = _share(block, group, images * rows * columns, lead, numbered, share)
+    for begin in range(first, last, BLOCK_R):
+        pixel = begin + tl.arange(0, BLOCK_R)
+        image, down, across = _pixels(begin, rows, columns, lead, BLOCK_R)
+        there = _within(image, images * groups) & (((down | across) & odd) == 0)
+        down = down >> odd
+        across = across >> odd
+        there = there & (down < height) & (across < width)
+        place = (image * height + down) * width + across
+        mask = there[:, None] & inside[None, :]
+        raw = tl.load(y + (place * channels)[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
+        some = tl.load(dz + (place * (wide_dz * ALIGN))[:, None] + column[None, :], mask=mask, other=0.0)
+        value = some.to(tl.float32) - shift[None, :] - (raw - center[None, :]) * slope[None, :]
+        value = tl.where(there[:, None], value * scale[None, :], 0.0)
+        tl.store(
+            buffer + (pixel * channels)[:, None] + column[None, :],
+            value.to(buffer.dtype.element_ty),
+            mask=(pixel < last)[:, None] & inside[None, :],
+        )
+
+
+@triton.jit
+def _of_weights(
+    program,
+    buffer,
+    gradient,
+    partial,
+    pixels,
+    columns,
+    lead,
+    corner,
+    channels,
+    channels_out,
+    kernel,
+    dilation,
+    strip,
+    tall,
+    beside,
+    share,
+    RECTIFIED: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """A block of the gradient of the merged weights, over a share of the strips: partial (shares, depth, breadth).
+
+    Strips are here of all pixels of the buffers, in which both tensors are at the same places: where nothing is, the
+    gradient is zero.
+    """
+    blocks = tall * beside
+    part = program // blocks
+    program = program % blocks
+    k = program // beside * BLOCK_K + tl.arange(0, BLOCK_K)
+    n = program % beside * BLOCK_N + tl.arange(0, BLOCK_N)
+    run = (strip + (kernel - 1) * dilation) * channels
+    offset = k // run * (dilation * columns * channels) + k % run
+    total = tl.zeros((BLOCK_K, BLOCK_N), dtype=tl.float32)
+    first = part * share
+    last = tl.minimum(first + share, (pixels + strip - 1) // strip)
+    for begin in range(first, last, BLOCK_S):
+        one = begin + tl.arange(0, BLOCK_S)
+        place = tl.where(one < last, one, first) * strip
+        window = tl.load(
+            buffer + ((corner + place) * channels)[:, None] + offset[None, :],
+            mask=(k < kernel * run)[None, :],
+            other=0.0,
+            cache_modifier=".ca",
+        )
+        some = tl.load(
+            gradient + ((lead + place) * channels_out)[:, None] + n[None, :],
+            mask=(one < last)[:, None] & (n < strip * channels_out)[None, :],
+            other=0.0,
+        )
+        if RECTIFIED:
+            window = _rectified(window.to(tl.float32)).to(some.dtype)
+        total = _product(tl.trans(window), some, total)
+    target = partial + part * (tall * BLOCK_K * beside * BLOCK_N)
+    tl.store(target + k[:, None] * (beside * BLOCK_N) + n[None, :], total)
+
+
+@triton.jit
+def _of_input(
+    program,
+    programs,
+    gradient,
+    weights,
+    dx,
+    sums,
+    buffer,
+    before,
+    mean,
+    groups,
+    strips,
+    height,
+    width,
+    rows,
+    columns,
+    lead,
+    corner,
+    channels,
+    channels_in,
+    kernel,
+    dilation,
+    strip,
+    across,
+    beside,
+    share,
+    NORMED: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """dx through conv and ReLU for a share of the strips; the sums over it that the norm before x needs, if any."""
+    part = program % programs
+    group = program // (programs * beside)
+    n = program // programs % beside * BLOCK_N + tl.arange(0, BLOCK_N)
+    first = part * share
+    last = tl.minimum(first + share, strips)
+    plain = tl.zeros((BLOCK_N,), dtype=tl.float32)
+    weighted = tl.zeros((BLOCK_N,), dtype=tl.float32)
+    center = tl.zeros((BLOCK_N,), dtype=tl.float32)
+    if NORMED:
+        center = tl.load(mean + group * channels_in + n % channels_in)
+    for begin in range(first, last, BLOCK_M):
+        valid = begin + tl.arange(0, BLOCK_M) < last
+        image, down, right = _places(group * strips + begin, height, across, BLOCK_M)
+        right = right * strip
+        pixel = (image * rows + down) * columns + right
+        total = _multiplied(
+            gradient, weights, tl.where(valid, corner + pixel, 0), n, columns, channels, kernel, 1, dilation, strip,
+            beside, False, BLOCK_M, BLOCK_K, BLOCK_N,
+        )  # fmt: skip
+        limit = tl.where(valid, tl.minimum(width - right, strip), 0) * channels_in
+        mask = n[None, :] < limit[:, None]
+        pixel = (lead + pixel) * channels_in
+        active = tl.load(buffer + pixel[:, None] + n[None, :], mask=mask, other=0.0).to(tl.float32)
+        value = tl.where(active <= 0.0, 0.0, total)  # zero beside the strip
+        place = ((image * height + down) * width + right) * channels_in
+        tl.store(dx + place[:, None] + n[None, :], value.to(dx.dtype.element_ty), mask=mask)
+        if NORMED:
+            raw = tl.load(before + place[:, None] + n[None, :], mask=mask, other=0.0).to(tl.float32)
+            plain += tl.sum(value, axis=0)
+            weighted += tl.sum(value * (raw - center[None, :]), axis=0)
+    if NORMED:
+        inside = n < channels_in
+        target = sums + (group * programs + part) * channels_in + n
+        tl.store(target, _folded(plain, n, channels_in), mask=inside)
+        tl.store(target + groups * programs * channels_in, _folded(weighted, n, channels_in), mask=inside)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "images", "groups", "height", "width", "rows", "columns", "lead", "corner", "corner_back", "wide", "wide_out",
+        "kernel", "dilation", "strip", "beside", "tall", "share", "shares", "strip_back", "across_back", "beside_back",
+        "share_back", "programs_back",
+    ]
+)  # fmt: skip
+def backward(
+    buffer,
+    gradient,
+    weights,
+    before,
+    mean,
+    dx,
+    sums,
+    partial,
+    images,
+    groups,
+    height,
+    width,
+    rows,
+    columns,
+    lead,
+    corner,
+    corner_back,
+    wide,
+    wide_out,
+    kernel,
+    dilation,
+    strip,
+    beside,
+    tall,
+    share,
+    shares,
+    strip_back,
+    across_back,
+    beside_back,
+    share_back,
+    programs_back,
+    RECTIFIED: tl.constexpr,
+    NORMED: tl.constexpr,
+    ALIGN: tl.constexpr,
+    ALIGN_OUT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Through conv and ReLU: the first programs find the gradient of the merged weights, the others that of x.
+
+    The windows of the first pixel start at `corner` of the buffer of x, and at `corner_back` of that of the gradient.
+    """
+    program = tl.program_id(0)
+    first = tall * beside * shares
+    if program < first:
+        _of_weights(
+            program, buffer, gradient, partial, images * rows * columns, columns, lead, corner, wide * ALIGN,
+            wide_out * ALIGN_OUT, kernel, dilation, strip, tall, beside, share, RECTIFIED, BLOCK_T, BLOCK_S, BLOCK_N,
+        )  # fmt: skip
+    else:
+        _of_input(
+            program - first, programs_back, gradient, weights, dx, sums, buffer, before, mean, groups,
+            images // groups * height * across_back, height, width, rows, columns, lead, corner_back,
+            wide_out * ALIGN_OUT, wide * ALIGN, kernel, dilation, strip_back, across_back, beside_back, share_back,
+            NORMED, BLOCK_M, BLOCK_K, BLOCK_N,
+        )  # fmt: skip
+
+
+@triton.jit
+def _finished(
+    channel,
+    partial,
+    depthwise,
+    pointwise,
+    shifted,
+    found,
+    at,
+    separable,
+    step_in,
+    step_tap,
+    kernel,
+    dilation,
+    channels_in,
+    channels_out,
+    first_out,
+    strip,
+    depth,
+    beside,
+    shares,
+    BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    TOGETHER: tl.constexpr,
+):
+    """The gradients of all weights of a channel that goes in: those of depthwise convs, then the others."""
+    tap = tl.arange(0, BLOCK_T)
+    taps = kernel * kernel
+    i = tap // kernel
+    j = tap % kernel
+    span = strip + (kernel - 1) * dilation
+    weight = tl.load(depthwise + channel * taps + tap, mask=tap < taps * separable, other=1.0).to(tl.float32)
+    of_taps = tl.zeros((BLOCK_T,), dtype=tl.float32)
+    at_pointwise = found + at + separable * channels_in * taps
+    for begin in range(0, beside * BLOCK_N, BLOCK_N):
+        n = begin + tl.arange(0, BLOCK_N)
+        out = n % channels_out
+        inside = n < strip * channels_out
+        row = (i * span + j * dilation)[:, None] + (n // channels_out)[None, :]
+        place = (row * channels_in + channel) * (beside * BLOCK_N) + n[None, :]
+        mask = (tap < taps)[:, None] & inside[None, :]
+        of_first = (out < first_out)[None, :] & (tl.where(first_out == channels_out, 0, tap) == 0)[:, None]
+        mask = mask & (of_first | ((out >= first_out)[None, :] & (tap == taps - 1)[:, None]))
+        total = tl.zeros((BLOCK_T, BLOCK_N), dtype=tl.float32)
+        for share in range(0, shares, TOGETHER):
+            for one in tl.static_range(TOGETHER):  # on their way at once
+                here = partial + (share + one) * (depth * beside * BLOCK_N) + place
+                left = tap < (shares - share - one) * taps
+                total += tl.load(here, mask=mask & left[:, None], other=0.0)
+        if step_tap > 0:  # a conv with windows
+            same = (out[:, None] == n[None, :]).to(tl.float32)
+            folded = tl.dot(total, same, input_precision="ieee")
+            tap_of_n = _place_of_weight(n[None, :], channel, tap[:, None], step_in, step_tap, channels_in, kernel)
+            mask = (tap < taps)[:, None] & (n < channels_out)[None, :]
+            tl.store(at_pointwise + tap_of_n, folded.to(found.dtype.element_ty), mask=mask)
+        else:
+            mixing = tl.load(pointwise + out * channels_in + channel, mask=out < first_out, other=0.0).to(tl.float32)
+            second = shifted + (out - first_out) * channels_in + channel
+            mixing += tl.load(second, mask=out >= first_out, other=0.0).to(tl.float32)
+            of_taps += tl.sum(total * mixing[None, :], axis=1)
+            of_out = tl.sum(tl.where((tap < taps)[:, None], total * weight[:, None], 0.0), axis=0)
+            tl.store(
+                at_pointwise + n * channels_in + channel,
+                _folded(of_out, n, channels_out).to(found.dtype.element_ty),
+                mask=n < channels_out,
+            )
+    tl.store(
+        found + at + channel * taps + tap,
+        of_taps.to(found.dtype.element_ty),
+        mask=tap < taps * separable,
+    )
+
+
+@triton.jit(
+    do_not_specialize=[
+        "depthwise_0", "pointwise_0", "shifted_0", "at_0", "separable_0", "step_in_0", "step_tap_0",
+        "kernel_0", "dilation_0", "in_0", "out_0", "first_0", "strip_0", "depth_0", "beside_0", "shares_0",
+        "depthwise_1", "pointwise_1", "shifted_1", "at_1", "separable_1", "step_in_1", "step_tap_1",
+        "kernel_1", "dilation_1", "in_1", "out_1", "first_1", "strip_1", "depth_1", "beside_1", "shares_1",
+    ]
+)  # fmt: skip
+def finish(
+    found,
+    partial_0, depthwise_0, pointwise_0, shifted_0, at_0, separable_0, step_in_0, step_tap_0,
+    kernel_0, dilation_0, in_0, out_0, first_0, strip_0, depth_0, beside_0, shares_0,
+    partial_1, depthwise_1, pointwise_1, shifted_1, at_1, separable_1, step_in_1, step_tap_1,
+    kernel_1, dilation_1, in_1, out_1, first_1, strip_1, depth_1, beside_1, shares_1,
+    BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    TOGETHER: tl.constexpr,
+):  # fmt: skip
+    """The gradients of the weights of two halves, from what all shares of strips add to those of the merged ones."""
+    channel = tl.program_id(0)
+    if tl.program_id(1) == 0:
+        if channel < in_0:
+            _finished(
+                channel, partial_0, depthwise_0, pointwise_0, shifted_0, found, at_0, separable_0, step_in_0,
+                step_tap_0, kernel_0, dilation_0, in_0, out_0, first_0, strip_0, depth_0, beside_0, shares_0,
+                BLOCK_T, BLOCK_N, TOGETHER,
+            )  # fmt: skip
+    else:
+        if channel < in_1:
+            _finished(
+                channel, partial_1, depthwise_1, pointwise_1, shifted_1, found, at_1, separable_1, step_in_1,
+                step_tap_1, kernel_1, dilation_1, in_1, out_1, first_1, strip_1, depth_1, beside_1, shares_1,
+                BLOCK_T, BLOCK_N, TOGETHER,
+            )  # fmt: skip

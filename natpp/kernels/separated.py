@@ -1,0 +1,478 @@
+"""ReLU, depthwise conv, 1x1 conv and batch norm of a channels-last tensor, once or several times one after the other.
+
+A half is one such sequence. Forward it is two launches of the kernels in merged.py: what it reads is normalized (if a
+half is before it), rectified and copied with zeros around it, while other programs merge its weights; then it is
+multiplied, with what every program knows of the statistics. Only the last half is followed by a kernel that normalizes.
+Backward a half is two launches as well: through its norm, into a buffer with zeros around it; then through conv and
+ReLU, the gradients of input and merged weights side by side. One last launch makes the gradients of the weights from
+that. Nothing is added to from two sides, so that bits repeat.
+
+A half without depthwise conv is ReLU, 1x1 conv, batch norm, which reads x as it is; a factorized reduction, with two
+1x1 convs, has windows of 2 x 2 pixels with weights at two corners.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from natpp.kernels import composed, merged
+from natpp.kernels.halves import Half, Norm
+from natpp.kernels.merged import Conv
+from natpp.kernels.norm import gradient_sums, normalize
+from natpp.kernels.tiles import MOST_PROGRAMS, columns_of, in_steps, on_device_of
+
+NUMBERS = 8192  # of a tile that is copied: 32 for each thread
+COPYING = 528  # programs that copy, at most: each joins all statistics, so it should have some pixels to go over
+PARTS = 8192  # numbers of one kind that all programs of a kernel sum up: programs times channels
+LEAST = 132  # programs that multiply, however many channels there are: one for each processor of an H200
+LONG = 8  # tiles of strips that a program of the gradient of weights has at least
+JOINED = 4096  # numbers of parts that are joined at once
+WIDE = 8  # numbers copied at once, at most: 16 bytes, which Triton up to 3.6 sends past the first cache, unlike 8
+FINISHED = 8  # parts of the gradient of weights that are read at once
+
+
+class Separated(torch.autograd.Function):
+    """Images after some halves; running statistics are updated where given."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        halves: Sequence[Half],
+        groups: int,
+        dtype: torch.dtype,
+        added: Tensor | None,
+        *_: Tensor,
+    ) -> Tensor:
+        steps: list[_Step] = []
+        kept: list[Tensor] = []  # of every half: what is multiplied, the weights back, what the conv gave
+        statistics: list[Tensor] = []
+        y, partial, before = x, None, None
+        with on_device_of(x):
+            for half in halves:
+                step = _Step(y.shape, half, groups, first=before is None)
+                buffer, weights, back, found = step.prepare(y, dtype, before, partial)
+                y, partial = step.forward(buffer, weights)
+                steps.append(step)
+                kept += [buffer, back, y]
+                statistics += [] if found is None else [found]
+                before = half.norm
+            assert partial is not None
+            assert before is not None
+            z, found = normalize(
+                y,
+                partial,
+                before.weight,
+                before.bias,
+                before.eps,
+                groups,
+                before.running_mean,
+                before.running_var,
+                before.momentum,
+                added,
+            )
+        statistics.append(found)
+        ctx.save_for_backward(x, *kept, *statistics, *(tensor for half in halves for tensor in half.tensors()))
+        ctx.steps, ctx.halves, ctx.groups, ctx.dtype = steps, halves, groups, dtype
+        ctx.set_materialize_grads(False)
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        (dz,) = gradients
+        wanted = ctx.needs_input_grad
+        if dz is None:
+            return (None,) * len(wanted)
+        x, *saved = ctx.saved_tensors
+        count = len(ctx.steps)
+        kept, statistics, tensors = saved[: 3 * count], saved[3 * count : 4 * count], saved[4 * count :]
+        if torch.is_grad_enabled():  # somebody wants the gradient of the gradient
+            return _again(ctx, x, tensors, dz)
+        with on_device_of(dz):
+            dx, found = _backward(ctx.steps, x, kept, statistics, dz)
+        return (
+            dx if wanted[0] else None,
+            *(None,) * 3,
+            dz if wanted[4] else None,
+            *(one if want else None for one, want in zip(found, wanted[5:], strict=True)),
+        )
+
+
+def _again(ctx: Any, x: Tensor, tensors: Sequence[Tensor], dz: Tensor) -> tuple[Tensor | None, ...]:
+    """Gradients with a graph of their own, from what is composed of torch's operations."""
+    given = iter(tensors)
+    halves = [half.with_tensors([next(given) for _ in half.tensors()]) for half in ctx.halves]
+    z = composed.separable(x, halves, ctx.groups, ctx.dtype)
+    inputs = [x, *tensors]
+    wanted = [ctx.needs_input_grad[0], *ctx.needs_input_grad[5:]]
+    some = [one for one, want in zip(inputs, wanted, strict=True) if want]
+    found = iter(torch.autograd.grad(z, some, dz, create_graph=True))
+    first, *others = (next(found) if want else None for want in wanted)
+    return first, None, None, None, dz if ctx.needs_input_grad[4] else None, *others
+
+
+def _backward(
+    steps: Sequence[_Step], x: Tensor, kept: Sequence[Tensor], statistics: Sequence[Tensor], dz: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """Gradients of x, and of the tensors of all halves."""
+    dz, step_of_dz = in_steps(dz, columns_of(dz.shape[1])[1])
+    sums = gradient_sums(kept[-1], dz, step_of_dz, statistics[-1][0], steps[-1].groups)
+    norms: list[Tensor] = []
+    partial: list[Tensor] = []
+    for number in reversed(range(len(steps))):
+        step = steps[number]
+        buffer, weights, y = kept[3 * number : 3 * number + 3]
+        gradient, of_norm = step.through_norm(y, dz, step_of_dz, statistics[number], sums)
+        before = (kept[3 * number - 1], statistics[number - 1]) if number else None
+        dz, sums, of_weights = step.backward(x, buffer, gradient, weights, before)
+        step_of_dz = step.half.pointwise.shape[1]
+        norms.insert(0, of_norm)
+        partial.insert(0, of_weights)
+    found: list[Tensor] = []
+    of_convs = _finish(steps, partial)
+    for step, of_norm in zip(steps, norms, strict=True):
+        *convs, weight, bias = step.half.tensors()
+        found += [_shaped(next(of_convs), one) for one in convs]
+        dweight, dbias = of_norm[:, 0] if step.groups == 1 else of_norm.sum(1)
+        found += [dweight.to(weight.dtype), dbias.to(bias.dtype)]
+    return dz, found
+
+
+def _shaped(values: Tensor, like: Tensor) -> Tensor:
+    """Numbers in a row as a tensor in the memory of another."""
+    if like.is_contiguous():
+        return values.view(like.shape)
+    out, channels, height, width = like.shape
+    return values.view(out, height, width, channels).permute(0, 3, 1, 2)
+
+
+def _finish(steps: Sequence[_Step], partial: Sequence[Tensor]) -> Any:
+    """The gradients of depthwise and 1x1 weights of all halves, one after the other, as vectors."""
+    numbers = [[one.numel() for one in step.half.tensors()[:-2]] for step in steps]
+    like = steps[0].half.pointwise
+    found = torch.empty(sum(map(sum, numbers)), dtype=like.dtype, device=like.device)
+    rows = []
+    at = 0
+    for step, of_weights, some in zip(steps, partial, numbers, strict=True):
+        rows.append(
+            (of_weights, *step.weights, at, *step.numbers, step.whole.depth, step.whole.beside, step.strips.blocks)
+        )
+        at += sum(some)
+    for begin in range(0, len(steps), 2):  # a launch for up to two halves
+        pair = steps[begin : begin + 2]
+        merged.finish[(max(step.conv.channels_in for step in pair), len(pair))](
+            found,
+            *rows[begin],
+            *rows[min(begin + 1, len(rows) - 1)],
+            max(16, 1 << max(step.conv.kernel**2 - 1 for step in pair).bit_length()),
+            merged.BREADTH,
+            FINISHED,
+            **merged.COPIES,
+        )
+    return iter(torch.split(found, [number for some in numbers for number in some]))
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """How pixels or strips are shared: `share` of them for each of `blocks` programs."""
+
+    share: int
+    blocks: int
+
+
+def _shared(count: int, tile: int, most: int) -> _Shared:
+    """Whole tiles each, and no program without any."""
+    tiles = -(-count // tile)
+    share = -(-tiles // max(most, 1)) * tile
+    return _Shared(share, -(-count // share))
+
+
+class _Step:
+    """A half at its place: its sizes, how it is cut, and its kernels."""
+
+    def __init__(self, shape: Sequence[int], half: Half, groups: int, *, first: bool):
+        self.images, channels, self.height, self.width = shape
+        self.half, self.groups = half, groups
+        out, stride = half.channels_out, half.stride
+        kernel, dilation = (2, 1) if half.shifted is not None else (half.kernel, half.dilation)
+        self.height_out, self.width_out = -(-self.height // stride), -(-self.width // stride)
+        self.conv = Conv(self.images, self.height_out, self.width_out, channels, out, kernel, stride, dilation)
+        self.back = Conv(self.images, self.height, self.width, out, channels, kernel, 1, dilation)
+        whole = Conv(self.images, self.height, self.width, channels, out, kernel, 1, dilation)
+        self.whole = self.conv if stride == 1 else whole  # for the gradient of the weights
+        self.direct = first and kernel == 1 and stride == 1  # x itself is multiplied, and rectified there
+        self.align, self.align_out = math.gcd(channels, WIDE), math.gcd(out, WIDE)
+        # In a buffer zeros lead, are between rows and images, and behind: as many as a window reaches beyond an edge.
+        # The gradient of the output is at the places of the input, so that it is clear what goes with what.
+        before = dilation * (half.kernel // 2)
+        after = (kernel - 1) * dilation - before
+        reach = max(before, after)
+        self.rows, self.columns = self.height + reach, self.width + reach
+        self.lead = reach * (self.columns + 1)
+        self.pixels = 2 * self.lead + self.images * self.rows * self.columns + 2 * merged.WIDEST
+        self.corner = self.lead - before * (self.columns + 1)  # where the window of the first pixel starts
+        self.corner_back = self.lead - after * (self.columns + 1)
+
+    @property
+    def weights(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Depthwise, 1x1 and shifted; any pointer where there is none, which is not read."""
+        half = self.half
+        return (
+            half.pointwise if half.depthwise is None else half.depthwise,
+            half.pointwise,
+            half.pointwise if half.shifted is None else half.shifted,
+        )
+
+    @property
+    def steps_of_weight(self) -> tuple[int, int]:
+        """Of `pointwise`, how far it is to the next channel in and to the next tap, of which a 1x1 conv has none."""
+        weight = self.half.pointwise
+        return (weight.stride(1), weight.stride(3)) if self.half.dense else (1, 0)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """What kernels need to know of the weights: whether they are separable, their sizes, and the strip."""
+        conv = self.conv
+        return (
+            int(self.half.depthwise is not None),
+            *self.steps_of_weight,
+            conv.kernel,
+            conv.dilation,
+            conv.channels_in,
+            conv.channels_out,
+            len(self.half.pointwise),
+            self.whole.strip,
+        )
+
+    @functools.cached_property
+    def strips(self) -> _Shared:
+        """Of the gradient of the weights: over all of the buffers, where strips do not stop at the end of a row."""
+        whole = self.whole
+        count = -(-self.images * self.rows * self.columns // whole.strip)
+        most = min(MOST_PROGRAMS // (whole.tall * whole.beside), count // (LONG * merged.TALL[1]))
+        return _shared(count, merged.TALL[1], most)
+
+    def cut(self, conv: Conv) -> _Shared:
+        """How the strips of a group are shared by programs that sum up what they find."""
+        most = min(max(PARTS // conv.channels_out, LEAST), MOST_PROGRAMS) // self.groups
+        return _shared(conv.images // self.groups * conv.height * conv.across, merged.STRIPS, most)
+
+    def _copied(self, channels: int) -> tuple[_Shared, int, int]:
+        """How the pixels of a buffer are shared by programs that copy; rows and columns of a tile."""
+        block_c, _ = columns_of(channels)
+        across = -(-channels // block_c)
+        block_r = NUMBERS // block_c
+        size = self.images // self.groups * self.rows * self.columns
+        last = self.pixels - (self.groups - 1) * size - (0 if self.groups == 1 else self.lead)  # of the last group
+        return _shared(last, block_r, COPYING // (across * self.groups)), block_r, block_c
+
+    def prepare(
+        self, x: Tensor, dtype: torch.dtype, norm: Norm | None, partial: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """What is multiplied, merged weights for the conv and for its gradient, and the statistics of x if normed."""
+        conv, back = self.conv, self.back
+        weights = torch.empty(conv.depth, conv.beside * merged.BREADTH, dtype=dtype, device=x.device)
+        weights_back = torch.empty(back.depth, back.beside * merged.BREADTH, dtype=dtype, device=x.device)
+        shared, block_r, block_c = self._copied(conv.channels_in)
+        across = -(-conv.channels_in // block_c)
+        buffer, found, programs = x, None, shared.blocks
+        if norm is not None:
+            found = torch.empty(2, self.groups, conv.channels_in, dtype=torch.float32, device=x.device)
+        if self.direct:
+            programs, across = 0, 1
+        else:
+            buffer = torch.empty(self.pixels, conv.channels_in, dtype=dtype, device=x.device)
+        blocks = [one.depth // merged.MERGED * one.beside for one in (conv, back)]
+        any_pointer = self.half.norm.weight
+        merged.prepare[(programs + sum(blocks), across, self.groups if programs else 1)](
+            x,
+            buffer,
+            weights if partial is None else partial,
+            weights if found is None else found,
+            any_pointer if norm is None else norm.weight,
+            any_pointer if norm is None else norm.bias,
+            any_pointer if norm is None or norm.running_mean is None else norm.running_mean,
+            any_pointer if norm is None or norm.running_var is None else norm.running_var,
+            *self.weights,
+            weights,
+            weights_back,
+            self.images // self.groups,
+            self.height,
+            self.width,
+            self.rows,
+            self.columns,
+            self.lead,
+            self.pixels,
+            conv.channels_in // self.align,
+            0 if partial is None else partial.shape[2],
+            shared.share,
+            programs,
+            int(self.half.depthwise is not None),
+            *self.steps_of_weight,
+            conv.kernel,
+            conv.stride,
+            conv.dilation,
+            conv.channels_out,
+            len(self.half.pointwise),
+            conv.strip,
+            conv.beside,
+            blocks[0],
+            back.strip,
+            back.beside,
+            0.0 if norm is None else norm.eps,
+            0.0 if norm is None else norm.momentum,
+            norm is not None,
+            norm is not None and norm.running_mean is not None,
+            self.align,
+            block_r,
+            block_c,
+            JOINED // block_c,
+            merged.MERGED,
+            merged.BREADTH,
+            **merged.COPIES,
+        )
+        return buffer, weights, weights_back, found
+
+    def forward(self, buffer: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """y, and what its blocks know of its statistics."""
+        conv = self.conv
+        shared = self.cut(conv)
+        y = torch.empty(
+            (self.images, conv.channels_out, conv.height, conv.width),
+            dtype=weights.dtype,
+            device=buffer.device,
+            memory_format=torch.channels_last,
+        )
+        partial = torch.empty(3, self.groups, shared.blocks, conv.channels_out, dtype=torch.float32, device=y.device)
+        merged.forward[(shared.blocks, conv.beside, self.groups)](
+            buffer,
+            weights,
+            y,
+            partial,
+            conv.images // self.groups * conv.height * conv.across,
+            conv.height,
+            conv.width,
+            self.rows,
+            self.columns,
+            self.corner,
+            conv.channels_in // self.align,
+            conv.channels_out // self.align_out,
+            conv.kernel,
+            conv.stride,
+            conv.dilation,
+            conv.strip,
+            conv.across,
+            conv.beside,
+            shared.share,
+            self.direct,
+            self.align,
+            self.align_out,
+            merged.STRIPS,
+            merged.DEPTH,
+            merged.BREADTH,
+            **merged.PRODUCTS,
+        )
+        return y, partial
+
+    def through_norm(
+        self, y: Tensor, dz: Tensor, step_of_dz: int, statistics: Tensor, sums: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The gradient of y in a buffer, and those of the norm's weight and bias (2, groups, channels)."""
+        channels = self.conv.channels_out
+        shared, block_r, block_c = self._copied(channels)
+        buffer = torch.empty(self.pixels, channels, dtype=y.dtype, device=y.device)
+        gradients = torch.empty(2, self.groups, channels, dtype=torch.float32, device=y.device)
+        merged.through_norm[(shared.blocks, -(-channels // block_c), self.groups)](
+            y,
+            dz,
+            buffer,
+            sums,
+            gradients,
+            statistics,
+            self.half.norm.weight,
+            self.images // self.groups,
+            self.height_out,
+            self.width_out,
+            self.rows,
+            self.columns,
+            self.lead,
+            self.pixels,
+            self.half.stride,
+            channels // self.align_out,
+            step_of_dz // self.align_out,
+            sums.shape[2],
+            shared.share,
+            self.half.norm.eps,
+            self.align_out,
+            block_r,
+            block_c,
+            JOINED // block_c,
+            **merged.COPIES,
+        )
+        return buffer, gradients
+
+    def backward(
+        self, x: Tensor, buffer: Tensor, gradient: Tensor, weights: Tensor, before: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of what the half read, the sums over them that its norm needs, and those of merged weights.
+
+        `before`: what the half before gave, and its statistics.
+        """
+        whole, back = self.whole, self.back
+        shared, strips = self.cut(back), self.strips
+        like = x if before is None else before[0]
+        dx = torch.empty_like(like, memory_format=torch.channels_last)
+        sums = torch.empty(2, self.groups, shared.blocks, back.channels_out, dtype=torch.float32, device=x.device)
+        shape = (strips.blocks, whole.depth, whole.beside * merged.BREADTH)
+        partial = torch.empty(shape, dtype=torch.float32, device=x.device)
+        programs = whole.tall * whole.beside * strips.blocks + shared.blocks * back.beside * self.groups
+        merged.backward[(programs,)](
+            buffer,
+            gradient,
+            weights,
+            like,
+            sums if before is None else before[1],
+            dx,
+            sums,
+            partial,
+            self.images,
+            self.groups,
+            self.height,
+            self.width,
+            self.rows,
+            self.columns,
+            self.lead,
+            self.corner,
+            self.corner_back,
+            whole.channels_in // self.align,
+            whole.channels_out // self.align_out,
+            whole.kernel,
+            whole.dilation,
+            whole.strip,
+            whole.beside,
+            whole.tall,
+            strips.share,
+            strips.blocks,
+            back.strip,
+            back.across,
+            back.beside,
+            shared.share,
+            shared.blocks,
+            self.direct,
+            before is not None,
+            self.align,
+            self.align_out,
+            merged.STRIPS,
+            merged.DEPTH,
+            *merged.TALL,
+            merged.BREADTH,
+            **merged.PRODUCTS,
+        )
+        return dx, sums, partial
