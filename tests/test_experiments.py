@@ -70,17 +70,32 @@ def test_a_schedule_on_digits(tmp_path: Path) -> None:
     assert len(json.loads(out.read_text())["400 steps"]["losses"]) == 4
 
 
-def test_cells_are_trained_and_schedules_judged_on_digits(tmp_path: Path) -> None:
-    given = ["--smoke", "--runs", str(tmp_path)]
-    assert "longer: 4 of 4" in run("truth_cells.py", "train", *given)
-    assert run("truth_cells.py", "train", *given) == ""  # what is there is not done again
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Cells trained by the longer recipe and by one schedule, a search, and both its rivals."""
+    folder = tmp_path_factory.mktemp("cells")
+    given = ["--smoke", "--runs", str(folder)]
+    assert "seed 0: 4 in " in run("truth_cells.py", "train", *given)
     run("truth_cells.py", "schedules", "--only", "5 cells, 1200 steps, learning rate 0.05", *given)
-    run("truth_cells.py", "judge", "--out", str(tmp_path / "out.json"), *given)
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert found["cells"] == 4
+    run("truth_cells.py", "search", *given)
+    for name in ("supernet", "paper"):
+        run("truth_cells.py", "rival", "--name", name, "--seconds", "1", *given)
+    return folder
+
+
+@pytest.mark.xdist_group("cells")
+def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: Path) -> None:
+    given = ["--smoke", "--runs", str(cells)]
+    for command in ("train", "search"):
+        assert run("truth_cells.py", command, *given) == ""  # what is there is not done again
+    run("truth_cells.py", "direct", *given)
+    run("truth_cells.py", "judge", "--out", str(tmp_path / "truth_cells.json"), *given)
+    found = json.loads((tmp_path / "truth_cells.json").read_text())
+    assert found["cells"] == 8
     (one,) = found["schedules"].values()
-    assert one["trained"] == 3  # one is set aside
-    assert -1 <= one["both"]["spearman"] <= 1
+    assert one["trained"] == 5  # three are set aside
+    assert found["search"]["evaluations"] == 12
+    assert found["seconds"] >= sum(found["search"]["phases"].values()) - 1e-6
 
 
 def test_quick_trainings_on_digits(tmp_path: Path) -> None:

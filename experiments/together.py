@@ -1,0 +1,231 @@
+"""Trains the architectures of an experiment by one recipe, many side by side, until the time is up.
+
+Every finished group is kept in the folder of runs and what is there is not done again, so a training of hours is made
+in pieces of minutes. No group is begun that would not end in time; where little is left, a smaller one is. How long a
+group takes and how much memory it needs is told by those before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from truth_nasbench201 import machine
+
+from natpp.arch.cost import counts
+from natpp.arch.formats import from_dict, to_dict
+from natpp.arch.graph import Architecture
+from natpp.arch.layout import Setting, setting
+from natpp.data.batches import Batches
+from natpp.data.sets import load_images
+from natpp.evaluate.outcome import Outcome
+from natpp.evaluate.short import ShortConfig, ShortScorer
+from natpp.files import write_whole
+from natpp.runs import make_fabric
+
+EPOCHS, IMAGES, BATCH = 15, 45_000, 128
+FIRST_MILLISECONDS = 0.5  # a cell and step of 128 images, where nothing is known yet
+FIRST_GROUP = 8  # trainings, where it is not known how much memory one needs
+FEWEST = 8  # trainings below which a group takes no less time
+MOST_MEMORY = 36.0  # GiB, of all that are trained side by side
+MARGIN = 1.15  # on what a group is expected to take
+KEPT = "{name}.json"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training, the network it is done in, and what it is judged by."""
+
+    cells: int
+    config: ShortConfig
+    channels: int = 16
+    tested: bool = False
+    """whether all training images are learned from, and the test images are looked at once, at the end"""
+
+    def small(self) -> Recipe:
+        """The same in a few steps."""
+        config = replace(self.config, steps=3, batch=16, together=4, validation_batch=100)
+        return replace(self, cells=2, config=config, channels=4)
+
+
+def full(epochs: int, images: int, *, tested: bool) -> Recipe:
+    """The longer recipe: 8 cells, 16 channels, some epochs with a full cosine, images moved and mirrored."""
+    config = ShortConfig(
+        batch=BATCH,
+        steps=epochs * images // BATCH,
+        learning_rate=0.05,
+        warm_up=0.05,
+        clip=5.0,
+        augment=True,
+        together=16,
+    )
+    return Recipe(8, config, tested=tested)
+
+
+LONGER = full(EPOCHS, IMAGES, tested=False)
+
+
+class Trainer:
+    """Trains architectures in groups until the time is up; everything finished is kept."""
+
+    def __init__(self, arguments: argparse.Namespace):
+        self.start, self.seconds = time.perf_counter(), arguments.seconds
+        self.fabric = make_fabric()
+        self.runs: Path = arguments.runs
+        self.smoke: bool = arguments.smoke
+        self.data = load_images("digits" if self.smoke else "cifar10", arguments.root)
+        self._images: dict[bool, Batches] = {}
+
+    def __call__(
+        self, name: str, recipe: Recipe, archs: Mapping[str, Architecture], seeds: Sequence[int] = (0,)
+    ) -> bool:
+        """Whether all architectures are trained by a recipe with all seeds; what is known is written to `NAME.json`."""
+        recipe = recipe.small() if self.smoke else recipe
+        images = self.images(tested=recipe.tested)
+        where = setting("cifar", channels=recipe.channels, cells=recipe.cells, size=images.size, classes=images.classes)
+        file = self.runs / KEPT.format(name=name)
+        groups: list[dict[str, Any]] = json.loads(file.read_text())["groups"] if file.exists() else []
+        found: dict[tuple[str, int], Outcome] = {}
+        for seed in seeds:
+            scorer = ShortScorer(
+                images,
+                where,
+                recipe.config,
+                self.fabric,
+                seed=seed,
+                store=self.runs / f"{name}.jsonl",
+                say=print,
+                tested=recipe.tested,
+            )
+            known = scorer.stored([scorer.key(arch) for arch in archs.values()])
+            distinct = {scorer.key(arch): arch for arch in archs.values() if scorer.key(arch) not in known}
+            waiting = scorer.arranged(list(distinct.values()))
+            while waiting and (size := self._size(recipe, groups, len(waiting))):
+                some = dealt(waiting, size)
+                waiting = [arch for arch in waiting if arch not in some]
+                known |= dict(zip(map(scorer.key, some), self._trained(scorer, some, groups), strict=True))
+                left = f", {len(waiting)} to go" if waiting else ""
+                print(f"{name}, seed {seed}: {size} in {groups[-1]['seconds']:.0f} s{left}", flush=True)
+            found |= {(one, seed): known[scorer.key(a)] for one, a in archs.items() if scorer.key(a) in known}
+        self._write(file, recipe, where, archs, found, groups)
+        return len(found) == len(archs) * len(seeds)
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return float("inf") if self.seconds is None else self.seconds - (time.perf_counter() - self.start)
+
+    def images(self, *, tested: bool) -> Batches:
+        """The images on the device; those that are tested set none aside."""
+        if tested not in self._images:
+            self._images[tested] = Batches(self.data, self.fabric.device, validation=0 if tested else None)
+        return self._images[tested]
+
+    def _trained(self, scorer: ShortScorer, archs: list[Architecture], groups: list[dict[str, Any]]) -> list[Outcome]:
+        """Outcomes of a group; `groups` learns what it took."""
+        cuda = self.fabric.device.type == "cuda"
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
+        began = time.perf_counter()
+        scorer.together = len(archs)
+        outcomes = scorer.outcomes(archs)
+        peak = torch.cuda.max_memory_reserved() / 2**30 if cuda else None
+        groups.append({"trainings": len(archs), "seconds": time.perf_counter() - began, "peak_memory_gib": peak})
+        if cuda:
+            torch.cuda.empty_cache()
+        return outcomes
+
+    def _size(self, recipe: Recipe, groups: Sequence[Mapping[str, Any]], waiting: int) -> int:
+        """How many trainings the next group has: as many as memory and time allow, none where the time is up."""
+        return group_size(recipe, groups, waiting, self.left, memory=self.fabric.device.type == "cuda")
+
+    def _write(
+        self,
+        file: Path,
+        recipe: Recipe,
+        where: Setting,
+        archs: Mapping[str, Architecture],
+        found: Mapping[tuple[str, int], Outcome],
+        groups: Sequence[Mapping[str, Any]],
+    ) -> None:
+        rows = []
+        for (name, seed), outcome in found.items():
+            cost = counts(archs[name], where)
+            rows.append(
+                {
+                    "name": name,
+                    "seed": seed,
+                    "arch": to_dict(archs[name]),
+                    "live_params": cost.live_params,
+                    "live_madds": cost.live_madds,
+                    **asdict(outcome),
+                }
+            )
+        whole = {
+            "recipe": asdict(recipe),
+            "network": asdict(where),
+            "images": len(self.images(tested=recipe.tested)),
+            "asked": len(archs),
+            "machine": machine(),
+            "groups": list(groups),
+            "trained": rows,
+        }
+        write_whole(file, json.dumps(whole) + "\n")
+
+
+def group_size(
+    recipe: Recipe, groups: Sequence[Mapping[str, Any]], waiting: int, left: float, *, memory: bool = True
+) -> int:
+    """How many trainings fit into memory and time, by what earlier groups of the recipe took; 0 where none does.
+
+    `left` are seconds. On a GPU a group of a few takes as long as one of eight: launches of its steps are what it
+    waits for.
+    """
+    size = min(waiting, recipe.config.together)
+    if memory:
+        peaks = [group["peak_memory_gib"] / group["trainings"] for group in groups if group["peak_memory_gib"]]
+        size = min(size, int(MOST_MEMORY / max(peaks)) if peaks else FIRST_GROUP)
+        size = max(size, 1)
+    each = max(
+        (group["seconds"] / max(group["trainings"], FEWEST if memory else 1) for group in groups),
+        default=FIRST_MILLISECONDS * recipe.cells * recipe.config.steps / 1000 if memory else 0.0,
+    )
+    if each == 0:
+        return size
+    fits = int(left / (MARGIN * each)) if left != float("inf") else size
+    if memory and fits < min(FEWEST, size):
+        return 0
+    return min(size, fits)
+
+
+def dealt(archs: Sequence[Architecture], size: int) -> list[Architecture]:
+    """Some of those sorted by cost, evenly from cheap to dear: so all groups take about as long as each other."""
+    step = len(archs) / size
+    return [archs[int((number + 0.5) * step)] for number in range(size)]
+
+
+def read_trained(file: Path) -> tuple[dict[str, Any], dict[tuple[str, int], dict[str, Any]]]:
+    """What a trainer kept: what it says of all, and rows by name and seed; an empty one where there is no file."""
+    if not file.exists():
+        return {}, {}
+    said = json.loads(file.read_text())
+    return said, {(row["name"], row["seed"]): row for row in said.pop("trained")}
+
+
+def arch_of(row: Mapping[str, Any]) -> Architecture:
+    """The architecture of a row."""
+    return from_dict(row["arch"])
+
+
+def trainer_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags of whatever trains."""
+    parser.add_argument("--runs", type=Path, required=True, help="folder that everything finished is kept in")
+    parser.add_argument("--smoke", action="store_true", help="on digits, in a few steps")
+    parser.add_argument("--root", help="folder that natpp data cifar10 made")
+    parser.add_argument("--seconds", type=float, help="begin no group that would end later")
