@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata, spearmanr
+from scipy.stats import rankdata
 
 DRAWS = 2000  # of a bootstrap
 FEWEST = 4  # values that a rank correlation is made of
@@ -18,7 +18,7 @@ def spearman(one: Values, other: Values) -> float | None:
     """Rank correlation; None where there are too few values, or all of one side are equal."""
     if len(one) < FEWEST or np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
-    return float(spearmanr(one, other).statistic)
+    return float(np.corrcoef(rankdata(one), rankdata(other))[0, 1])
 
 
 def partial(one: Values, other: Values, given: Values) -> float | None:

@@ -203,7 +203,7 @@ def supernet(arguments: argparse.Namespace) -> None:
     fabric, images, clock = started(arguments)
     where, space = usual_setting("cifar", images, "supernet"), CellSpace(names=tuple(OPS))
     m = len(OPS)  # so that every operation is dealt out once an edge
-    weights = WeightsConfig(architectures=m, batch=2 if arguments.smoke else 512 // m, epochs=1)
+    weights = WeightsConfig(architectures=m, batch=8 if arguments.smoke else 512 // m, epochs=1)
     trial = SharedWeights(space, where, images, weights, fabric, arguments.seed)
     for _ in range(1 if arguments.smoke else 3):
         trial.step()

@@ -88,6 +88,12 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     given = ["--smoke", "--runs", str(cells)]
     for command in ("train", "search"):
         assert run("truth_cells.py", command, *given) == ""  # what is there is not done again
+    policies = [*given, "--out", str(tmp_path), "--package", str(tmp_path)]
+    run("policies.py", "learn", *policies)
+    run("worth.py", "train", *given)
+    assert run("worth.py", "train", *given) == ""
+    run("worth.py", "judge", "--out", str(tmp_path / "worth.json"), *given)
+    said = run("policies.py", "ship", *policies)
     run("truth_cells.py", "direct", *given)
     run("truth_cells.py", "judge", "--out", str(tmp_path / "truth_cells.json"), *given)
     found = json.loads((tmp_path / "truth_cells.json").read_text())
@@ -96,6 +102,25 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     assert one["trained"] == 5  # three are set aside
     assert found["search"]["evaluations"] == 12
     assert found["seconds"] >= sum(found["search"]["phases"].values()) - 1e-6
+    for one in (found, *found["rivals"].values()):
+        assert {"direct_spearman", "spearman", "partial_given_madds", "paired_spearman"} <= set(one)
+    assert {"live MAdds", "parameters", "supernet", "paper"} <= set(found["rivals"])
+    assert found["spearman"]["low"] <= found["spearman"]["value"] <= found["spearman"]["high"]
+    assert found["rivals"]["supernet"]["direct_spearman"] is not None
+    assert found["judged"] > 10  # three set aside, and those of the experiment on worth
+    assert isinstance(found["darts_change"], float)
+    worth = json.loads((tmp_path / "worth.json").read_text())
+    assert worth["inputs"] == 4
+    for row in worth["rows"].values():
+        for one in row.values():
+            assert one["live_madds"] <= row["input"]["live_madds"]
+            assert one["live_params"] <= row["input"]["live_params"]
+    assert set(worth["harm"]["darts"]) == {"input", "ours", "published NAT++"}
+    assert worth["harm"]["darts"]["ours"]["seeds"] == 2
+    assert 'BY_RULE = {"nat++": "cifar10", "nat": "cifar10_nat"}' in said
+    for name in ("cifar10", "cifar10_nat"):
+        assert (tmp_path / f"{name}.safetensors").stat().st_size < 4 << 20
+        assert "## What it must not be used for" in (tmp_path / f"{name}.md").read_text()
 
 
 def test_quick_trainings_on_digits(tmp_path: Path) -> None:
