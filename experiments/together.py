@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from natpp.evaluate.short import ShortConfig, ShortScorer
 from natpp.files import write_whole
 from natpp.runs import make_fabric
 
+HERE = Path(__file__).parent
 EPOCHS, IMAGES, BATCH = 15, 45_000, 128
 FIRST_MILLISECONDS = 0.5  # a cell and step of 128 images, where nothing is known yet
 FIRST_GROUP = 8  # trainings, where it is not known how much memory one needs
@@ -47,6 +48,10 @@ class Recipe:
     channels: int = 16
     tested: bool = False
     """whether all training images are learned from, and the test images are looked at once, at the end"""
+
+    def where(self, images: Batches) -> Setting:
+        """The network, for images of this size and number of classes."""
+        return setting("cifar", channels=self.channels, cells=self.cells, size=images.size, classes=images.classes)
 
     def small(self) -> Recipe:
         """The same in a few steps."""
@@ -79,7 +84,9 @@ class Trainer:
         self.fabric = make_fabric()
         self.runs: Path = arguments.runs
         self.smoke: bool = arguments.smoke
-        self.data = load_images("digits" if self.smoke else "cifar10", arguments.root)
+        self.root: str | None = arguments.root
+        self.data = load_images(data_name(smoke=self.smoke), self.root)
+        self.cluster: Cluster | None = Cluster() if getattr(arguments, "ray", False) else None
         self._images: dict[bool, Batches] = {}
 
     def __call__(
@@ -88,7 +95,7 @@ class Trainer:
         """Whether all architectures are trained by a recipe with all seeds; what is known is written to `NAME.json`."""
         recipe = recipe.small() if self.smoke else recipe
         images = self.images(tested=recipe.tested)
-        where = setting("cifar", channels=recipe.channels, cells=recipe.cells, size=images.size, classes=images.classes)
+        where = recipe.where(images)
         file = self.runs / KEPT.format(name=name)
         groups: list[dict[str, Any]] = json.loads(file.read_text())["groups"] if file.exists() else []
         found: dict[tuple[str, int], Outcome] = {}
@@ -106,6 +113,9 @@ class Trainer:
             known = scorer.stored([scorer.key(arch) for arch in archs.values()])
             distinct = {scorer.key(arch): arch for arch in archs.values() if scorer.key(arch) not in known}
             waiting = scorer.arranged(list(distinct.values()))
+            if self.cluster is not None:
+                known |= self._over_cluster(scorer, recipe, waiting, groups)
+                waiting = []
             while waiting and (size := self._size(recipe, groups, len(waiting))):
                 some = dealt(waiting, size)
                 waiting = [arch for arch in waiting if arch not in some]
@@ -140,6 +150,28 @@ class Trainer:
         if cuda:
             torch.cuda.empty_cache()
         return outcomes
+
+    def _over_cluster(
+        self, scorer: ShortScorer, recipe: Recipe, waiting: list[Architecture], groups: list[dict[str, Any]]
+    ) -> dict[Architecture, Outcome]:
+        """Outcomes of all groups, trained wherever the cluster has room, kept one by one as they end."""
+        if self.cluster is None or not waiting:
+            return {}
+        found: dict[Architecture, Outcome] = {}
+        size = group_size(recipe, groups, len(waiting), float("inf"), memory=torch.cuda.is_available())
+        jobs: dict[Any, list[Architecture]] = {}
+        while waiting:
+            some = dealt(waiting, min(size, len(waiting)))
+            waiting = [arch for arch in waiting if arch not in some]
+            given = (recipe, data_name(smoke=self.smoke), self.root, [to_dict(arch) for arch in some], scorer.seed)
+            jobs[self.cluster.start(given)] = some
+        for job, outcomes in self.cluster.finished(list(jobs)):
+            for arch, outcome in zip(jobs[job], outcomes, strict=True):
+                found[scorer.key(arch)] = outcome
+                if scorer.store is not None:
+                    scorer.store.add(scorer.key(arch), outcome)
+            print(f"{len(found)} trained over the cluster", flush=True)
+        return found
 
     def _size(self, recipe: Recipe, groups: Sequence[Mapping[str, Any]], waiting: int) -> int:
         """How many trainings the next group has: as many as memory and time allow, none where the time is up."""
@@ -177,6 +209,46 @@ class Trainer:
             "trained": rows,
         }
         write_whole(file, json.dumps(whole) + "\n")
+
+
+class Cluster:
+    """Groups of trainings as tasks of Ray: on the cluster that `RAY_ADDRESS` names, or on this machine."""
+
+    def __init__(self) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise SystemExit("--ray needs Ray, which is not installed: pip install ray, or leave --ray out") from None
+        self.ray = ray
+        ray.init(ignore_reinit_error=True, runtime_env={"working_dir": str(HERE), "excludes": ["results"]})
+        self.train = ray.remote(num_gpus=int(torch.cuda.is_available()))(trained_apart)
+
+    def start(self, given: tuple[Any, ...]) -> Any:
+        """Begin with a group as soon as there is room."""
+        return self.train.remote(*given)
+
+    def finished(self, jobs: list[Any]) -> Iterator[tuple[Any, list[Outcome]]]:
+        """Groups in the order in which they end."""
+        while jobs:
+            (done, *_), jobs = self.ray.wait(jobs, num_returns=1)
+            yield done, self.ray.get(done)
+
+
+def trained_apart(
+    recipe: Recipe, data: str, root: str | None, archs: Sequence[Mapping[str, Any]], seed: int
+) -> list[Outcome]:
+    """Outcomes of a group, in a process that has nothing yet."""
+    fabric = make_fabric()
+    images = Batches(load_images(data, root), fabric.device, validation=0 if recipe.tested else None)
+    where = recipe.where(images)
+    scorer = ShortScorer(images, where, recipe.config, fabric, seed=seed, tested=recipe.tested)
+    scorer.together = len(archs)
+    return scorer.outcomes([from_dict(dict(arch)) for arch in archs])
+
+
+def data_name(*, smoke: bool) -> str:
+    """What experiments train on."""
+    return "digits" if smoke else "cifar10"
 
 
 def group_size(
@@ -229,3 +301,4 @@ def trainer_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--smoke", action="store_true", help="on digits, in a few steps")
     parser.add_argument("--root", help="folder that natpp data cifar10 made")
     parser.add_argument("--seconds", type=float, help="begin no group that would end later")
+    parser.add_argument("--ray", action="store_true", help="train groups over a cluster; --seconds does not hold there")

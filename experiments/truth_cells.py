@@ -178,7 +178,7 @@ def search(arguments: argparse.Namespace) -> None:
     settings = search_config(smoke=arguments.smoke)
     space = Pool()
     fabric, images, clock = started(arguments)
-    where = setting("cifar", channels=recipe.channels, cells=recipe.cells, size=images.size, classes=images.classes)
+    where = recipe.where(images)
     store = arguments.runs / f"search_{arguments.seed}.jsonl"
     scorer = ShortScorer(images, where, schedule, fabric, seed=0, store=store, say=print)
     found = Search(space, TASK, scorer, settings, fabric, seed=arguments.seed, evaluations=evaluations, watch=clock)
@@ -324,6 +324,8 @@ def direct(arguments: argparse.Namespace) -> None:
     trainer = Trainer(arguments)
     trainer("direct", SCHEDULES[pick.schedule], archs)
     images = trainer.images(tested=False)
+    for file in sorted(arguments.runs.glob("table_*[0-9].json")):  # those of tables are scored by supernets alone
+        asked |= dict.fromkeys(arch_of(row).essence() for row in read_trained(file)[1].values())
     for name in RIVALS:
         for file in sorted(arguments.runs.glob(f"{name}_[0-9]*.json")):
             said = json.loads(file.read_text())
@@ -331,8 +333,8 @@ def direct(arguments: argparse.Namespace) -> None:
             net.load_state_dict(load_file(file.with_suffix(".weights.safetensors")))
             net = net.to(trainer.fabric.device)
             scorer = SupernetScorer(net, images.validation, images.validation_labels, trainer.fabric)
-            values = scorer(list(archs.values())).tolist()
-            rows = [[to_dict(arch), value] for arch, value in zip(archs.values(), values, strict=True)]
+            values = scorer(list(asked)).tolist()
+            rows = [[to_dict(arch), value] for arch, value in zip(asked, values, strict=True)]
             write_whole(arguments.runs / f"direct_{file.name}", json.dumps({"scores": rows}) + "\n")
 
 

@@ -7,7 +7,10 @@ import os
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -121,6 +124,77 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     for name in ("cifar10", "cifar10_nat"):
         assert (tmp_path / f"{name}.safetensors").stat().st_size < 4 << 20
         assert "## What it must not be used for" in (tmp_path / f"{name}.md").read_text()
+
+
+def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) -> None:
+    out = tmp_path / "table_random.json"
+    assert "round 1, `nat++` over `random best of 10`" in run("table_random.py", "--smoke", "--out", str(out))
+    (one,) = json.loads(out.read_text())["rounds"].values()
+    assert one["inputs"] == 3
+    assert one["images"] == 1437  # all training images
+    assert set(one["methods"]) == {
+        "input",
+        "nat",
+        "nat++",
+        "nat++ best of 10",
+        "constant",
+        "random",
+        "random best of 10",
+    }
+    for figures in one["methods"].values():
+        assert 0 <= figures["test_accuracy"]["mean"] <= 100
+        assert figures["latency_ms"] > 0
+        assert figures["live_madds_change"] <= 0  # the budget is strict
+    assert len(one["convergence"]) == 3
+    assert set(one["agreement"]) == {"live parameters", "live MAdds", "the search's score"}
+
+
+class FakeRay(ModuleType):
+    """What of Ray is used, done at once."""
+
+    def __init__(self) -> None:
+        super().__init__("ray")
+        self.tasks = 0
+
+    def init(self, **_: object) -> None: ...
+
+    def remote(self, **_: object) -> Callable[[Any], Any]:
+        def wrapped(function: Any) -> Any:
+            def start(*given: Any) -> Any:
+                self.tasks += 1
+                return self.tasks, function(*given)
+
+            return SimpleNamespace(remote=lambda *given: _Job(*start(*given)))
+
+        return wrapped
+
+    def wait(self, jobs: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
+        return jobs[-num_returns:], jobs[:-num_returns]
+
+    def get(self, job: Any) -> Any:
+        return job.result
+
+
+class _Job:
+    def __init__(self, number: int, result: Any):
+        self.number, self.result = number, result
+
+
+def test_trainings_over_a_cluster_are_those_of_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["train", "--smoke", "--runs"]
+    monkeypatch.setitem(sys.modules, "ray", None)  # not installed
+    with pytest.raises(SystemExit, match="pip install ray, or leave --ray out"):
+        run("table_random.py", *given, str(tmp_path / "no"), "--ray")
+    monkeypatch.setitem(sys.modules, "ray", ray := FakeRay())
+    run("table_random.py", *given, str(tmp_path / "one"))
+    run("table_random.py", *given, str(tmp_path / "many"), "--ray")
+    assert ray.tasks == 5  # 18 distinct ones, four at a time
+    one, many = (
+        {row["name"]: row["test_accuracy"] for row in json.loads(file.read_text())["trained"]}
+        for file in (tmp_path / "one" / "table_random_1.json", tmp_path / "many" / "table_random_1.json")
+    )
+    assert one == many
+    assert "trained over" not in run("table_random.py", *given, str(tmp_path / "many"), "--ray")  # all is kept
 
 
 def test_quick_trainings_on_digits(tmp_path: Path) -> None:
