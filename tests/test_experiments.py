@@ -5,6 +5,7 @@ import io
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -124,6 +125,24 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     for name in ("cifar10", "cifar10_nat"):
         assert (tmp_path / f"{name}.safetensors").stat().st_size < 4 << 20
         assert "## What it must not be used for" in (tmp_path / f"{name}.md").read_text()
+    page, summary = (runpy.run_path(str(ROOT / "experiments" / "page.py"))[name] for name in ("page", "summary"))
+    assert "8 cells trained from scratch, 3 steps of 16 images" in " ".join(page(tmp_path).split())
+    for row in (
+        "| **short trainings and prediction** | ",
+        "| `darts`, ours | 2 |",
+        "| `nat++` | ",
+        "| live MAdds | – |",
+    ):
+        assert row in page(tmp_path)
+    assert "Thirteen operations" in summary(tmp_path)
+    few = tmp_path / "few"
+    left = shutil.ignore_patterns("search_0.json", "worth.json", "harm.json")  # a page while not all is there yet
+    shutil.copytree(cells, few, ignore=left)
+    run("truth_cells.py", "judge", "--out", str(tmp_path / "truth_cells.json"), "--smoke", "--runs", str(few))
+    (tmp_path / "worth.json").unlink()
+    assert "| `mixture` |" in page(tmp_path)
+    assert "**short trainings and prediction**" not in page(tmp_path)
+    assert "Thirteen operations" not in summary(tmp_path)
 
 
 def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) -> None:
@@ -147,6 +166,10 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
         assert figures["live_madds_change"] <= 0  # the budget is strict
     assert len(one["convergence"]) == 3
     assert set(one["agreement"]) == {"live parameters", "live MAdds", "the search's score"}
+    page, summary = (runpy.run_path(str(ROOT / "experiments" / "page.py"))[name] for name in ("page", "summary"))
+    assert "| `random best of 10` | " in page(tmp_path)
+    assert "- `nat++` over the inputs: " in page(tmp_path)
+    assert "3 random cells (" in summary(tmp_path)
 
 
 class FakeRay(ModuleType):
