@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -170,6 +171,10 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     assert "| `random best of 10` | " in page(tmp_path)
     assert "- `nat++` over the inputs: " in page(tmp_path)
     assert "3 random cells (" in summary(tmp_path)
+    picture = runpy.run_path(str(ROOT / "experiments" / "pictures.py"))["random_cells"](tmp_path)
+    drawn = ElementTree.fromstring(picture)  # noqa: S314 (our own)
+    assert len([one for one in drawn if one.tag.endswith("circle")]) == 3
+    assert 0 < len([one for one in drawn if "marker-end" in one.attrib]) <= 3
 
 
 class FakeRay(ModuleType):

@@ -152,3 +152,14 @@ def test_the_pool_has_every_kind_and_nothing_that_is_set_aside() -> None:
     assert {len(arch.normal.inputs) for arch in drawn} >= {4, 5}
     again = cells.Pool().draw(300, np.random.default_rng(0))
     assert again == drawn
+
+
+def test_axes_hold_all_values() -> None:
+    import pictures
+
+    for values in ([93.1, 94.87, 90.2], [0.31, 0.12], [1.0, 1.0], [5.0], [0.0, 100.0], [-3.0, 2.5]):
+        ticks = pictures._ticks(values)
+        assert ticks[0] <= min(values)
+        assert ticks[-1] >= max(values)
+        assert 2 <= len(ticks) <= 11
+        assert len(set(np.diff(ticks).round(6))) == 1
