@@ -452,8 +452,12 @@ def harm(runs: Path) -> dict[str, Any]:
     kept = read_trained(runs / "harm.json")[1]
     found: dict[str, Any] = {}
     for name in sorted({name.rpartition(", ")[0] for name, _ in kept}):
-        seeds = [seed for one, seed in kept if one == f"{name}, ours" and (f"{name}, input", seed) in kept]
-        changes = [kept[f"{name}, ours", seed]["accuracy"] - kept[f"{name}, input", seed]["accuracy"] for seed in seeds]
+        pairs = [
+            (row["accuracy"], kept[f"{name}, input", seed]["accuracy"])
+            for (one, seed), row in kept.items()
+            if one == f"{name}, ours" and (f"{name}, input", seed) in kept
+        ]
+        changes = [after - before for after, before in pairs if after is not None and before is not None]
         if changes:
             found[f"{name}_change"] = float(np.mean(changes))
     return found

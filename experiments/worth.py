@@ -86,7 +86,7 @@ def judge(arguments: argparse.Namespace) -> None:
         found["groups"], found["trainings"] = said["groups"], len(worth)
     said, harm = read_trained(arguments.runs / "harm.json")
     if harm:
-        found["harm"] = harmed(harm)
+        found["harm"] = beside_originals(harm, (INPUT, OURS, THEIRS), "accuracy")
         found["harm_groups"], found["harm_machine"] = said["groups"], said["machine"]
     write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
     for name, one in found.get("differences", {}).items():
@@ -127,18 +127,22 @@ def compared(rows: Rows, methods: Sequence[str], ours: str, figure: str) -> dict
     return found
 
 
-def harmed(rows: Rows) -> dict[str, Any]:
+def beside_originals(rows: Rows, kinds: Sequence[str], figure: str) -> dict[str, Any]:
     """Published cells beside what became of them: accuracies over seeds, mean change, and cost."""
     found: dict[str, Any] = {}
     seeds = sorted({seed for _, seed in rows})
     for subject in dict.fromkeys(split_name(name)[0] for name, _ in rows):
         one: dict[str, Any] = {}
-        for kind in (INPUT, OURS, THEIRS):
-            name = f"{subject}, {kind}"
-            both = [seed for seed in seeds if (name, seed) in rows and (f"{subject}, {INPUT}", seed) in rows]
+        for kind in kinds:
+            name, original = f"{subject}, {kind}", f"{subject}, {INPUT}"
+            both = [
+                seed
+                for seed in seeds
+                if all(rows.get((one, seed), {}).get(figure) is not None for one in (name, original))
+            ]
             if both:
-                accuracy = [rows[name, seed]["accuracy"] for seed in both]
-                before = [rows[f"{subject}, {INPUT}", seed]["accuracy"] for seed in both]
+                accuracy = [rows[name, seed][figure] for seed in both]
+                before = [rows[original, seed][figure] for seed in both]
                 one[kind] = {
                     "accuracy": mean_sd(accuracy),
                     "change": float(np.mean(accuracy) - np.mean(before)),

@@ -177,6 +177,20 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     assert 0 < len([one for one in drawn if "marker-end" in one.attrib]) <= 3
 
 
+def test_published_cells_are_changed_and_trained_on_digits(tmp_path: Path) -> None:
+    given = ["--smoke", "--runs", str(tmp_path)]
+    with pytest.raises(SystemExit, match="run train first"):
+        run("table_cells.py", "judge", *given)
+    run("table_cells.py", "train", *given)
+    run("table_cells.py", "judge", "--out", str(tmp_path / "table_cells.json"), *given)
+    found = json.loads((tmp_path / "table_cells.json").read_text())["cells"]
+    kinds = {"input", "published NAT", "published NAT++", "ours, `nat`", "ours, `nat++`"}
+    assert {name: set(one) for name, one in found.items()} == {"darts": kinds, "enas": kinds}
+    assert all(one["seeds"] == 2 for of in found.values() for one in of.values())
+    page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"]
+    assert "| `darts`, ours, `nat++` | 2 | " in page(tmp_path)
+
+
 class FakeRay(ModuleType):
     """What of Ray is used, done at once."""
 
