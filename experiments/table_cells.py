@@ -62,6 +62,7 @@ def judge(arguments: argparse.Namespace) -> None:
     titles = {rule: title for title, rule in OURS.items()}
     found = {
         "cells": {name: {titles.get(kind, kind): one for kind, one in kinds.items()} for name, kinds in cells.items()},
+        "paper": {name: papers(name) for name in cells},
         "trainings": len(rows),
         **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},
     }
@@ -69,6 +70,20 @@ def judge(arguments: argparse.Namespace) -> None:
     for name, kinds in found["cells"].items():
         for kind, one in kinds.items():
             print(f"{name}, {kind}: {one['accuracy']['mean']:.2f} ({one['change']:+.2f})")
+
+
+def papers(name: str) -> dict[str, dict[str, float | None]]:
+    """What the paper's table says of a cell and of its own results on CIFAR-10: accuracy, and the size it had there."""
+    found: dict[str, dict[str, float | None]] = {}
+    for kind, entry in {INPUT: name, **{kind: form.format(name) for kind, form in THEIRS.items()}}.items():
+        for row in ZOO[entry].published if entry in ZOO else ():
+            if row.data == "CIFAR" and "CIFAR-10" in row.accuracy:
+                found[kind] = {
+                    "accuracy": row.accuracy["CIFAR-10"],
+                    "params_m": row.params_m,
+                    "madds_m": row.madds_m,
+                }
+    return found
 
 
 def main() -> None:

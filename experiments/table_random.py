@@ -42,6 +42,7 @@ from natpp.improve.predict import PredictConfig, Prediction
 from natpp.improve.scorer import Task
 from natpp.nets.policy import Policy
 from natpp.registry import OPS
+from natpp.zoo.published import published_rows
 
 RESULTS = Path(__file__).parent / "results" / "table_random.json"
 CELLS, SEED = 20, 1401
@@ -95,7 +96,7 @@ def learned_nothing() -> Knowledge:
 
 def judge(arguments: argparse.Namespace) -> None:
     """All rounds that are there."""
-    found: dict[str, Any] = {"rounds": {}}
+    found: dict[str, Any] = {"rounds": {}, "paper": papers()}
     for file in sorted(arguments.runs.glob(f"{name_of(0)[:-1]}[0-9]*.json")):
         if file.stem.endswith("_answers"):
             continue
@@ -120,6 +121,15 @@ def judge(arguments: argparse.Namespace) -> None:
             print(
                 f"round {number}, {name:<40} {figures['value']:+.2f} ({figures['low']:+.2f} to {figures['high']:+.2f})"
             )
+
+
+def papers() -> dict[str, dict[str, Any]]:
+    """The paper's table over twenty random architectures of its own: means and sds, after 600 epochs."""
+    return {
+        row.method or INPUT: {"accuracy": row.accuracy, "sd": row.sd, "params_m": row.params_m, "madds_m": row.madds_m}
+        for row in published_rows()
+        if row.table == "random" and row.data == "CIFAR"
+    }
 
 
 def latencies(file: Path, rows: Rows, where: Setting) -> dict[str, float]:

@@ -116,7 +116,7 @@ class Trainer:
             if self.cluster is not None:
                 known |= self._over_cluster(scorer, recipe, waiting, groups)
                 waiting = []
-            while waiting and (size := self._size(recipe, groups, len(waiting))):
+            while waiting and (size := self._size(recipe, groups_like(self.runs, recipe, file) + groups, len(waiting))):
                 some = dealt(waiting, size)
                 waiting = [arch for arch in waiting if arch not in some]
                 known |= dict(zip(map(scorer.key, some), self._trained(scorer, some, groups), strict=True))
@@ -274,6 +274,21 @@ def group_size(
     if memory and fits < min(FEWEST, size):
         return 0
     return min(size, fits)
+
+
+def groups_like(runs: Path, recipe: Recipe, but: Path) -> list[dict[str, Any]]:
+    """What groups of other experiments in the same network took, as if they had as many steps."""
+    found = []
+    for file in sorted(runs.glob("*.json")):
+        said = {} if file == but else json.loads(file.read_text())
+        if not isinstance(said, dict) or "groups" not in said or "recipe" not in said:
+            continue
+        other = said["recipe"]
+        same = (recipe.cells, recipe.channels, recipe.config.batch)
+        if (other["cells"], other["channels"], other["config"]["batch"]) == same:
+            longer = recipe.config.steps / other["config"]["steps"]
+            found += [group | {"seconds": longer * group["seconds"]} for group in said["groups"]]
+    return found
 
 
 def dealt(archs: Sequence[Architecture], size: int) -> list[Architecture]:

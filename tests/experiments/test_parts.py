@@ -1,7 +1,9 @@
 """The parts that experiments share: figures with intervals, groups that end in time, value models on kept scores."""
 
+import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -163,3 +165,15 @@ def test_axes_hold_all_values() -> None:
         assert ticks[-1] >= max(values)
         assert 2 <= len(ticks) <= 11
         assert len(set(np.diff(ticks).round(6))) == 1
+
+
+def test_groups_of_other_experiments_tell_what_a_training_takes(together: ModuleType, tmp_path: Path) -> None:
+    longer, own = together.LONGER, tmp_path / "own.json"
+    groups = [{"trainings": 16, "seconds": 160.0, "peak_memory_gib": 24.0}]
+    (tmp_path / "other.json").write_text(json.dumps({"recipe": asdict(longer), "groups": groups}))
+    (tmp_path / "answers.json").write_text("{}")
+    own.write_text(json.dumps({"recipe": asdict(longer), "groups": groups * 2}))
+    assert together.groups_like(tmp_path, longer, own) == groups
+    half = replace(longer, config=replace(longer.config, steps=longer.config.steps // 2))
+    assert together.groups_like(tmp_path, half, own)[0]["seconds"] == pytest.approx(80, rel=1e-3)
+    assert together.groups_like(tmp_path, replace(longer, cells=5), own) == []
