@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ class Trainer:
         self.smoke: bool = arguments.smoke
         self.root: str | None = arguments.root
         self.data = load_images(data_name(smoke=self.smoke), self.root)
-        self.cluster: Cluster | None = Cluster() if getattr(arguments, "ray", False) else None
+        self.cluster: Cluster | None = Cluster() if arguments.ray else None
         self._images: dict[bool, Batches] = {}
 
     def __call__(
@@ -163,8 +163,8 @@ class Trainer:
         while waiting:
             some = dealt(waiting, min(size, len(waiting)))
             waiting = [arch for arch in waiting if arch not in some]
-            given = (recipe, data_name(smoke=self.smoke), self.root, [to_dict(arch) for arch in some], scorer.seed)
-            jobs[self.cluster.start(given)] = some
+            given = recipe, data_name(smoke=self.smoke), self.root, [to_dict(arch) for arch in some], scorer.seed
+            jobs[self.cluster.start(trained_apart, *given)] = some
         for job, outcomes in self.cluster.finished(list(jobs)):
             for arch, outcome in zip(jobs[job], outcomes, strict=True):
                 found[scorer.key(arch)] = outcome
@@ -221,11 +221,10 @@ class Cluster:
             raise SystemExit("--ray needs Ray, which is not installed: pip install ray, or leave --ray out") from None
         self.ray = ray
         ray.init(ignore_reinit_error=True, runtime_env={"working_dir": str(HERE), "excludes": ["results"]})
-        self.train = ray.remote(num_gpus=int(torch.cuda.is_available()))(trained_apart)
 
-    def start(self, given: tuple[Any, ...]) -> Any:
+    def start(self, train: Callable[..., list[Outcome]], *given: Any) -> Any:
         """Begin with a group as soon as there is room."""
-        return self.train.remote(*given)
+        return self.ray.remote(num_gpus=int(torch.cuda.is_available()))(train).remote(*given)
 
     def finished(self, jobs: list[Any]) -> Iterator[tuple[Any, list[Outcome]]]:
         """Groups in the order in which they end."""

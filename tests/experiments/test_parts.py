@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from natpp.api import samples
+from natpp.improve.predict import PredictConfig
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -177,3 +178,26 @@ def test_groups_of_other_experiments_tell_what_a_training_takes(together: Module
     half = replace(longer, config=replace(longer.config, steps=longer.config.steps // 2))
     assert together.groups_like(tmp_path, half, own)[0]["seconds"] == pytest.approx(80, rel=1e-3)
     assert together.groups_like(tmp_path, replace(longer, cells=5), own) == []
+
+
+def test_where_the_value_model_knows_nothing_the_edges_stay(values: ModuleType) -> None:
+    import cells
+    import policies
+
+    from natpp.arch.layout import setting
+    from natpp.baselines.nat import PolicyMethod
+    from natpp.improve.inputs import Inputs
+    from natpp.improve.scorer import Task
+    from natpp.registry import OPS
+
+    archs = cells.Pool().draw(90, np.random.default_rng(2))
+    noise = dict(zip((arch.essence() for arch in archs[:40]), np.random.default_rng(3).normal(size=40), strict=True))
+    config = replace(policies.learn_config(smoke=True), steps=80, learning_rate=1e-2, inputs=16)
+    inputs = Inputs(archs[40:], Task("nat++", setting("cifar"), strict=True), tuple(OPS))
+    changed = {}
+    for caution in (0.0, 1.0):
+        model = values.value_model(noise, {}, "short", config=PredictConfig(caution=caution))
+        method = PolicyMethod("nat++", config, policies.learned(inputs, model, config))
+        rows = method.one_shot(inputs, model.reward, np.random.default_rng(0))
+        changed[caution] = policies.on_fresh(inputs, rows, model)["edges_changed"]
+    assert changed[1.0] < 0.15 < 0.4 < changed[0.0]
