@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 DRAWS = 2000  # of a bootstrap
 FEWEST = 4  # values that a rank correlation is made of
@@ -18,17 +17,29 @@ def spearman(one: Values, other: Values) -> float | None:
     """Rank correlation; None where there are too few values, or all of one side are equal."""
     if len(one) < FEWEST or np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
-    return float(np.corrcoef(rankdata(one), rankdata(other))[0, 1])
+    return _correlation(_ranks(one), _ranks(other))
 
 
 def partial(one: Values, other: Values, given: Values) -> float | None:
     """Partial rank correlation: what is left between two when a third is known; None where that has no meaning."""
     if len(one) < FEWEST or min(np.ptp(one), np.ptp(other), np.ptp(given)) == 0:
         return None
-    between = np.corrcoef([rankdata(values) for values in (one, other, given)])
-    both, first, second = between[0, 1], between[0, 2], between[1, 2]
+    ranks = [_ranks(values) for values in (one, other, given)]
+    both, first, second = (_correlation(ranks[i], ranks[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
     rest = (1 - first**2) * (1 - second**2)
     return float((both - first * second) / np.sqrt(rest)) if rest > 1e-12 else None
+
+
+def _ranks(values: Values) -> NDArray[np.float64]:
+    """Ranks less their mean; equal values share theirs."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(count) - (count - 1) / 2)[place]
+    return np.asarray(ranks - (len(ranks) + 1) / 2)
+
+
+def _correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Of values whose mean is 0."""
+    return float(one @ other / np.sqrt((one @ one) * (other @ other)))
 
 
 def with_interval(statistic: Callable[..., float | None], *columns: Values) -> dict[str, Any] | None:

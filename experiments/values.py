@@ -37,7 +37,6 @@ class Pick:
 
     schedule: str
     losses: str
-    model: str = "mixture"
 
     @property
     def fitting(self) -> float:

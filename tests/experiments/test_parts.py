@@ -9,6 +9,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 from natpp.api import samples
 from natpp.improve.predict import PredictConfig
@@ -49,6 +50,8 @@ def test_rank_correlations_worked_out_by_hand(figures: ModuleType) -> None:
     assert figures.spearman([1, 2, 3], [1, 2, 3]) is None  # too few
     assert figures.spearman([1, 1, 1, 1], [1, 2, 3, 4]) is None
     generator = np.random.default_rng(0)
+    tied = generator.integers(5, size=(2, 40)).astype(float)
+    assert figures.spearman(*tied) == pytest.approx(spearmanr(*tied).statistic)
     size = generator.normal(size=2000)
     one, other = size + generator.normal(size=2000), size + generator.normal(size=2000)
     assert figures.spearman(one, other) > 0.4
