@@ -458,6 +458,7 @@ def truth_cells(found: dict[str, Any]) -> str:
             _paragraph(
                 "Value models on the same cells, each left out in all forms (nine folds): `short` is fitted on short"
                 " trainings, `longer` on the longer ones, `mixture` on the longer ones with `short` as what to expect."
+                " With cost: before it looks at the graph, `short` expects what those of like cost have."
             ),
             "",
             "| value model | Spearman | given MAdds | of changes |",

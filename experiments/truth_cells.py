@@ -39,6 +39,7 @@ from values import (
     LOSSES,
     MODELS,
     MOST_SECONDS,
+    WHERE,
     Known,
     Pick,
     agreement,
@@ -73,7 +74,6 @@ RESULTS = Path(__file__).parent / "results" / "truth_cells.json"
 SECONDS = 376.0  # of a search, from images on the device to the closed policy file
 SECONDS_TO_LEARN = 90.0  # of these, for prediction, policy and what is not predicted
 RANDOM_SHARE, ROUNDS = 0.6, 3
-WHERE = setting("cifar", channels=16, cells=8, classes=10, size=32)  # of the longer training: costs are counted in it
 TASK = Task("nat++", setting("cifar"), strict=True)
 SHORT = ShortConfig(batch=BATCH, steps=1200, learning_rate=0.1, warm_up=0.2, clip=5.0, together=16)
 SCHEDULES = {

@@ -7,7 +7,9 @@ losses make a score, is picked by folds over the cells that are not set aside.
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +20,17 @@ from cells import set_aside, truth_cells
 from figures import Values, partial, spearman
 from together import arch_of, read_trained
 
+from natpp.arch.cost import counts
 from natpp.arch.formats import from_dict
 from natpp.arch.graph import Architecture
-from natpp.improve.predict import PredictConfig, Prediction
+from natpp.arch.layout import setting
+from natpp.improve.predict import Features, PredictConfig, Prediction
 from natpp.improve.scorer import Scores
 
 LOSSES = {"validation": 0.0, "both": 0.5, "training": 1.0}  # the share of the training loss in a score
-MODELS = ("short", "mixture", "longer")
+COST = " with cost"  # a model that expects what costs as much, before it looks at the graph
+MODELS = ("short", "mixture", "longer", f"short{COST}", f"mixture{COST}")
+WHERE = setting("cifar", channels=16, cells=8, classes=10, size=32)  # of the longer training: costs are counted in it
 FOLDS = 9
 MOST_SECONDS = 3.5  # a short training may take, on a GPU, to be picked
 CAUTION = 1.0  # standard deviations that an improvement has to be sure by
@@ -92,14 +98,22 @@ def value_model(
     """A value model of a kind, fitted on scores without those of some architectures."""
     config = config or PredictConfig(caution=CAUTION)
 
-    def fitted(known: Known, prior: Prediction | None = None) -> Prediction:
+    def fitted(known: Known, prior: Prediction | None = None, *, by_cost: bool = False) -> Prediction:
         kept = {arch: value for arch, value in known.items() if arch not in without}
-        return Prediction(list(kept), np.array(list(kept.values())), config, prior=prior)
+        features = cost_features if by_cost else None
+        return Prediction(list(kept), np.array(list(kept.values())), config, features, prior)
 
     if model == "longer":
         return fitted(dear)
-    short = fitted(cheap)
-    return short if model == "short" or len(dear) < 2 else fitted(dear, short)
+    short = fitted(cheap, fitted(cheap, by_cost=True) if model.endswith(COST) else None)
+    return short if model.startswith("short") or len(dear) < 2 else fitted(dear, short)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def cost_features(arch: Architecture) -> Features:
+    """What an architecture costs, as features of a value model."""
+    cost = counts(arch, WHERE)
+    return {("params",): math.log1p(cost.live_params), ("madds",): math.log1p(cost.live_madds)}
 
 
 def left_out(cheap: Known, dear: Known, model: str, folds: int = FOLDS) -> tuple[list[Architecture], Scores]:
