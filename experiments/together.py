@@ -97,34 +97,47 @@ class Trainer:
         images = self.images(tested=recipe.tested)
         where = recipe.where(images)
         file = self.runs / KEPT.format(name=name)
-        groups: list[dict[str, Any]] = json.loads(file.read_text())["groups"] if file.exists() else []
+        before = json.loads(file.read_text()) if file.exists() else {}
+        groups: list[dict[str, Any]] = list(before.get("groups", []))
         found: dict[tuple[str, int], Outcome] = {}
-        for seed in seeds:
-            scorer = ShortScorer(
-                images,
-                where,
-                recipe.config,
-                self.fabric,
-                seed=seed,
-                store=self.runs / f"{name}.jsonl",
-                say=print,
-                tested=recipe.tested,
-            )
-            known = scorer.stored([scorer.key(arch) for arch in archs.values()])
-            distinct = {scorer.key(arch): arch for arch in archs.values() if scorer.key(arch) not in known}
+        scorers = {seed: self._scorer(name, recipe, where, seed) for seed in seeds}
+
+        def learn_of(seed: int, known: Mapping[Architecture, Outcome]) -> None:
+            """Write what is known now: somebody may end us in the next group."""
+            key = scorers[seed].key
+            found.update({(one, seed): known[key(arch)] for one, arch in archs.items() if key(arch) in known})
+            on = machine() if len(groups) > len(before.get("groups", [])) or not before else before["machine"]
+            self._write(file, recipe, where, archs, found, groups, on)
+
+        for seed, scorer in scorers.items():
+            learn_of(seed, scorer.stored([scorer.key(arch) for arch in archs.values()]))
+        for seed, scorer in scorers.items():
+            distinct = {scorer.key(arch): arch for one, arch in archs.items() if (one, seed) not in found}
             waiting = scorer.arranged(list(distinct.values()))
             if self.cluster is not None:
-                known |= self._over_cluster(scorer, recipe, waiting, groups)
+                learn_of(seed, self._over_cluster(scorer, recipe, waiting, groups))
                 waiting = []
             while waiting and (size := self._size(recipe, groups_like(self.runs, recipe, file) + groups, len(waiting))):
                 some = dealt(waiting, size)
                 waiting = [arch for arch in waiting if arch not in some]
-                known |= dict(zip(map(scorer.key, some), self._trained(scorer, some, groups), strict=True))
+                outcomes = self._trained(scorer, some, groups)
+                learn_of(seed, dict(zip(map(scorer.key, some), outcomes, strict=True)))
                 left = f", {len(waiting)} to go" if waiting else ""
                 print(f"{name}, seed {seed}: {size} in {groups[-1]['seconds']:.0f} s{left}", flush=True)
-            found |= {(one, seed): known[scorer.key(a)] for one, a in archs.items() if scorer.key(a) in known}
-        self._write(file, recipe, where, archs, found, groups)
         return len(found) == len(archs) * len(seeds)
+
+    def _scorer(self, name: str, recipe: Recipe, where: Setting, seed: int) -> ShortScorer:
+        """What trains with a seed, and keeps it."""
+        return ShortScorer(
+            self.images(tested=recipe.tested),
+            where,
+            recipe.config,
+            self.fabric,
+            seed=seed,
+            store=self.runs / f"{name}.jsonl",
+            say=print,
+            tested=recipe.tested,
+        )
 
     @property
     def left(self) -> float:
@@ -185,6 +198,7 @@ class Trainer:
         archs: Mapping[str, Architecture],
         found: Mapping[tuple[str, int], Outcome],
         groups: Sequence[Mapping[str, Any]],
+        on: Mapping[str, Any],
     ) -> None:
         rows = []
         for (name, seed), outcome in found.items():
@@ -204,7 +218,7 @@ class Trainer:
             "network": asdict(where),
             "images": len(self.images(tested=recipe.tested)),
             "asked": len(archs),
-            "machine": machine(),
+            "machine": on,
             "groups": list(groups),
             "trained": rows,
         }

@@ -16,6 +16,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from natpp.evaluate import short
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -218,6 +220,28 @@ def test_hand_crafted_networks_are_changed_and_trained_on_digits(
     after = (tmp_path / "table_handcrafted_resnet20_0.json").read_text()
     told = [[row["test_accuracy"] for row in json.loads(text)["trained"]] for text in (before, after)]
     assert told[0] == told[1]  # over a cluster the same
+
+
+def test_groups_that_ended_are_kept_when_the_next_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, calls = short.train_together, []
+
+    def failing(builds: Any, *given: Any, **options: Any) -> Any:
+        calls.append(len(builds))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return whole(builds, *given, **options)
+
+    monkeypatch.setattr(short, "train_together", failing)
+    given = ["train", "--smoke", "--runs", str(tmp_path)]
+    with pytest.raises(KeyboardInterrupt):
+        run("table_random.py", *given)
+    said = json.loads((tmp_path / "table_random_1.json").read_text())
+    assert [group["trainings"] for group in said["groups"]] == [4, 4]
+    assert len({json.dumps(row["arch"]) for row in said["trained"]}) >= 8
+    run("table_random.py", *given)
+    assert calls[3:] == [4, 4, 2]  # 18 distinct ones in all
+    said = json.loads((tmp_path / "table_random_1.json").read_text())
+    assert len(said["trained"]) == said["asked"] == 21
 
 
 class FakeRay(ModuleType):
