@@ -687,6 +687,13 @@ def table_random(found: dict[str, Any]) -> str:
             "",
             *_convergence(one["convergence"]),
         ]
+    if found["rounds"] and found.get("paper"):
+        told = ", ".join(
+            f"{'originals' if name == 'input' else name} {row['accuracy']['CIFAR-10']:.2f} ±"
+            f" {row['sd']['CIFAR-10']:.2f} ({row['params_m']:g} M parameters, {row['madds_m']:g} M MAdds)"
+            for name, row in found["paper"].items()
+        )
+        lines += ["", _paragraph(f"The paper's, on twenty cells of its own, after its longer training: {told}.")]
     if found["rounds"]:
         lines += [
             "",
@@ -744,7 +751,7 @@ def _cells_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [
         (
             "Thirteen operations, CIFAR-10: Spearman of the predicted score with longer training over"
-            f" {found['judged']} cells set aside, {found['search']['evaluations']} short trainings",
+            f" {found['judged']} cells that no choice was made by, {found['search']['evaluations']} short trainings",
             f"**{found['spearman']['value']:.2f}** in {found['seconds']:.0f} s",
             ", ".join(
                 f"{title} {found['rivals'][name]['spearman']['value']:.2f}"

@@ -173,6 +173,7 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     assert "| `random best of 10` | " in page(tmp_path)
     assert "- `nat++` over the inputs: " in page(tmp_path)
     assert "3 random cells (" in summary(tmp_path)
+    assert "NAT++ 96.79 ± 0.32" in page(tmp_path)  # the paper's
     picture = runpy.run_path(str(ROOT / "experiments" / "pictures.py"))["random_cells"](tmp_path)
     drawn = ElementTree.fromstring(picture)  # noqa: S314 (our own)
     assert len([one for one in drawn if one.tag.endswith("circle")]) == 3
