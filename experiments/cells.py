@@ -7,6 +7,7 @@ is made by it.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,15 +16,17 @@ import natpp
 from natpp.arch.graph import NULL, Architecture
 from natpp.arch.layout import setting
 from natpp.arch.ops import PAPER_OPS
-from natpp.arch.space import CellSpace
+from natpp.arch.space import CellSpace, Choices, Space
 from natpp.improve.inputs import Inputs
 from natpp.improve.scorer import Task
-from natpp.registry import OPS
+from natpp.registry import OPS, ZOO
 
 SEED = 12
 EACH = 27  # of every kind
 PUBLISHED = ("darts", "enas", "naonet", "pc_darts_cifar", "natpp_darts", "natpp_enas", "snas", "amoebanet", "pnas")
 TASK = Task("nat++", setting("cifar"), strict=False)
+NULL_RICH = 0.5  # share of edges that become null, beyond those that are
+KINDS_DRAWN = {"plain": 0.5, "full": 0.1, "extras": 0.15, "null": 0.1, "zoo": 0.15}  # of the pool, and their shares
 
 
 @dataclass(frozen=True)
@@ -63,3 +66,61 @@ def changed(inputs: Inputs, index: int, edges: int, generator: np.random.Generat
         others = np.flatnonzero(mask[edge] & (np.arange(mask.shape[1]) != row[edge]))
         row[edge] = generator.choice(others)
     return inputs.transformed(index, row)
+
+
+@functools.cache
+def set_aside() -> frozenset[Architecture]:
+    """What the cells compute that no choice may be made by."""
+    return frozenset(cell.arch.essence() for cell in truth_cells() if cell.aside)
+
+
+class Pool(Space):
+    """What policies of this space learn on: half as the paper samples, and some of every other kind that users have.
+
+    Those are random cells without null, with operations beyond the thirteen, and with mostly null, as hand-crafted
+    blocks are; and cells of the zoo with up to four edges changed. Cells that are set aside are never drawn, unless
+    wished: to be the input of a policy is not to be scored.
+    """
+
+    def __init__(self, *, aside: bool = False):
+        self.whole = CellSpace(names=tuple(OPS))
+        self.plain = CellSpace()
+        self.full = CellSpace(names=tuple(op for op in PAPER_OPS if op != NULL))
+        self.aside = aside
+        self.inputs = Inputs([entry.arch for entry in ZOO.values()], TASK, tuple(OPS))
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        return self.whole.ops
+
+    def choices(self, kind: str) -> Choices:
+        return self.whole.choices(kind)
+
+    def outputs(self, kind: str) -> tuple[int, ...]:
+        return self.whole.outputs(kind)
+
+    def draw(self, count: int, generator: np.random.Generator, *, fair: bool = False) -> list[Architecture]:
+        if fair:
+            raise ValueError("operations of a pool of many kinds cannot be dealt out: train a supernet on CellSpace")
+        found: list[Architecture] = []
+        while len(found) < count:
+            kind = generator.choice(list(KINDS_DRAWN), p=list(KINDS_DRAWN.values()))
+            arch = self._one(str(kind), generator)
+            if self.aside or arch.essence() not in set_aside():
+                found.append(arch)
+        return found
+
+    def _one(self, kind: str, generator: np.random.Generator) -> Architecture:
+        if kind == "zoo":
+            return changed(
+                self.inputs, int(generator.integers(len(self.inputs))), int(generator.integers(5)), generator
+            )
+        if kind == "null":
+            (arch,) = self.plain.draw(1, generator)
+            ops = {
+                which: [NULL if generator.random() < NULL_RICH else op for op in graph.ops]
+                for which, graph in arch.cells()
+            }
+            return arch.with_ops(ops)
+        space = {"plain": self.plain, "full": self.full, "extras": self.whole}[kind]
+        return space.draw(1, generator)[0]

@@ -37,12 +37,11 @@ def trained(
     seed: int,
     *,
     teacher: nn.Module | None = None,
-    latency: bool = False,
 ) -> dict[str, Any]:
     """A training of a module, in place; what came out, the test images read once at its end."""
     source = ImageSource(images, recipe.batch, fabric, seed)
     example: Tensor = torch.zeros(1, 3, images.size, images.size, device=fabric.device)
-    cost = module_cost(module.to(fabric.device).eval(), example, latency=latency)
+    cost = module_cost(module.to(fabric.device).eval(), example)
     loop = Loop(module, source, recipe, fabric, seed, teacher=teacher)
     start = time.perf_counter()
     fit(loop)
@@ -57,12 +56,17 @@ def trained(
 
 
 def fresh(module: nn.Module, seed: int) -> nn.Module:
-    """The module with new weights, as those of the zoo are drawn."""
+    """The module with new weights of a seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(number(seed, Use.START, 2))
-        draw_weights(module)
+        return redrawn(module)
+
+
+def redrawn(module: nn.Module) -> nn.Module:
+    """The module with new weights, as those of the zoo are drawn."""
+    draw_weights(module)
     for part in module.modules():
-        if isinstance(part, nn.BatchNorm2d):
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
             part.reset_parameters()
     return module
 

@@ -402,38 +402,6 @@ def resnet20(found: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"On {machine['gpu'] or machine['processor']}, torch {machine['torch']}."]) + "\n"
 
 
-def handcrafted(found: dict[str, Any]) -> str:
-    """Hand-crafted networks, as they are and changed."""
-    recipe, rows = found["recipe"], found["trainings"]
-    machine = rows[0]["machine"]
-    lines = [
-        "## Hand-crafted networks, trained from scratch by one recipe",
-        "",
-        _paragraph(
-            "`python experiments/table_handcrafted.py --root DIR --runs FOLDER`. The policies are those that ship; a"
-            f" random change has at most the MAdds of `nat++`. {rows[0]['recipe']['epochs']} epochs along a full cosine"
-            f" from {recipe['learning_rate']}, batch {recipe['batch']}, all training images of {rows[0]['data']}; test"
-            " accuracy in per cent, read once, mean ± sd over seeds. Latency of one image on"
-            f" {machine['gpu'] or machine['processor']}, torch {machine['torch']}."
-        ),
-        "",
-        "| network | | seeds | test accuracy | M parameters | M MAdds | latency, ms |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["network"], row["kind"]), []).append(row)
-    for (network, kind), some in groups.items():
-        accuracy = _figure(_gathered([row["test_accuracy"] for row in some]), 2)
-        costs = [
-            _spread([row["cost"][name] / scale for row in some], digits)
-            for name, scale, digits in (("params", 1e6, 2), ("madds", 1e6, 1), ("latency_ms", 1, 2))
-        ]
-        lines.append(f"| `{network}` | {kind} | {len(some)} | {accuracy} | {' | '.join(costs)} |")
-    spent = sum(row["seconds"] for row in rows)
-    return "\n".join([*lines, "", f"{len(rows)} trainings, {spent:,.0f} s of them in all."]) + "\n"
-
-
 def _finals(tune: dict[str, Any]) -> str:
     if tune.get("finalists", 0) < 2:
         return ""
@@ -468,13 +436,398 @@ def _gathered(values: list[float]) -> dict[str, float]:
     return {"mean": statistics.fmean(values), "sd": statistics.stdev(values) if len(values) > 1 else 0.0}
 
 
+def truth_cells(found: dict[str, Any]) -> str:
+    """The space of cells: longer trainings, schedules and models that were tried, and the search that was judged."""
+    longer = found["longer"]
+    recipe, groups = longer["recipe"], longer["groups"]
+    lines = [
+        "## From images to a policy: the thirteen-operation space, CIFAR-10",
+        "",
+        _paragraph(
+            "`python experiments/truth_cells.py train --root DIR --runs FOLDER`, then `schedules`, `search`, `rival"
+            " --name supernet`, `rival --name paper`, `experiments/policies.py learn` and `experiments/worth.py train`"
+            " (below), `direct` and `judge` with the same folder."
+        ),
+        "",
+        _paragraph(
+            f"{_count(found['cells'], 'cell')} trained from scratch, {recipe['config']['steps']:,} steps of"
+            f" {recipe['config']['batch']} images with a full cosine, {recipe['cells']} cells, {recipe['channels']}"
+            f" channels, {longer['images']:,} images; accuracy on the validation images, with statistics of the batch."
+            f" {found['trained_seconds']:,.0f} s of {_device(longer['machine'])}{_peak(groups)}. A third of each kind"
+            " is set aside: no choice was made by it."
+        ),
+    ]
+    if found["schedules"]:
+        lines += ["", *_cell_schedules(found)]
+    if found.get("models"):
+        lines += [
+            "",
+            _paragraph(
+                "Value models on the same cells, each left out in all forms (nine folds): `short` is fitted on short"
+                " trainings, `longer` on the longer ones, `mixture` on the longer ones with `short` as what to expect."
+                " With cost: before it looks at the graph, `short` expects what those of like cost have."
+            ),
+            "",
+            "| value model | Spearman | given MAdds | of changes |",
+            "|---|---|---|---|",
+        ]
+        for name, one in found["models"].items():
+            lines.append(f"| `{name}` | {_three(one)} |")
+    if "spearman" in found:
+        lines += ["", *_judged_cells(found)]
+    return "\n".join(lines) + "\n"
+
+
+def _cell_schedules(found: dict[str, Any]) -> list[str]:
+    pick = found["pick"]
+    lines = [
+        _paragraph(
+            "Schedules of short trainings on the cells that are not set aside: Spearman with the longer training, its"
+            " part given live MAdds, and Spearman of the differences between a cell and its change. The score is minus"
+            " the loss of the validation images, of the last training steps, or the mean of both. Searches use"
+            f" *{pick['schedule']}*, loss: {pick['losses']} (the highest mean of the first two figures)."
+        ),
+        "",
+        "| schedule | validation loss | training loss | both | accuracy | seconds each |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, one in found["schedules"].items():
+        figures = " | ".join(_three(one[losses], " / ") for losses in ("validation", "training", "both"))
+        lines.append(f"| {name} | {figures} | {one['mean_accuracy']:.1f} | {one['seconds_each']:.2f} |")
+    return lines
+
+
+def _judged_cells(found: dict[str, Any]) -> list[str]:
+    lines = []
+    if "search" in found:
+        search = found["search"]
+        phases = ", ".join(f"{name} {seconds:.0f}" for name, seconds in search["phases"].items())
+        peak = search["peak_memory_gib"]
+        lines += [
+            _paragraph(
+                f"The search: {search['evaluations']} short trainings in {search['seconds']:.0f} s on"
+                f" {_device(search['machine'])}, from images on the device to the closed policy file ({phases})"
+                + (f", peak {peak:.1f} GiB." if peak else ".")
+            ),
+            "",
+        ]
+    lines += [
+        _paragraph(
+            f"Judged by the longer training of {found['judged']} cells, those set aside and all of the next table, and"
+            f" of {found['pairs']} pairs of an input and its change; 95 % bootstrap intervals. direct: the score of the"
+            f" cell itself; the others: what is predicted (value model `{found['model']}`)."
+        ),
+        "",
+        "| | seconds | direct | predicted | given MAdds | of changes |",
+        "|---|---|---|---|---|---|",
+        _cells_row("**short trainings and prediction**", found),
+    ]
+    titles = {"supernet": "a supernet in the same seconds", "paper": "preset `paper`, the same seconds"}
+    for name, one in found["rivals"].items():
+        lines.append(_cells_row(titles.get(name, name), one))
+    lines.append("| *asked for* | ≤ 376 | | ≥ 0.75 | ≥ 0.5 | |")
+    return lines
+
+
+def _cells_row(title: str, one: dict[str, Any]) -> str:
+    names = ("direct_spearman", "spearman", "partial_given_madds", "paired_spearman")
+    seconds = f"{one['seconds']:.0f}" if "seconds" in one else "–"
+    return f"| {title} | {seconds} | " + " | ".join(_with_interval(one[name]) for name in names) + " |"
+
+
+def policies(found: dict[str, Any]) -> str:
+    """What policies learned, by the value model."""
+    learned = found["learn"]
+    lines = [
+        "## The policies that ship",
+        "",
+        _paragraph(
+            "`python experiments/policies.py learn --runs FOLDER`, with the folder of `truth_cells.py`. Value model"
+            f" `{found['model']}` on {found['cheap_scores']} short and {found['dear_scores']} longer trainings; an"
+            f" improvement counts less {found['caution']} of its standard deviations; {found['pool']:,} inputs,"
+            f" {learned['steps']:,} steps. On fresh inputs, by the value model: expected improvement (1 is a standard"
+            " deviation of all accuracies), the same less the doubt, edges that change, MAdds."
+        ),
+        "",
+        "| | improvement | less the doubt | edges changed | MAdds | cells of the zoo changed | seconds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for rule, one in found["policies"].items():
+        for name, figures in one["fresh_inputs"].items():
+            ours = name == "policy"
+            title = f"`{rule}`" if ours else f"{name}, `{rule}`"
+            zoo = f"{sum(row['changes'] > 0 for row in one['zoo'].values())} of {len(one['zoo'])}" if ours else ""
+            lines.append(
+                f"| {title} | {_signed(figures['expected_improvement'])} |"
+                f" {_signed(figures['expected_improvement_less_doubt'])} | {figures['edges_changed']:.0%} |"
+                f" {_percent(figures['madds_change'])} | {zoo} | {format(one['seconds'], '.0f') if ours else ''} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def worth(found: dict[str, Any]) -> str:
+    """Policies on fresh cells, and on published ones."""
+    lines = ["## What the policies are worth: fresh random cells, and published ones, CIFAR-10", ""]
+    command = (
+        "`python experiments/worth.py train --root DIR --runs FOLDER` and `judge`, with the folder of `truth_cells.py`."
+    )
+    lines.append(command)
+    if found.get("methods"):
+        lines += [
+            "",
+            _paragraph(
+                f"{found['inputs']} of {found['asked']} random cells and what becomes of them, trained by the longer"
+                f" recipe ({_device(found['machine'])}{_peak(found['groups'])}); one score for all, strict budget."
+                " Validation accuracy, mean ± sd; the paired difference to the input with its 95 % bootstrap interval;"
+                " live costs."
+            ),
+            "",
+            *_methods_table(found, "accuracy", "validation accuracy"),
+        ]
+    if found.get("harm"):
+        lines += [
+            "",
+            "Published cells by the same recipe; ours is one shot of `nat++`. Asked for: at most 0.3 below the"
+            " original.",
+            "",
+            *_originals_table(found["harm"], "validation accuracy"),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def table_cells(found: dict[str, Any]) -> str:
+    """Published cells, the authors' results, and ours."""
+    recipe = found["recipe"]
+    epochs = recipe["config"]["steps"] * recipe["config"]["batch"] / found["images"]
+    lines = [
+        "## NAS cells, CIFAR-10",
+        "",
+        _paragraph(
+            "`python experiments/table_cells.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
+            f" `truth_cells.py`. {epochs:.0f} epochs with a full cosine, {recipe['cells']} cells, {recipe['channels']}"
+            f" channels and all {found['images']:,} training images for everyone,"
+            f" {sum(group['seconds'] for group in found['groups']):,.0f} s of {_device(found['machine'])}. Test"
+            " accuracy, read once, mean ± sd over seeds. Ours is one shot, strict budget. Last column: what the paper"
+            " has, after its own longer training, at its own sizes, which are not the same for an original and its"
+            " results in every row."
+        ),
+        "",
+        *_originals_table(found["cells"], "test accuracy", found["paper"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def table_handcrafted(found: dict[str, Any]) -> str:
+    """Hand-crafted networks, what both rules make of them, and a random control."""
+    recipe = found["recipe"]
+    epochs = recipe["config"]["steps"] * recipe["config"]["batch"] / found["images"]
+    lines = [
+        "## Hand-crafted networks, CIFAR-10",
+        "",
+        _paragraph(
+            "`python experiments/table_handcrafted.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
+            f" `truth_cells.py`. {epochs:.0f} epochs with a full cosine from fresh weights, all {found['images']:,}"
+            f" training images, {found['seconds']:,.0f} s of {_device(found['machine'])}. Test accuracy, read once,"
+            " mean ± sd over seeds; one shot of the policies that ship, strict budget. Last column: what the paper has,"
+            " after its own longer training."
+        ),
+        "",
+        *_originals_table(found["models"], "test accuracy", found["paper"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _originals_table(found: dict[str, Any], title: str, paper: dict[str, Any] | None = None) -> list[str]:
+    """Published cells, and what became of each; with what the paper says of them."""
+    more = ("", "") if paper is None else (" the paper's (M parameters, M MAdds) |", "---|")
+    lines = [f"| | seeds | {title} | change | parameters | MAdds |{more[0]}", f"|---|---|---|---|---|---|{more[1]}"]
+    for subject, kinds in found.items():
+        for kind, one in kinds.items():
+            name = f"`{subject}`" if kind == "input" else f"`{subject}`, {kind}"
+            change = "" if kind == "input" else _signed(one["change"])
+            costs = [
+                f"{one[key] / 1e6:.2f} M"
+                + ("" if kind == "input" else f" ({_percent(one[key] / kinds['input'][key] - 1)})")
+                for key in ("live_params", "live_madds")
+            ]
+            row = f"| {name} | {one['seeds']} | {_figure(one['accuracy'], 2)} | {change} | {' | '.join(costs)} |"
+            if paper is not None:
+                said = paper[subject].get(kind)
+                row += f" {said['accuracy']:.2f} ({said['params_m']:g}, {said['madds_m']:g}) |" if said else " |"
+            lines.append(row)
+    return lines
+
+
+def table_random(found: dict[str, Any]) -> str:
+    """Random architectures and what every method makes of them."""
+    lines = [
+        "## Random architectures, CIFAR-10",
+        "",
+        _paragraph(
+            "`python experiments/table_random.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
+            " `truth_cells.py`."
+        ),
+    ]
+    for number, one in found["rounds"].items():
+        recipe = one["recipe"]
+        epochs = recipe["config"]["steps"] * recipe["config"]["batch"] / one["images"]
+        lines += [
+            "",
+            f"### Round {number}",
+            "",
+            _paragraph(
+                f"{one['inputs']} of {one['asked']} sampled cells, {one['trainings']} trainings of {epochs:.0f} epochs"
+                f" with a full cosine, {recipe['cells']} cells, {recipe['channels']} channels, all {one['images']:,}"
+                f" training images, one seed, {sum(group['seconds'] for group in one['groups']):,.0f} s of"
+                f" {_device(one['machine'])}{_peak(one['groups'])}. One score for all, strict budget. Test accuracy,"
+                " read once, mean ± sd; the paired difference to the originals with its 95 % bootstrap interval; live"
+                f" costs; latency of one image on {one['latency_on']}."
+            ),
+            "",
+            *_methods_table(one, "test_accuracy", "test accuracy"),
+            "",
+            "Spearman with test accuracy over all of these networks: "
+            + ", ".join(
+                f"{name} {'–' if value is None else format(value, '.2f')}" for name, value in one["agreement"].items()
+            )
+            + ".",
+            "",
+            *_convergence(one["convergence"]),
+        ]
+    if found["rounds"] and found.get("paper"):
+        told = ", ".join(
+            f"{'originals' if name == 'input' else name} {row['accuracy']['CIFAR-10']:.2f} ±"
+            f" {row['sd']['CIFAR-10']:.2f} ({row['params_m']:g} M parameters, {row['madds_m']:g} M MAdds)"
+            for name, row in found["paper"].items()
+        )
+        lines += ["", _paragraph(f"The paper's, on twenty cells of its own, after its longer training: {told}.")]
+    if found["rounds"]:
+        lines += [
+            "",
+            "![Accuracy against parameters: from each original to what `nat++` makes of it](pictures/random.svg)",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _methods_table(found: dict[str, Any], figure: str, title: str) -> list[str]:
+    """Methods beside the inputs, and our differences to all."""
+    timed = "latency_ms" in found["methods"]["input"]
+    lines = [
+        f"| | {title} | over the input | wins | parameters | MAdds |" + (" latency, ms |" if timed else ""),
+        "|---|---|---|---|---|---|" + ("---|" if timed else ""),
+    ]
+    for name, one in found["methods"].items():
+        ours, over = name != "input", one["over_input"]
+        costs = [
+            f"{one[key]['mean'] / 1e6:.2f} M" + (f" ({_percent(one[f'{key}_change'])})" if ours else "")
+            for key in ("live_params", "live_madds")
+        ]
+        row = [
+            f"`{name}`" if ours else "the inputs",
+            _figure(one[figure], 2),
+            _with_interval(over, 2, signed=True) if ours else "",
+            f"{over['wins']} of {over['rows']}" if ours else "",
+            *costs,
+        ]
+        lines.append("| " + " | ".join(row + ([f"{one['latency_ms']:.2f}"] if timed else [])) + " |")
+    lines += ["", "Paired differences, 95 % intervals:", ""]
+    lines += [f"- {name}: {_with_interval(one, 2, signed=True)}" for name, one in found["differences"].items()]
+    return lines
+
+
+def _convergence(found: dict[str, Any]) -> list[str]:
+    quarters = (0.25, 0.5, 0.75, 1.0)
+    lines = [
+        "| training loss after | " + " | ".join(f"{share:.0%}" for share in quarters) + " | skips | test accuracy |",
+        "|---|" + "---|" * (len(quarters) + 2),
+    ]
+    for subject, kinds in found.items():
+        for kind, one in kinds.items():
+            curve = one["curve"]
+            losses = [f"{curve[max(round(share * len(curve)) - 1, 0)]:.2f}" for share in quarters]
+            title = subject if kind == "input" else f"{subject}, `{kind}`"
+            lines.append(f"| {title} | {' | '.join(losses)} | {one['skips']} | {one['test_accuracy']:.2f} |")
+    return lines
+
+
+def _cells_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """How far the score of the search in the space of cells is true."""
+    if found.get("spearman") is None or "search" not in found:
+        return []
+    beside = {"live MAdds": "MAdds", "supernet": "a supernet in the same seconds"}
+    return [
+        (
+            "Thirteen operations, CIFAR-10: Spearman of the predicted score with longer training over"
+            f" {found['judged']} cells that no choice was made by, {found['search']['evaluations']} short trainings",
+            f"**{found['spearman']['value']:.2f}** in {found['seconds']:.0f} s",
+            ", ".join(
+                f"{title} {found['rivals'][name]['spearman']['value']:.2f}"
+                for name, title in beside.items()
+                if (found["rivals"].get(name) or {}).get("spearman") is not None
+            ),
+        )
+    ]
+
+
+def _random_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The last round of random architectures."""
+    if not found["rounds"]:
+        return []
+    one = list(found["rounds"].values())[-1]
+    means = {name: f"{of['test_accuracy']['mean']:.2f}" for name, of in one["methods"].items()}
+    madds = _percent(one["methods"]["nat++"]["live_madds_change"])
+    return [
+        (
+            f"{one['inputs']} random cells ({means['input']} %) trained from scratch on CIFAR-10, test accuracy after"
+            " one shot, strict budget",
+            f"**{means['nat++']} %**, {madds} MAdds",
+            f"a fixed map {means['constant']}, a random change {means['random']}, best of 10 random ones"
+            f" {means['random best of 10']}",
+        )
+    ]
+
+
+def _three(one: dict[str, float | None], between: str = " | ") -> str:
+    names = ("spearman", "partial_given_madds", "paired_spearman")
+    return between.join("–" if one[name] is None else f"{one[name]:.2f}".replace("-", "−") for name in names)
+
+
+def _with_interval(one: dict[str, float] | None, digits: int = 2, *, signed: bool = False) -> str:
+    if one is None:
+        return "–"
+    value, low, high = (_signed(one[key], digits, signed=signed) for key in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
+
+
+def _signed(value: float, digits: int = 2, *, signed: bool = True) -> str:
+    return f"{value:{'+' if signed else ''}.{digits}f}".replace("-", "−")
+
+
+def _percent(share: float) -> str:
+    return f"{share:+.0%}".replace("-", "−")
+
+
+def _device(machine: dict[str, Any]) -> str:
+    return f"{machine['gpu'] or machine['processor']}, torch {machine['torch']}"
+
+
+def _peak(groups: list[dict[str, Any]]) -> str:
+    peaks = [group["peak_memory_gib"] for group in groups if group["peak_memory_gib"]]
+    return f", peak {max(peaks):.1f} GiB" if peaks else ""
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "truth_nasbench201": truth,
     "schedules_nasbench201": schedules,
+    "truth_cells": truth_cells,
+    "policies": policies,
+    "worth": worth,
+    "table_random": table_random,
+    "table_cells": table_cells,
+    "table_handcrafted": table_handcrafted,
     "quick_cifar10": quick,
     "resnet20": resnet20,
     "resnet20_digits": resnet20,
-    "table_handcrafted": handcrafted,
     "speed": speed,
     "fx_models": fx_models,
 }
@@ -483,6 +836,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
 SUMMARY: dict[str, Callable[[dict[str, Any]], list[tuple[str, str, str]]]] = {
     "nasbench201": _table_rows,
     "truth_nasbench201": _truth_rows,
+    "truth_cells": _cells_summary,
+    "table_random": _random_summary,
     "resnet20": _module_rows,
     "resnet20_digits": _module_rows,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -103,6 +104,68 @@ def evaluations() -> str:
     return bars(title, rows, groups=range(len(names), len(rows), len(names)))
 
 
+def random_cells(results: Path = HERE / "results") -> str:
+    """Test accuracy against parameters: from each random cell to what one shot of nat++ makes of it."""
+    rounds = json.loads((results / "table_random.json").read_text(encoding="utf-8"))["rounds"]
+    rows = list(rounds.values())[-1]["rows"].values()
+    pairs = [
+        tuple((row[name]["live_params"] / 1e6, row[name]["test_accuracy"]) for name in ("input", "nat++"))
+        for row in rows
+    ]
+    return arrows("test accuracy, %, against live parameters, M: from each random cell to its nat++ result", pairs)
+
+
+def arrows(title: str, pairs: Sequence[tuple[tuple[float, float], ...]]) -> str:
+    """Arrows from a first to a second point of each pair, on axes with round figures."""
+    left, top, width, height = 56.0, 40.0, 560.0, 320.0
+    places = []
+    ticks = [_ticks([point[axis] for pair in pairs for point in pair]) for axis in (0, 1)]
+    for axis, (start, length) in enumerate(((left, width), (top + height, -height))):
+        low, high = ticks[axis][0], ticks[axis][-1]
+        places.append(
+            lambda value, low=low, high=high, start=start, length=length: start + (value - low) / (high - low) * length
+        )
+    across, up = places
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 24:.0f}" height="{top + height + 36:.0f}"'
+        f' viewBox="0 0 {left + width + 24:.0f} {top + height + 36:.0f}"'
+        ' font-family="DejaVu Sans, Verdana, Geneva, sans-serif" font-size="11" fill="#222222">',
+        '<rect width="100%" height="100%" fill="#ffffff"/>',
+        f'<text x="16" y="22" font-size="12" font-weight="bold">{title}</text>',
+        f'<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        f'<path d="M0,0 L8,4 L0,8 z" fill="{BLUE}"/></marker>',
+    ]
+    for value in ticks[0]:
+        x = across(value)
+        lines.append(f'<line x1="{x:.1f}" y1="{top:.1f}" x2="{x:.1f}" y2="{top + height:.1f}" stroke="{PALE}"/>')
+        lines.append(f'<text x="{x:.1f}" y="{top + height + 16:.1f}" text-anchor="middle">{value:g}</text>')
+    for value in ticks[1]:
+        y = up(value)
+        lines.append(f'<line x1="{left:.1f}" y1="{y:.1f}" x2="{left + width:.1f}" y2="{y:.1f}" stroke="{PALE}"/>')
+        lines.append(f'<text x="{left - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
+    for (x1, y1), (x2, y2) in pairs:
+        lines.append(f'<circle cx="{across(x1):.1f}" cy="{up(y1):.1f}" r="3.5" fill="{GREY}"/>')
+        if (x1, y1) != (x2, y2):
+            lines.append(
+                f'<line x1="{across(x1):.1f}" y1="{up(y1):.1f}" x2="{across(x2):.1f}" y2="{up(y2):.1f}"'
+                f' stroke="{BLUE}" stroke-width="1.4" marker-end="url(#tip)"/>'
+            )
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _ticks(values: Sequence[float]) -> list[float]:
+    """Round figures, equally far apart, that hold all values between the first and the last."""
+    low, high = min(values), max(values)
+    span = max(high - low, 1e-6 * max(abs(high), 1))
+    step = 10 ** math.floor(math.log10(span))
+    step *= next(factor for factor in (0.1, 0.2, 0.5, 1, 2) if span / (factor * step) <= 8)
+    first = math.floor(low / step)
+    return [
+        round(number * step, 10)
+        for number in range(first, math.ceil(high / step) + (math.ceil(high / step) == first) + 1)
+    ]
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "darts": darts,
     "natpp_darts": natpp_darts,
@@ -111,6 +174,8 @@ PICTURES: dict[str, Callable[[], str]] = {
     "learning": learning,
     "evaluations": evaluations,
 }
+if (HERE / "results" / "table_random.json").exists():
+    PICTURES["random"] = random_cells
 
 
 if __name__ == "__main__":

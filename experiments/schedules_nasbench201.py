@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata, spearmanr
+from figures import partial
+from scipy.stats import spearmanr
 from truth_nasbench201 import WHERE, Training, machine
 
 from natpp.arch.cost import counts
@@ -30,7 +31,6 @@ from natpp.data.sets import load_images
 from natpp.evaluate.short import ShortConfig, train_together
 from natpp.evaluate.table import Table, read_table
 from natpp.files import write_whole
-from natpp.improve.scorer import Scores
 from natpp.nets.network import build_network
 from natpp.runs import make_fabric
 
@@ -100,7 +100,7 @@ def trained(changes: dict[str, Any], arguments: argparse.Namespace) -> dict[str,
     }
 
 
-def judged(one: dict[str, Any], table: Table) -> dict[str, dict[str, float]]:
+def judged(one: dict[str, Any], table: Table) -> dict[str, dict[str, float | None]]:
     """Agreement of every kind of loss with `val_200`: Spearman, and what is left of it given living multiply-adds."""
     validation = np.array([np.inf if loss is None else loss for loss in one["losses"]])
     training = np.array(one["training_losses"])
@@ -118,13 +118,6 @@ def judged(one: dict[str, Any], table: Table) -> dict[str, dict[str, float]]:
         }
         for name, losses in kinds.items()
     }
-
-
-def partial(one: Scores, other: Scores, given: Scores) -> float:
-    """Partial rank correlation."""
-    between = np.corrcoef([rankdata(values) for values in (one, other, given)])
-    both, first, second = between[0, 1], between[0, 2], between[1, 2]
-    return float((both - first * second) / np.sqrt((1 - first**2) * (1 - second**2)))
 
 
 def main() -> None:

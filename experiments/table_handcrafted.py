@@ -1,109 +1,179 @@
-"""Hand-crafted networks on CIFAR-10, each as it is, as `nat` and `nat++` make it, and changed at random.
+"""Hand-crafted networks: originals, what both rules make of them, and a random change of as many MAdds, by one recipe.
 
-    python experiments/table_handcrafted.py --root DIR --runs FOLDER [--networks vgg16 …] [--seeds 0 1] [--seconds 540]
-    python experiments/table_handcrafted.py --runs FOLDER --gather
+    python experiments/table_handcrafted.py train --root DIR --runs FOLDER [--only resnet20;…] [--seconds 540]
+    python experiments/table_handcrafted.py judge --runs FOLDER
 
-DIR as `natpp data cifar10` made it. The policies are those that ship: no data is seen before the training. A random
-change has at most the multiply-adds of what `nat++` made. Everything is trained from fresh weights by one recipe, on
-all training images, and the test images are read once, at the end. Every training is kept in FOLDER and not done
-again; none is begun that would not end within `--seconds`, by the longest of its network so far. At the end
-`results/table_handcrafted.json` is written from all that are there. `--smoke` does it on digits with one network, in
-seconds.
+FOLDER is that of `truth_cells.py`, with the policies that `policies.py learn` left there. VGG16, ResNet-20, ResNet-56,
+ShuffleNet and MobileNetV2 for CIFAR-10 as modules, changed by one shot of each policy within the strict budget, and at
+random down to the MAdds of the `nat++` result; all trained from fresh weights for 12 epochs with a full cosine on the
+whole training set, two seeds, the test images read once. The networks of a model are trained side by side; every
+finished group is kept. `judge` writes `results/table_handcrafted.json`. `--smoke` does ResNet-20 on digits.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
-import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
-from modules import fresh, images_of, no_opinion, trained
+from answers import INPUT
+from modules import no_opinion, redrawn
+from table_random import RECIPE, known_in
+from together import MARGIN, Recipe, Trainer, data_name, trainer_flags
+from torch import nn
 from truth_nasbench201 import machine
+from worth import beside_originals
 
 import natpp
-from natpp.evaluate.recipe import Recipe
+from natpp.data.batches import Batches
+from natpp.data.sets import load_images
+from natpp.evaluate.outcome import Outcome
+from natpp.evaluate.short import train_together
 from natpp.files import write_whole
-from natpp.fx.transform import ModuleResult, optimize_module
+from natpp.improve.seeds import Use, number
+from natpp.nets.measure import module_cost
 from natpp.runs import make_fabric
+from natpp.zoo.published import published_rows
 
 RESULTS = Path(__file__).parent / "results" / "table_handcrafted.json"
-NETWORKS = ("vgg16", "resnet20", "resnet56", "shufflenet", "mobilenetv2")
-KINDS = ("original", "nat", "nat++", "random")
-RECIPE = Recipe(epochs=12, batch=128, learning_rate=0.1, nesterov=True, weight_decay=5e-4, clip=5.0, cutout=0)
+MODELS = {  # by their names in the paper's table
+    "resnet20": "ResNet20",
+    "resnet56": "ResNet56",
+    "mobilenetv2": "MobileNetV2",
+    "shufflenet": "ShuffleNet",
+    "vgg16": "VGG16",
+}
+RULES = ("nat", "nat++")
+RANDOM = "random with as many MAdds"
+KINDS = (INPUT, *RULES, RANDOM)
+SEEDS = (0, 1)
+FIRST_SECONDS = 120.0  # of a group, where nothing is known yet
+KEPT = "table_handcrafted_{}.json"
 
 
-def changed(network: str, kind: str, classes: int, size: int, seed: int) -> ModuleResult | None:
-    """What a network becomes; None where it stays as it is."""
-    module, example = natpp.zoo.network(network, classes=classes), torch.zeros(1, 3, size, size)
-    if kind == "original":
-        return None
-    if kind == "random":
-        ours = natpp.optimize(module, example_input=example, rule="nat++")
-        share = ours.cost_after.madds / ours.cost_before.madds
-        return optimize_module(module, example, no_opinion(), mode="sample", seed=seed, budget={"madds": share})
-    return natpp.optimize(module, example_input=example, rule=kind)
+def network_of(name: str, kind: str, arguments: argparse.Namespace, example: torch.Tensor) -> nn.Module:
+    """A network of the table, with weights that do not matter; what was changed is kept in a folder."""
+    if kind == INPUT:
+        return natpp.zoo.network(name, classes=10)
+    folder = arguments.runs / "handcrafted" / f"{name}_{KINDS.index(kind)}"
+    if not folder.exists():
+        original = natpp.zoo.network(name, classes=10).eval()
+        if kind in RULES:
+            known = known_in(arguments)
+            result = natpp.optimize(original, known.policies[kind], kind, example_input=example)
+        else:
+            ours = network_of(name, "nat++", arguments, example).eval()
+            share = module_cost(ours, example).madds / module_cost(original, example).madds
+            budget = {"madds": share} if share < 1 else "strict"
+            result = natpp.optimize(
+                original, no_opinion(), "nat++", "sample", example_input=example, seed=0, budget=budget
+            )
+        folder.parent.mkdir(exist_ok=True)
+        result.save(folder)
+    return natpp.restore(folder)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """All trainings that are not there yet and for which there is time."""
-    began = time.perf_counter()
-    fabric = make_fabric()
-    data = "digits" if arguments.smoke else "cifar10"
-    images = images_of(data, arguments.root, fabric.device, validation=0)
-    recipe = Recipe(**asdict(RECIPE) | {"epochs": 1}) if arguments.smoke else RECIPE
-    for network in arguments.networks:
-        longest = 0.0
-        for seed in arguments.seeds:
-            for kind in KINDS:
-                file = arguments.runs / f"{network}_{kind}_{seed}.json"
-                if file.exists():
-                    longest = max(longest, json.loads(file.read_text())["seconds"])
-                    continue
-                if arguments.seconds is not None and time.perf_counter() - began + 1.2 * longest > arguments.seconds:
-                    print(f"{network} {kind} {seed}: no time is left", flush=True)
-                    return
-                result = changed(network, kind, images.classes, images.size, seed)
-                module = natpp.zoo.network(network, classes=images.classes) if result is None else result.module
-                found = trained(fresh(module, seed), images, recipe, fabric, seed, latency=True)
-                longest = max(longest, found["seconds"])
-                said = {"network": network, "kind": kind, "seed": seed, "data": data, **found, "machine": machine()}
-                if result is not None:
-                    said["changes"] = [[change.name, change.before, change.after] for change in result.changes]
-                write_whole(file, json.dumps(said) + "\n")
-                print(
-                    f"{network} {kind} {seed}: {found['test_accuracy']:.2f} %, {found['cost']['madds'] / 1e6:.1f} M "
-                    f"multiply-adds, {found['seconds']:.0f} s",
-                    flush=True,
-                )
+def train(arguments: argparse.Namespace) -> None:
+    trainer = Trainer(arguments)
+    recipe = RECIPE.small() if arguments.smoke else RECIPE
+    images = trainer.images(tested=True)
+    example = torch.zeros(1, 3, images.size, images.size)
+    wanted = arguments.only.split(";") if arguments.only else (["resnet20"] if arguments.smoke else list(MODELS))
+    jobs: dict[Any, tuple[str, int, dict[str, nn.Module]]] = {}
+
+    def keep(name: str, seed: int, networks: Mapping[str, nn.Module], outcomes: list[Outcome]) -> None:
+        rows = []
+        for (kind, network), outcome in zip(networks.items(), outcomes, strict=True):
+            cost = module_cost(network.eval(), example)
+            figures = {"live_params": cost.params, "live_madds": cost.madds}
+            rows.append({"name": f"{name}, {kind}", "seed": seed, **figures, **asdict(outcome)})
+        spent = sum(outcome.seconds for outcome in outcomes)
+        said = {"seconds": spent, "recipe": asdict(recipe), "images": len(images), "machine": machine()}
+        write_whole(arguments.runs / KEPT.format(f"{name}_{seed}"), json.dumps(said | {"trained": rows}) + "\n")
+        print(f"{name}, seed {seed}: {spent:.0f} s", flush=True)
+
+    for seed in SEEDS:
+        for name in wanted:
+            earlier = [json.loads(one.read_text())["seconds"] for one in arguments.runs.glob(KEPT.format(f"{name}_*"))]
+            expected = MARGIN * max(earlier, default=0.0 if arguments.smoke else FIRST_SECONDS)
+            if (arguments.runs / KEPT.format(f"{name}_{seed}")).exists() or trainer.left < expected:
+                continue
+            networks = {kind: network_of(name, kind, arguments, example) for kind in KINDS}
+            if trainer.cluster is None:
+                keep(name, seed, networks, trained(list(networks.values()), images, recipe, seed))
+            else:
+                given = recipe, data_name(smoke=arguments.smoke), arguments.root, list(networks.values()), seed
+                jobs[trainer.cluster.start(modules_apart, *given)] = name, seed, networks
+    if trainer.cluster is not None:
+        for job, outcomes in trainer.cluster.finished(list(jobs)):
+            keep(*jobs[job], outcomes)
 
 
-def gather(arguments: argparse.Namespace) -> None:
-    """All trainings that are there."""
-    rows = [json.loads(file.read_text()) for file in sorted(arguments.runs.glob("*.json"))]
-    order = {name: place for place, name in enumerate((*NETWORKS, *KINDS))}
-    rows.sort(key=lambda row: (order[row["network"]], order[row["kind"]], row["seed"]))
-    write_whole(arguments.out, json.dumps({"recipe": asdict(RECIPE), "trainings": rows}, indent=1) + "\n")
+def trained(networks: Sequence[nn.Module], images: Batches, recipe: Recipe, seed: int) -> list[Outcome]:
+    """Outcomes of networks trained side by side from fresh weights, on the device where the images are."""
+    builds = [lambda network=network: redrawn(copy.deepcopy(network)) for network in networks]
+    device = images.validation.device
+    starts = [number(seed, Use.START, 14)] * len(networks)
+    return train_together(builds, starts, images, recipe.config, device, seed=seed, say=print, tested=True)
+
+
+def modules_apart(
+    recipe: Recipe, data: str, root: str | None, networks: Sequence[nn.Module], seed: int
+) -> list[Outcome]:
+    """The same in a process that has nothing yet."""
+    images = Batches(load_images(data, root), make_fabric().device, validation=0)
+    return trained(networks, images, recipe, seed)
+
+
+def judge(arguments: argparse.Namespace) -> None:
+    files = [json.loads(file.read_text()) for file in sorted(arguments.runs.glob(KEPT.format("*_[0-9]")))]
+    if not files:
+        raise SystemExit("nothing is trained yet: run train first, with the same folder")
+    rows = {(row["name"], row["seed"]): row for file in files for row in file["trained"]}
+    found = {
+        "models": beside_originals(rows, KINDS, "test_accuracy"),
+        "paper": {name: papers(title) for name, title in MODELS.items()},
+        "trainings": len(rows),
+        "seconds": sum(file["seconds"] for file in files),
+        **{key: files[0][key] for key in ("recipe", "images", "machine")},
+    }
+    write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
+    for name, kinds in found["models"].items():
+        for kind, one in kinds.items():
+            print(f"{name}, {kind}: {one['accuracy']['mean']:.2f} ({one['change']:+.2f})")
+
+
+def papers(model: str) -> dict[str, Mapping[str, Any]]:
+    """What the paper's table says of a model and of its own results on CIFAR-10."""
+    kinds = {None: INPUT, "NAT": "nat", "NAT++": "nat++"}
+    return {
+        kinds[row.method]: {
+            "accuracy": row.accuracy["CIFAR-10"],
+            "params_m": row.params_m,
+            "madds_m": row.madds_m,
+        }
+        for row in published_rows()
+        if (row.table, row.data, row.model) == ("hand-crafted", "CIFAR", model) and row.method in kinds
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", help="folder that natpp data cifar10 made")
-    parser.add_argument("--runs", type=Path, required=True, help="folder to keep trainings in")
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
-    parser.add_argument("--seconds", type=float, help="begin no training that would end later")
-    parser.add_argument("--gather", action="store_true", help="only write the results")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--smoke", action="store_true")
+    commands = parser.add_subparsers(required=True)
+    for command in (train, judge):
+        one = commands.add_parser(command.__name__)
+        one.set_defaults(command=command)
+        trainer_flags(one)
+        one.add_argument("--only", help="models, with semicolons between")
+        one.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    arguments.networks = arguments.networks or (["resnet20"] if arguments.smoke else list(NETWORKS))
     arguments.runs.mkdir(parents=True, exist_ok=True)
-    if not arguments.gather:
-        run(arguments)
-    gather(arguments)
+    arguments.command(arguments)
 
 
 if __name__ == "__main__":

@@ -1,147 +1,106 @@
-"""Cells of the thirteen-operation space trained for longer on CIFAR-10, and short trainings that should agree.
+"""Cells of the thirteen-operation space trained for longer on CIFAR-10, and a search whose scores should agree.
 
     python experiments/truth_cells.py train --root DIR --runs FOLDER [--seconds 540]
     python experiments/truth_cells.py schedules --root DIR --runs FOLDER [--only NAME;…] [--seconds 540]
+    python experiments/truth_cells.py search --root DIR --runs FOLDER
+    python experiments/truth_cells.py rival --name supernet --root DIR --runs FOLDER
+    python experiments/truth_cells.py rival --name paper --root DIR --runs FOLDER
+    python experiments/truth_cells.py direct --root DIR --runs FOLDER [--seconds 540]
     python experiments/truth_cells.py judge --runs FOLDER
 
-The first trains the cells of `cells.py` (15 epochs of 45,000 images, a full cosine, 8 cells, 16 channels), many side by
-side on a GPU; the second scores those that are not set aside by shorter schedules, from which one is picked. Every
-finished group is kept in FOLDER, what is there is not done again, and no group is begun that would not end within
-`--seconds`. The last runs anywhere and writes `results/truth_cells.json`. `--smoke` does it on digits with four cells.
+`train` trains the cells of `cells.py` (15 epochs of 45,000 images, a full cosine, 8 cells, 16 channels), many side by
+side on a GPU. `schedules` scores those that are not set aside by shorter schedules; the one that agrees best is
+picked. `search` goes from images to a policy in 376 s with it, rivals get the same seconds. `direct`, last, gives the
+cells that are judged (those set aside, and those of `worth.py`) the scores of a short training and of both supernets:
+no choice hangs on them. Everything finished is kept in FOLDER, what is there is not done again, and no group is begun
+that would not end within `--seconds`. `judge` runs anywhere and writes `results/truth_cells.json`. `--smoke` does it
+on digits with eight cells.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import Cell, truth_cells
-from schedules_nasbench201 import partial
-from scipy.stats import spearmanr
-from truth_nasbench201 import machine
+from cells import Cell, Pool, truth_cells
+from figures import partial, spearman, with_interval
+from safetensors.torch import load_file, save_file
+from together import BATCH, LONGER, Recipe, Trainer, arch_of, read_trained, trainer_flags
+from truth_nasbench201 import Over, keep, settled, started
+from values import (
+    CAUTION,
+    LOSSES,
+    MODELS,
+    MOST_SECONDS,
+    WHERE,
+    Known,
+    Pick,
+    agreement,
+    best_of,
+    cheap_scores,
+    dear_scores,
+    differences,
+    left_out,
+    loss_of,
+    pairs_among,
+    parents,
+    searched,
+    value_model,
+)
 
 from natpp.arch.cost import counts
+from natpp.arch.formats import from_dict, to_dict
+from natpp.arch.graph import Architecture
 from natpp.arch.layout import Setting, setting
-from natpp.data.batches import Batches
-from natpp.data.sets import load_images
-from natpp.evaluate.outcome import Outcome
+from natpp.arch.space import CellSpace
 from natpp.evaluate.short import ShortConfig, ShortScorer
 from natpp.files import write_whole
-from natpp.improve.scorer import Scores
-from natpp.runs import make_fabric
+from natpp.improve.learn import WeightsConfig
+from natpp.improve.predict import PredictConfig
+from natpp.improve.run import Search, SearchConfig, preset
+from natpp.improve.scorer import Scores, Task
+from natpp.improve.shared import SharedWeights, SupernetScorer, usual_setting
+from natpp.nets.supernet import Supernet
+from natpp.registry import OPS
 
 RESULTS = Path(__file__).parent / "results" / "truth_cells.json"
-EPOCHS, IMAGES, BATCH = 15, 45_000, 128
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A training, and the network it is done in."""
-
-    cells: int
-    config: ShortConfig
-    channels: int = 16
-
-
-LONGER = Schedule(
-    cells=8,
-    config=ShortConfig(
-        batch=BATCH,
-        steps=EPOCHS * IMAGES // BATCH,
-        learning_rate=0.05,
-        warm_up=0.05,
-        clip=5.0,
-        augment=True,
-        together=16,
-    ),
-)
+SECONDS = 376.0  # of a search, from images on the device to the closed policy file
+SECONDS_TO_LEARN = 90.0  # of these, for prediction, policy and what is not predicted
+RANDOM_SHARE, ROUNDS = 0.6, 3
+TASK = Task("nat++", setting("cifar"), strict=True)
 SHORT = ShortConfig(batch=BATCH, steps=1200, learning_rate=0.1, warm_up=0.2, clip=5.0, together=16)
 SCHEDULES = {
-    "5 cells, 1200 steps, learning rate 0.1": Schedule(5, SHORT),
-    "5 cells, 1200 steps, learning rate 0.05": Schedule(5, replace(SHORT, learning_rate=0.05)),
-    "5 cells, 2400 steps, learning rate 0.05": Schedule(5, replace(SHORT, steps=2400, learning_rate=0.05)),
-    "5 cells, 2400 steps, learning rate 0.05, augmented": Schedule(
+    "5 cells, 1200 steps, learning rate 0.1": Recipe(5, SHORT),
+    "5 cells, 1200 steps, learning rate 0.05": Recipe(5, replace(SHORT, learning_rate=0.05)),
+    "5 cells, 2400 steps, learning rate 0.05": Recipe(5, replace(SHORT, steps=2400, learning_rate=0.05)),
+    "5 cells, 2400 steps, learning rate 0.05, augmented": Recipe(
         5, replace(SHORT, steps=2400, learning_rate=0.05, augment=True)
     ),
-    "3 cells, 2400 steps, learning rate 0.05": Schedule(3, replace(SHORT, steps=2400, learning_rate=0.05)),
+    "3 cells, 2400 steps, learning rate 0.05": Recipe(3, replace(SHORT, steps=2400, learning_rate=0.05)),
 }
+FIGURES = ("direct_spearman", "spearman", "partial_given_madds", "paired_spearman")
 
 
 def chosen(*, smoke: bool) -> list[Cell]:
-    """The cells; of the small form one of each kind, and one that is set aside."""
+    """The cells; of the small form some of each kind, set aside or not, and changes with what they come from."""
     found = truth_cells()
-    return [found[i] for i in (0, 28, 54, 2)] if smoke else found
+    return [found[i] for i in (0, 1, 28, 54, 63, 2, 56, 65)] if smoke else found
 
 
-def small(schedule: Schedule) -> Schedule:
-    """The same in a few steps."""
-    return Schedule(2, replace(schedule.config, steps=3, batch=16, together=2), channels=4)
-
-
-class Trainer:
-    """Trains cells in groups until the time is up; everything finished is kept."""
-
-    def __init__(self, arguments: argparse.Namespace):
-        self.start, self.seconds = time.perf_counter(), arguments.seconds
-        self.fabric = make_fabric()
-        data = "digits" if arguments.smoke else "cifar10"
-        self.images = Batches(load_images(data, arguments.root), self.fabric.device)
-        self.runs: Path = arguments.runs
-        self.smoke: bool = arguments.smoke
-
-    def __call__(self, name: str, schedule: Schedule, cells: Sequence[Cell]) -> bool:
-        """Whether all cells are trained by a schedule; what is known is written to a file of that name."""
-        schedule = small(schedule) if self.smoke else schedule
-        where = setting(
-            "cifar",
-            channels=schedule.channels,
-            cells=schedule.cells,
-            size=self.images.size,
-            classes=self.images.classes,
-        )
-        store = self.runs / f"{name}.jsonl"
-        scorer = ShortScorer(self.images, where, schedule.config, self.fabric, store=store, say=print)
-        known = scorer.stored([scorer.key(cell.arch) for cell in cells])
-        waiting = scorer.arranged([cell.arch for cell in cells if scorer.key(cell.arch) not in known])
-        longest = max((outcome.seconds for outcome in known.values()), default=0.0) * scorer.together
-        for at in range(0, len(waiting), scorer.together):
-            if self.seconds is not None and time.perf_counter() - self.start + 1.1 * longest > self.seconds:
-                break
-            some, began = waiting[at : at + scorer.together], time.perf_counter()
-            known |= dict(zip(map(scorer.key, some), scorer.outcomes(some), strict=True))
-            longest = max(longest, time.perf_counter() - began)
-            print(f"{name}: {len(known)} of {len(cells)}, {time.perf_counter() - began:.0f} s", flush=True)
-        self._write(name, schedule, where, [(cell, known.get(scorer.key(cell.arch))) for cell in cells])
-        return len(known) == len(cells)
-
-    def _write(
-        self, name: str, schedule: Schedule, where: Setting, found: Sequence[tuple[Cell, Outcome | None]]
-    ) -> None:
-        rows = [
-            {
-                "name": cell.name,
-                "kind": cell.kind,
-                "parent": cell.parent,
-                "aside": cell.aside,
-                "live_madds": counts(cell.arch, where).live_madds,
-                "params": counts(cell.arch, where).live_params,
-                **asdict(outcome),
-            }
-            for cell, outcome in found
-            if outcome is not None
-        ]
-        whole = {"schedule": asdict(schedule.config), "network": asdict(where), "machine": machine(), "cells": rows}
-        write_whole(self.runs / f"{name}.json", json.dumps(whole) + "\n")
+def named(cells: Sequence[Cell]) -> dict[str, Architecture]:
+    """Architectures by name."""
+    return {cell.name: cell.arch for cell in cells}
 
 
 def train(arguments: argparse.Namespace) -> None:
-    Trainer(arguments)("longer", LONGER, chosen(smoke=arguments.smoke))
+    Trainer(arguments)("longer", LONGER, named(chosen(smoke=arguments.smoke)))
 
 
 def schedules(arguments: argparse.Namespace) -> None:
@@ -149,71 +108,392 @@ def schedules(arguments: argparse.Namespace) -> None:
     cells = [cell for cell in chosen(smoke=arguments.smoke) if not cell.aside]
     for number, (name, schedule) in enumerate(SCHEDULES.items()):
         if arguments.only is None or name in arguments.only.split(";"):
-            trainer(f"short_{number}", schedule, cells)
+            trainer(f"short_{number}", schedule, named(cells))
 
 
-def judge(arguments: argparse.Namespace) -> None:
-    """How far every schedule agrees with the longer training, over the cells that both have."""
-    longer = json.loads((arguments.runs / "longer.json").read_text())
-    truth = {row["name"]: row for row in longer["cells"] if row["accuracy"] is not None}
-    found: dict[str, Any] = {
-        "cells": len(truth),
-        "seconds": sum(row["seconds"] for row in truth.values()),
-        "longer": longer,
-        "schedules": {},
-    }
+def tried(runs: Path) -> dict[str, dict[str, Any]]:
+    """How far every schedule agrees with longer trainings, over the cells that are not set aside."""
+    dear, came_from = dear_scores(runs), parents()
+    found: dict[str, dict[str, Any]] = {}
     for number, name in enumerate(SCHEDULES):
-        file = arguments.runs / f"short_{number}.json"
-        if file.exists():
-            said = json.loads(file.read_text())
-            found["schedules"][name] = agreement(said.pop("cells"), truth) | said
-    write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
-    for name, one in found["schedules"].items():
-        print(name, {key: value for key, value in one.items() if key in ("validation", "training", "both", "seconds")})
-
-
-def agreement(rows: Sequence[dict[str, Any]], truth: dict[str, Any]) -> dict[str, Any]:
-    """Spearman with the longer training, what is left given living multiply-adds, and that of changes of a parent."""
-    rows = [row for row in rows if row["name"] in truth and row["loss"] is not None]
-    accuracy = np.array([truth[row["name"]]["accuracy"] for row in rows])
-    madds = np.array([truth[row["name"]]["live_madds"] for row in rows], dtype=float)
-    validation, training = (
-        np.array(losses) for losses in ([row["loss"] for row in rows], [row["curve"][-1] for row in rows])
-    )
-    place = {row["name"]: index for index, row in enumerate(rows)}
-    pairs = [(index, place[row["parent"]]) for index, row in enumerate(rows) if row["parent"] in place]
-    found: dict[str, Any] = {"seconds": sum(row["seconds"] for row in rows), "trained": len(rows)}
-    for kind, losses in (("validation", validation), ("training", training), ("both", (validation + training) / 2)):
-        found[kind] = {
-            "spearman": _spearman(-losses, accuracy),
-            "partial_given_madds": partial(-losses, accuracy, madds) if len(rows) > 3 else None,
-            "paired_spearman": _spearman(*(_differences(values, pairs) for values in (-losses, accuracy))),
+        said, kept = read_trained(runs / f"short_{number}.json")
+        rows = {
+            key: row for row in kept.values() if row["value"] is not None and (key := arch_of(row).essence()) in dear
+        }
+        if not rows:
+            continue
+        truth = [dear[arch] for arch in rows]
+        pairs = pairs_among(list(rows), came_from)
+        found[name] = {
+            losses: agreement([-loss_of(row, share) for row in rows.values()], truth, live_madds(list(rows)), pairs)
+            for losses, share in LOSSES.items()
+        }
+        found[name] |= {
+            "trained": len(rows),
+            "seconds_each": float(np.mean([row["seconds"] for row in rows.values()])),
+            "mean_accuracy": float(np.mean([row["accuracy"] for row in rows.values()])),
+            "recipe": said["recipe"],
+            "machine": said["machine"],
         }
     return found
 
 
-def _differences(values: Scores, pairs: Sequence[tuple[int, int]]) -> Scores:
-    return np.array([values[change] - values[parent] for change, parent in pairs])
+def picked(runs: Path) -> Pick:
+    """The schedule and the losses of a search's scores: what agrees best of what is quick enough."""
+    found = {name: one for name, one in tried(runs).items() if one["seconds_each"] <= MOST_SECONDS} or tried(runs)
+    if not found:
+        raise SystemExit("nothing to pick from: run train and schedules first, with the same folder")
+    each = {f"{name}\n{losses}": one[losses] for name, one in found.items() for losses in LOSSES}
+    name, losses = best_of(each).split("\n")
+    return Pick(name, losses)
 
 
-def _spearman(one: Scores, other: Scores) -> float | None:
-    return float(spearmanr(one, other).statistic) if len(one) > 2 else None
+def pick_of_search(runs: Path) -> Pick:
+    """What the search was made with."""
+    files = sorted(runs.glob("search_[0-9]*.json"))
+    return Pick(**json.loads(files[0].read_text())["pick"]) if files else picked(runs)
+
+
+def search_config(*, smoke: bool) -> SearchConfig:
+    """Settings of a search and of the prediction in it."""
+    usual = preset("best", free=False)
+    learn = replace(usual.learn, steps=5 if smoke else usual.learn.steps)
+    predict = PredictConfig(RANDOM_SHARE, ROUNDS, caution=CAUTION)
+    return replace(usual, pool=60 if smoke else usual.pool, final=0, learn=learn, predict=predict)
+
+
+def evaluations_for(seconds_each: float, together: int) -> int:
+    """How many short trainings there is time for, whole groups of them."""
+    return max(int((SECONDS - SECONDS_TO_LEARN) / max(seconds_each, 1e-9)) // together * together, 2 * together)
+
+
+def search(arguments: argparse.Namespace) -> None:
+    """From images on the device to a policy file, by short trainings of the picked schedule."""
+    pick = picked(arguments.runs)
+    recipe = SCHEDULES[pick.schedule]
+    recipe = recipe.small() if arguments.smoke else recipe
+    schedule = replace(recipe.config, fitting=pick.fitting)
+    each = tried(arguments.runs)[pick.schedule]["seconds_each"]
+    evaluations = 12 if arguments.smoke else arguments.evaluations or evaluations_for(each, schedule.together)
+    settings = search_config(smoke=arguments.smoke)
+    space = Pool()
+    fabric, images, clock = started(arguments)
+    where = recipe.where(images)
+    store = arguments.runs / f"search_{arguments.seed}.jsonl"
+    scorer = ShortScorer(images, where, schedule, fabric, seed=0, store=store, say=print)
+    found = Search(space, TASK, scorer, settings, fabric, seed=arguments.seed, evaluations=evaluations, watch=clock)
+    found().save(arguments.runs / f"search_{arguments.seed}.safetensors")
+    spent = clock.spent.pop("scores")
+    clock.spent |= scorer.spent | {"prediction": spent - sum(scorer.spent.values())}
+    keep(
+        arguments.runs / f"search_{arguments.seed}.json",
+        clock,
+        seed=arguments.seed,
+        evaluations=len(found.known),
+        images_per_second=len(found.known) * schedule.steps * schedule.batch / spent,
+        scores=[[to_dict(arch), value] for arch, value in found.known.items()],
+        pick=asdict(pick),
+        settings={"search": asdict(settings), "schedule": asdict(schedule), "network": asdict(where)},
+    )
+
+
+def supernet(arguments: argparse.Namespace) -> None:
+    """A supernet in the same seconds: six tenths for its weights, the rest for scores, prediction and policy."""
+    whole = allowed(arguments)
+    fabric, images, clock = started(arguments)
+    where, space = usual_setting("cifar", images, "supernet"), CellSpace(names=tuple(OPS))
+    m = len(OPS)  # so that every operation is dealt out once an edge
+    weights = WeightsConfig(architectures=m, batch=8 if arguments.smoke else 512 // m, epochs=1)
+    trial = SharedWeights(space, where, images, weights, fabric, arguments.seed)
+    for _ in range(1 if arguments.smoke else 3):
+        trial.step()
+    settled(fabric)
+    start, steps = time.perf_counter(), 1 if arguments.smoke else 20
+    for _ in range(steps):
+        trial.step()
+    settled(fabric)
+    an_epoch = (time.perf_counter() - start) / steps * trial.steps_an_epoch
+    weights = replace(weights, epochs=max(int((0.6 * whole - clock.stop()) / an_epoch), 1))
+    del trial
+    clock("weights")
+    settings = replace(search_config(smoke=arguments.smoke), weights=weights)
+    shared = SharedWeights(space, where, images, weights, fabric, arguments.seed)
+    evaluations = 12 if arguments.smoke else 224
+    found = Search(Pool(), TASK, shared, settings, fabric, seed=arguments.seed, evaluations=evaluations, watch=clock)
+    found().save(arguments.runs / f"supernet_{arguments.seed}.safetensors")
+    clock.end()
+    save_supernet(shared, arguments, "supernet")
+    keep(
+        arguments.runs / f"supernet_{arguments.seed}.json",
+        clock,
+        seed=arguments.seed,
+        evaluations=len(found.known),
+        steps=shared.steps,
+        images_per_second=shared.steps * m * shared.batch / clock.spent["weights"],
+        scores=[[to_dict(arch), value] for arch, value in found.known.items()],
+        settings={"search": asdict(settings), "network": asdict(where)},
+    )
+
+
+def paper(arguments: argparse.Namespace) -> None:
+    """The preset `paper`, stopped after the same seconds."""
+    whole = allowed(arguments)
+    fabric, images, clock = started(arguments)
+    where, space = usual_setting("cifar", images, "paper"), CellSpace(names=tuple(OPS))
+    settings = replace(preset("paper", free=False), pool=search_config(smoke=arguments.smoke).pool)
+    shared = SharedWeights(space, where, images, settings.weights, fabric, arguments.seed)
+
+    def watch(*told: Any) -> None:
+        clock(*told)
+        if clock.stop() >= whole:
+            raise Over
+
+    found = Search(Pool(), TASK, shared, settings, fabric, seed=arguments.seed, watch=watch)
+    with contextlib.suppress(Over):
+        found()
+    found.learner.policy.eval().save(arguments.runs / f"paper_{arguments.seed}.safetensors")
+    clock.end()
+    save_supernet(shared, arguments, "paper")
+    keep(
+        arguments.runs / f"paper_{arguments.seed}.json",
+        clock,
+        seed=arguments.seed,
+        evaluations=None,
+        steps=shared.steps,
+        policy_steps=found.learner.steps,
+        scores=[],
+        settings={"search": asdict(settings), "network": asdict(where)},
+    )
+
+
+RIVALS = {"supernet": supernet, "paper": paper}
+
+
+def rival(arguments: argparse.Namespace) -> None:
+    if arguments.name is None:
+        raise SystemExit(f"--name is one of {', '.join(RIVALS)}")
+    RIVALS[arguments.name](arguments)
+
+
+def save_supernet(shared: SharedWeights, arguments: argparse.Namespace, name: str) -> None:
+    """Keep its weights, so that what is trained later can be scored by them."""
+    weights = {key: tensor.detach().cpu().contiguous() for key, tensor in shared.weights.supernet.state_dict().items()}
+    save_file(weights, arguments.runs / f"{name}_{arguments.seed}.weights.safetensors")
+
+
+def allowed(arguments: argparse.Namespace) -> float:
+    """The seconds of a rival: those of our search."""
+    if arguments.seconds is not None:
+        return float(arguments.seconds)
+    spent = [json.loads(run.read_text())["seconds"] for run in arguments.runs.glob("search_[0-9]*.json")]
+    return float(np.mean(spent)) if spent else SECONDS
+
+
+def judged_cells(runs: Path, *, smoke: bool) -> dict[Architecture, float]:
+    """Truths that are judged by, by what a cell computes: those set aside, and all of the experiment on worth."""
+    aside = {cell.name for cell in chosen(smoke=smoke) if cell.aside}
+    found: dict[Architecture, float] = {}
+    for row in read_trained(runs / "longer.json")[1].values():
+        if row["name"] in aside and row["accuracy"] is not None:
+            found[arch_of(row).essence()] = row["accuracy"]
+    for row in read_trained(runs / "worth.json")[1].values():
+        if row["accuracy"] is not None:
+            found.setdefault(arch_of(row).essence(), row["accuracy"])
+    return found
+
+
+def came_from(runs: Path) -> dict[Architecture, Architecture]:
+    """What changes come from: among the cells, and in the experiment on worth."""
+    found = parents()
+    kept = read_trained(runs / "worth.json")[1]
+    inputs = {name.rpartition(", ")[0]: arch_of(row) for (name, _), row in kept.items() if name.endswith(", input")}
+    for (name, _), row in kept.items():
+        subject = name.rpartition(", ")[0]
+        if subject in inputs:
+            found.setdefault(arch_of(row).essence(), inputs[subject].essence())
+    return found
+
+
+def direct(arguments: argparse.Namespace) -> None:
+    """Scores of the cells that are judged, and of what they are changes of: by a short training and by supernets."""
+    origin = came_from(arguments.runs)
+    asked = dict.fromkeys(judged_cells(arguments.runs, smoke=arguments.smoke))
+    asked |= dict.fromkeys(origin[arch] for arch in list(asked) if arch in origin)
+    archs = {f"{number}": arch for number, arch in enumerate(asked)}
+    pick = pick_of_search(arguments.runs)
+    trainer = Trainer(arguments)
+    trainer("direct", SCHEDULES[pick.schedule], archs)
+    images = trainer.images(tested=False)
+    for file in sorted(arguments.runs.glob("table_*[0-9].json")):  # those of tables are scored by supernets alone
+        asked |= dict.fromkeys(arch_of(row).essence() for row in read_trained(file)[1].values())
+    for name in RIVALS:
+        for file in sorted(arguments.runs.glob(f"{name}_[0-9]*.json")):
+            said = json.loads(file.read_text())
+            net = Supernet(CellSpace(names=tuple(OPS)), Setting(**said["settings"]["network"]))
+            net.load_state_dict(load_file(file.with_suffix(".weights.safetensors")))
+            net = net.to(trainer.fabric.device)
+            scorer = SupernetScorer(net, images.validation, images.validation_labels, trainer.fabric)
+            values = scorer(list(asked)).tolist()
+            rows = [[to_dict(arch), value] for arch, value in zip(asked, values, strict=True)]
+            write_whole(arguments.runs / f"direct_{file.name}", json.dumps({"scores": rows}) + "\n")
+
+
+def judge(arguments: argparse.Namespace) -> None:
+    """Everything that stands in the table."""
+    runs: Path = arguments.runs
+    said, longer = read_trained(runs / "longer.json")
+    found: dict[str, Any] = {
+        "cells": sum(row["accuracy"] is not None for row in longer.values()),
+        "trained_seconds": sum(row["seconds"] for row in longer.values()),
+        "longer": said | {"trained": [longer_row(row, smoke=arguments.smoke) for row in longer.values()]},
+        "schedules": tried(runs),
+    }
+    if found["schedules"]:
+        found["pick"] = asdict(pick_of_search(runs))
+        found |= judged(runs, smoke=arguments.smoke)
+    write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
+    for name in FIGURES:
+        if found.get(name) is not None:
+            print(f"{name:<20} {found[name]['value']:.3f} ({found[name]['low']:.3f} to {found[name]['high']:.3f})")
+
+
+def judged(runs: Path, *, smoke: bool) -> dict[str, Any]:
+    """The search's figures and those of its rivals, over the cells that are judged."""
+    pick = pick_of_search(runs)
+    number = list(SCHEDULES).index(pick.schedule)
+    cheap, dear = cheap_scores(runs, number, pick.fitting), dear_scores(runs)
+    models = compared_models(cheap, dear)
+    found: dict[str, Any] = {"models": models}
+    searches = [json.loads(file.read_text()) for file in sorted(runs.glob("search_[0-9]*.json"))]
+    if searches:
+        first = searches[0]
+        found["seconds"] = first["seconds"]
+        found["search"] = {name: value for name, value in first.items() if name != "scores"}
+    truth = judged_cells(runs, smoke=smoke)
+    if len(truth) < 4 or not models:
+        return found
+    model = best_of(models)
+    found["model"] = model
+    origin = came_from(runs)
+    whole = truth | {arch: dear[arch] for arch in {origin[a] for a in truth if a in origin} if arch in dear}
+    archs = list(whole)
+    pairs = [pair for pair in pairs_among(archs, origin) if archs[pair[0]] in truth]
+    prediction = value_model(cheap, dear, model)
+    _, kept = read_trained(runs / "direct.json")
+    short = {arch_of(row).essence(): -loss_of(row, pick.fitting) for row in kept.values() if row["value"] is not None}
+    found["judged"] = len(truth)
+    found["pairs"] = len(pairs)
+    found |= figures_of(whole, truth, pairs, dict(zip(archs, prediction.expected(archs), strict=True)), short)
+    found["rivals"] = {
+        "live MAdds": figures_of(whole, truth, pairs, dict(zip(archs, live_madds(archs), strict=True)), {}),
+        "parameters": figures_of(whole, truth, pairs, dict(zip(archs, live_params(archs), strict=True)), {}),
+    }
+    for other in MODELS:
+        if other != model:
+            values = value_model(cheap, dear, other).expected(archs) if len(dear) > 1 else np.zeros(len(archs))
+            found["rivals"][f"model {other}"] = figures_of(
+                whole, truth, pairs, dict(zip(archs, values, strict=True)), {}
+            )
+    for name in RIVALS:
+        files = sorted(runs.glob(f"direct_{name}_[0-9]*.json"))
+        if files:
+            rows = json.loads(files[0].read_text())["scores"]
+            by_it = {from_dict(arch).essence(): value for arch, value in rows}
+            scores = searched(runs, name)
+            said = by_it
+            if len(scores) > 1:
+                said = dict(zip(archs, value_model(scores, {}, "short").expected(archs), strict=True))
+            found["rivals"][name] = figures_of(whole, truth, pairs, said, by_it)
+            run = json.loads((runs / files[0].name.removeprefix("direct_")).read_text())
+            told = ("seconds", "steps", "peak_memory_gib")
+            found["rivals"][name] |= {key: run[key] for key in told if key in run}
+    return found | harm(runs)
+
+
+def compared_models(cheap: Known, dear: Known) -> dict[str, Any]:
+    """How far value models agree with longer trainings of cells that they have not seen, none of those set aside."""
+    if len(dear) < 4 or len(cheap) < 4:
+        return {}
+    found = {}
+    for model in MODELS:
+        archs, said = left_out(cheap, dear, model)
+        truth = [dear[arch] for arch in archs]
+        found[model] = agreement(said, truth, live_madds(archs), pairs_among(archs, parents()))
+    return found
+
+
+def figures_of(
+    whole: Mapping[Architecture, float],
+    truth: Mapping[Architecture, float],
+    pairs: Sequence[tuple[int, int]],
+    said: Mapping[Architecture, float],
+    by_itself: Mapping[Architecture, float],
+) -> dict[str, Any]:
+    """Figures with intervals of what is predicted (`said`), and of a score of the cells themselves where there is one.
+
+    `whole` has the judged cells and what they are changes of, in the order that `pairs` number them.
+    """
+    archs = [arch for arch in truth if arch in said]
+    values, true, madds = [said[arch] for arch in archs], [truth[arch] for arch in archs], live_madds(archs)
+    both = [arch for arch in truth if arch in by_itself]
+    every = list(whole)
+    known = [pair for pair in pairs if all(every[number] in said for number in pair)]
+    columns = [np.array([of.get(arch, 0.0) for arch in every]) for of in (said, whole)]
+    return {
+        "direct_spearman": with_interval(spearman, [by_itself[arch] for arch in both], [truth[arch] for arch in both]),
+        "spearman": with_interval(spearman, values, true),
+        "partial_given_madds": with_interval(partial, values, true, madds),
+        "paired_spearman": with_interval(spearman, *(differences(column, known) for column in columns)),
+    }
+
+
+def harm(runs: Path) -> dict[str, Any]:
+    """What the shipped policy does to published cells: points of accuracy, mean over seeds."""
+    kept = read_trained(runs / "harm.json")[1]
+    found: dict[str, Any] = {}
+    for name in sorted({name.rpartition(", ")[0] for name, _ in kept}):
+        pairs = [
+            (row["accuracy"], kept[f"{name}, input", seed]["accuracy"])
+            for (one, seed), row in kept.items()
+            if one == f"{name}, ours" and (f"{name}, input", seed) in kept
+        ]
+        changes = [after - before for after, before in pairs if after is not None and before is not None]
+        if changes:
+            found[f"{name}_change"] = float(np.mean(changes))
+    return found
+
+
+def longer_row(row: Mapping[str, Any], *, smoke: bool) -> dict[str, Any]:
+    """What is told of a cell."""
+    cell = {cell.name: cell for cell in chosen(smoke=smoke)}[row["name"]]
+    return dict(row) | {"kind": cell.kind, "parent": cell.parent, "aside": cell.aside}
+
+
+def live_madds(archs: Sequence[Architecture]) -> Scores:
+    return np.array([counts(arch, WHERE).live_madds for arch in archs], dtype=float)
+
+
+def live_params(archs: Sequence[Architecture]) -> Scores:
+    return np.array([counts(arch, WHERE).live_params for arch in archs], dtype=float)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    for command in (train, schedules, judge):
+    for command in (train, schedules, search, rival, direct, judge):
         one = commands.add_parser(command.__name__)
         one.set_defaults(command=command)
-        one.add_argument("--runs", type=Path, required=True)
-        one.add_argument("--smoke", action="store_true")
-        one.add_argument("--root", help="folder that natpp data cifar10 made")
-        one.add_argument("--seconds", type=float, help="begin no group that would end later")
+        trainer_flags(one)
         one.add_argument("--only", help="names of schedules, with semicolons between")
+        one.add_argument("--name", choices=RIVALS, help="which rival")
+        one.add_argument("--seed", type=int, default=0, help="of a search or a rival")
+        one.add_argument("--evaluations", type=int, help="of a search; by default what there is time for")
         one.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     arguments.runs.mkdir(parents=True, exist_ok=True)
+    stems = {search: "search", rival: arguments.name}
+    if arguments.command in stems and (arguments.runs / f"{stems[arguments.command]}_{arguments.seed}.json").exists():
+        return
     arguments.command(arguments)
 
 

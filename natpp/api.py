@@ -328,8 +328,8 @@ def optimize(
             scorer = short_scorer(where.network, images, root=place, store=store, seed=seed)
         else:
             scorer = make_scorer(str(scorer), reward=reward, root=place)
-    found = transform(asked, _policy(policy), task, mode=mode, samples=samples, score=scorer, seed=seed)
-    return replace(found, settings=found.settings | _said(_name(arch), policy) | chosen_by)
+    found = transform(asked, _policy(policy, rule), task, mode=mode, samples=samples, score=scorer, seed=seed)
+    return replace(found, settings=found.settings | _said(_name(arch), policy, rule) | chosen_by)
 
 
 def _optimized_module(
@@ -337,8 +337,8 @@ def _optimized_module(
 ) -> ModuleResult:
     from natpp.fx.transform import optimize_module
 
-    found = optimize_module(_module(module, example_input), example_input, _policy(policy), **options)
-    return replace(found, settings=found.settings | _said(type(module).__name__, policy))
+    found = optimize_module(_module(module, example_input), example_input, _policy(policy, options["rule"]), **options)
+    return replace(found, settings=found.settings | _said(type(module).__name__, policy, options["rule"]))
 
 
 def _learned_module(
@@ -354,8 +354,8 @@ def _learned_module(
 
     found = _module(module, example_input)
     given = learning_settings(found, train, **learning)
-    learned = learn_module(found, example_input, _policy(policy), **given, **options)
-    return replace(learned, settings=learned.settings | _said(type(module).__name__, policy))
+    learned = learn_module(found, example_input, _policy(policy, options["rule"]), **given, **options)
+    return replace(learned, settings=learned.settings | _said(type(module).__name__, policy, options["rule"]))
 
 
 def _module(module: object, example_input: Any) -> nn.Module:
@@ -385,22 +385,22 @@ def restore(folder: str | Path, module: nn.Module | None = None) -> nn.Module:
     return restore_module(folder, module)
 
 
-def _policy(given: Policy | str | Path | None) -> Policy:
-    """The policy itself, one that ships by its name, one from a file, or that of a run's folder."""
+def _policy(given: Policy | str | Path | None, rule: str) -> Policy:
+    """The policy itself, one that ships by its name or for the rule, one from a file, or that of a run's folder."""
     from natpp.nets.policy import Policy
     from natpp.policies import load_named
     from natpp.runs import run_policy
 
     if isinstance(given, Policy):
         return given
-    return Policy.load(run_policy(given)) if given is not None and os.path.isdir(given) else load_named(given)
+    return Policy.load(run_policy(given)) if given is not None and os.path.isdir(given) else load_named(given, rule)
 
 
-def _said(name: str, policy: Policy | str | Path | None) -> dict[str, Any]:
+def _said(name: str, policy: Policy | str | Path | None, rule: str) -> dict[str, Any]:
     """What a result keeps of what was asked: the name of the subject, and the policy's."""
-    from natpp.policies import DEFAULT
+    from natpp.policies import default
 
-    known = str(policy) if isinstance(policy, str | Path) else DEFAULT if policy is None else "given"
+    known = str(policy) if isinstance(policy, str | Path) else default(rule) if policy is None else "given"
     return {"name": name, "policy": known}
 
 

@@ -5,11 +5,18 @@ import io
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+
+from natpp.evaluate import short
 
 ROOT = Path(__file__).parent.parent
 
@@ -70,17 +77,220 @@ def test_a_schedule_on_digits(tmp_path: Path) -> None:
     assert len(json.loads(out.read_text())["400 steps"]["losses"]) == 4
 
 
-def test_cells_are_trained_and_schedules_judged_on_digits(tmp_path: Path) -> None:
-    given = ["--smoke", "--runs", str(tmp_path)]
-    assert "longer: 4 of 4" in run("truth_cells.py", "train", *given)
-    assert run("truth_cells.py", "train", *given) == ""  # what is there is not done again
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Cells trained by the longer recipe and by one schedule, a search, and both its rivals."""
+    folder = tmp_path_factory.mktemp("cells")
+    given = ["--smoke", "--runs", str(folder)]
+    assert "seed 0: 4 in " in run("truth_cells.py", "train", *given)
     run("truth_cells.py", "schedules", "--only", "5 cells, 1200 steps, learning rate 0.05", *given)
-    run("truth_cells.py", "judge", "--out", str(tmp_path / "out.json"), *given)
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert found["cells"] == 4
+    run("truth_cells.py", "search", *given)
+    for name in ("supernet", "paper"):
+        run("truth_cells.py", "rival", "--name", name, "--seconds", "1", *given)
+    return folder
+
+
+@pytest.mark.xdist_group("cells")
+def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: Path) -> None:
+    given = ["--smoke", "--runs", str(cells)]
+    for command in ("train", "search"):
+        assert run("truth_cells.py", command, *given) == ""  # what is there is not done again
+    policies = [*given, "--out", str(tmp_path), "--package", str(tmp_path)]
+    run("policies.py", "learn", *policies)
+    run("worth.py", "train", *given)
+    assert run("worth.py", "train", *given) == ""
+    run("worth.py", "judge", "--out", str(tmp_path / "worth.json"), *given)
+    said = run("policies.py", "ship", *policies)
+    run("truth_cells.py", "direct", *given)
+    run("truth_cells.py", "judge", "--out", str(tmp_path / "truth_cells.json"), *given)
+    found = json.loads((tmp_path / "truth_cells.json").read_text())
+    assert found["cells"] == 8
     (one,) = found["schedules"].values()
-    assert one["trained"] == 3  # one is set aside
-    assert -1 <= one["both"]["spearman"] <= 1
+    assert one["trained"] == 5  # three are set aside
+    assert found["search"]["evaluations"] == 12
+    assert found["seconds"] >= sum(found["search"]["phases"].values()) - 1e-6
+    for one in (found, *found["rivals"].values()):
+        assert {"direct_spearman", "spearman", "partial_given_madds", "paired_spearman"} <= set(one)
+    assert {"live MAdds", "parameters", "supernet", "paper"} <= set(found["rivals"])
+    assert found["spearman"]["low"] <= found["spearman"]["value"] <= found["spearman"]["high"]
+    assert found["rivals"]["supernet"]["direct_spearman"] is not None
+    assert found["judged"] > 10  # three set aside, and those of the experiment on worth
+    assert isinstance(found["darts_change"], float)
+    worth = json.loads((tmp_path / "worth.json").read_text())
+    assert worth["inputs"] == 4
+    for row in worth["rows"].values():
+        for one in row.values():
+            assert one["live_madds"] <= row["input"]["live_madds"]
+            assert one["live_params"] <= row["input"]["live_params"]
+    assert set(worth["harm"]["darts"]) == {"input", "ours", "published NAT++"}
+    assert worth["harm"]["darts"]["ours"]["seeds"] == 2
+    assert 'BY_RULE = {"nat++": "cifar10", "nat": "cifar10_nat"}' in said
+    for name in ("cifar10", "cifar10_nat"):
+        assert (tmp_path / f"{name}.safetensors").stat().st_size < 4 << 20
+        assert "## What it must not be used for" in (tmp_path / f"{name}.md").read_text()
+    page, summary = (runpy.run_path(str(ROOT / "experiments" / "page.py"))[name] for name in ("page", "summary"))
+    assert "8 cells trained from scratch, 3 steps of 16 images" in " ".join(page(tmp_path).split())
+    for row in (
+        "| **short trainings and prediction** | ",
+        "| `darts`, ours | 2 |",
+        "| `nat++` | ",
+        "| live MAdds | – |",
+    ):
+        assert row in page(tmp_path)
+    assert "Thirteen operations" in summary(tmp_path)
+    few = tmp_path / "few"
+    left = shutil.ignore_patterns("search_0.json", "worth.json", "harm.json")  # a page while not all is there yet
+    shutil.copytree(cells, few, ignore=left)
+    run("truth_cells.py", "judge", "--out", str(tmp_path / "truth_cells.json"), "--smoke", "--runs", str(few))
+    (tmp_path / "worth.json").unlink()
+    assert "| `mixture` |" in page(tmp_path)
+    assert "**short trainings and prediction**" not in page(tmp_path)
+    assert "Thirteen operations" not in summary(tmp_path)
+
+
+def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) -> None:
+    out = tmp_path / "table_random.json"
+    assert "round 1, `nat++` over `random best of 10`" in run("table_random.py", "--smoke", "--out", str(out))
+    (one,) = json.loads(out.read_text())["rounds"].values()
+    assert one["inputs"] == 3
+    assert one["images"] == 1437  # all training images
+    assert set(one["methods"]) == {
+        "input",
+        "nat",
+        "nat++",
+        "nat++ best of 10",
+        "constant",
+        "random",
+        "random best of 10",
+    }
+    for figures in one["methods"].values():
+        assert 0 <= figures["test_accuracy"]["mean"] <= 100
+        assert figures["latency_ms"] > 0
+        assert figures["live_madds_change"] <= 0  # the budget is strict
+    assert len(one["convergence"]) == 3
+    assert set(one["agreement"]) == {"live parameters", "live MAdds", "the search's score"}
+    page, summary = (runpy.run_path(str(ROOT / "experiments" / "page.py"))[name] for name in ("page", "summary"))
+    assert "| `random best of 10` | " in page(tmp_path)
+    assert "- `nat++` over the inputs: " in page(tmp_path)
+    assert "3 random cells (" in summary(tmp_path)
+    assert "NAT++ 96.79 ± 0.32" in page(tmp_path)  # the paper's
+    picture = runpy.run_path(str(ROOT / "experiments" / "pictures.py"))["random_cells"](tmp_path)
+    drawn = ElementTree.fromstring(picture)  # noqa: S314 (our own)
+    assert len([one for one in drawn if one.tag.endswith("circle")]) == 3
+    assert 0 < len([one for one in drawn if "marker-end" in one.attrib]) <= 3
+
+
+def test_published_cells_are_changed_and_trained_on_digits(tmp_path: Path) -> None:
+    given = ["--smoke", "--runs", str(tmp_path)]
+    with pytest.raises(SystemExit, match="run train first"):
+        run("table_cells.py", "judge", *given)
+    run("table_cells.py", "train", *given)
+    run("table_cells.py", "judge", "--out", str(tmp_path / "table_cells.json"), *given)
+    found = json.loads((tmp_path / "table_cells.json").read_text())["cells"]
+    kinds = {"input", "published NAT", "published NAT++", "ours, `nat`", "ours, `nat++`"}
+    assert {name: set(one) for name, one in found.items()} == {"darts": kinds, "enas": kinds}
+    assert all(one["seeds"] == 2 for of in found.values() for one in of.values())
+    page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"]
+    assert "| `darts`, ours, `nat++` | 2 | " in page(tmp_path)
+
+
+def test_hand_crafted_networks_are_changed_and_trained_on_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ["--smoke", "--runs", str(tmp_path)]
+    with pytest.raises(SystemExit, match="run train first"):
+        run("table_handcrafted.py", "judge", *given)
+    assert "resnet20, seed 1: " in run("table_handcrafted.py", "train", *given)
+    assert run("table_handcrafted.py", "train", *given) == ""  # what is there is not done again
+    run("table_handcrafted.py", "judge", "--out", str(tmp_path / "table_handcrafted.json"), *given)
+    found = json.loads((tmp_path / "table_handcrafted.json").read_text())["models"]
+    assert set(found) == {"resnet20"}
+    one = found["resnet20"]
+    assert set(one) == {"input", "nat", "nat++", "random with as many MAdds"}
+    assert all(of["seeds"] == 2 for of in one.values())
+    assert one["input"]["live_params"] == 269722
+    assert one["nat++"]["live_madds"] <= one["input"]["live_madds"]
+    assert one["random with as many MAdds"]["live_madds"] <= 1.001 * one["nat++"]["live_madds"]
+    page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path)
+    assert "| `resnet20`, nat++ | 2 | " in page
+    assert " 93.23 (0.3, 39) |" in page  # the paper's
+    before = (tmp_path / "table_handcrafted_resnet20_0.json").read_text()
+    (tmp_path / "table_handcrafted_resnet20_0.json").unlink()
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    run("table_handcrafted.py", "train", "--ray", *given)
+    after = (tmp_path / "table_handcrafted_resnet20_0.json").read_text()
+    told = [[row["test_accuracy"] for row in json.loads(text)["trained"]] for text in (before, after)]
+    assert told[0] == told[1]  # over a cluster the same
+
+
+def test_groups_that_ended_are_kept_when_the_next_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, calls = short.train_together, []
+
+    def failing(builds: Any, *given: Any, **options: Any) -> Any:
+        calls.append(len(builds))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return whole(builds, *given, **options)
+
+    monkeypatch.setattr(short, "train_together", failing)
+    given = ["train", "--smoke", "--runs", str(tmp_path)]
+    with pytest.raises(KeyboardInterrupt):
+        run("table_random.py", *given)
+    said = json.loads((tmp_path / "table_random_1.json").read_text())
+    assert [group["trainings"] for group in said["groups"]] == [4, 4]
+    assert len({json.dumps(row["arch"]) for row in said["trained"]}) >= 8
+    run("table_random.py", *given)
+    assert calls[3:] == [4, 4, 2]  # 18 distinct ones in all
+    said = json.loads((tmp_path / "table_random_1.json").read_text())
+    assert len(said["trained"]) == said["asked"] == 21
+
+
+class FakeRay(ModuleType):
+    """What of Ray is used, done at once."""
+
+    def __init__(self) -> None:
+        super().__init__("ray")
+        self.tasks = 0
+
+    def init(self, **_: object) -> None: ...
+
+    def remote(self, **_: object) -> Callable[[Any], Any]:
+        def wrapped(function: Any) -> Any:
+            def start(*given: Any) -> Any:
+                self.tasks += 1
+                return self.tasks, function(*given)
+
+            return SimpleNamespace(remote=lambda *given: _Job(*start(*given)))
+
+        return wrapped
+
+    def wait(self, jobs: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
+        return jobs[-num_returns:], jobs[:-num_returns]
+
+    def get(self, job: Any) -> Any:
+        return job.result
+
+
+class _Job:
+    def __init__(self, number: int, result: Any):
+        self.number, self.result = number, result
+
+
+def test_trainings_over_a_cluster_are_those_of_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["train", "--smoke", "--runs"]
+    monkeypatch.setitem(sys.modules, "ray", None)  # not installed
+    with pytest.raises(SystemExit, match="pip install ray, or leave --ray out"):
+        run("table_random.py", *given, str(tmp_path / "no"), "--ray")
+    monkeypatch.setitem(sys.modules, "ray", ray := FakeRay())
+    run("table_random.py", *given, str(tmp_path / "one"))
+    run("table_random.py", *given, str(tmp_path / "many"), "--ray")
+    assert ray.tasks == 5  # 18 distinct ones, four at a time
+    one, many = (
+        {row["name"]: row["test_accuracy"] for row in json.loads(file.read_text())["trained"]}
+        for file in (tmp_path / "one" / "table_random_1.json", tmp_path / "many" / "table_random_1.json")
+    )
+    assert one == many
+    assert "trained over" not in run("table_random.py", *given, str(tmp_path / "many"), "--ray")  # all is kept
 
 
 def test_quick_trainings_on_digits(tmp_path: Path) -> None:
@@ -127,24 +337,6 @@ def test_a_network_cut_and_tuned_on_digits(tmp_path: Path) -> None:
     page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path)
     assert "| learned on it and its data | 1 |" in page
     assert "| validation accuracy after epoch | 1 |" in page
-
-
-def test_handcrafted_networks_on_digits(tmp_path: Path) -> None:
-    out = tmp_path / "table_handcrafted.json"
-    given = ["--runs", str(tmp_path / "runs"), "--out", str(out), "--seeds", "0", "--smoke"]
-    assert "no time is left" in run("table_handcrafted.py", *given, "--seconds", "0")
-    assert json.loads(out.read_text())["trainings"] == []
-    said = run("table_handcrafted.py", *given)
-    assert [line.split()[1] for line in said.splitlines()] == ["original", "nat", "nat++", "random"]
-    assert run("table_handcrafted.py", *given) == ""  # what is there is not done again
-    original, *changed = json.loads(out.read_text())["trainings"]
-    assert "changes" not in original
-    assert all(one["cost"]["madds"] <= original["cost"]["madds"] for one in changed)
-    ours, random = changed[1:]
-    assert random["cost"]["madds"] <= ours["cost"]["madds"] < original["cost"]["madds"]
-    assert random["changes"] != ours["changes"]
-    page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path)
-    assert "| `resnet20` | nat++ | 1 |" in page
 
 
 def test_the_page_of_results_is_up_to_date() -> None:

@@ -64,12 +64,17 @@ class Counts(NamedTuple):
 def cost_of(arch: Architecture, where: Setting) -> Cost:
     """The exact cost of an architecture in a network."""
     planned = plan(arch, where)
-    return Cost(*_counts(planned), peak_memory_bytes=peak_memory(planned))
+    return Cost(*plan_counts(planned), peak_memory_bytes=peak_memory(planned))
 
 
 def counts(arch: Architecture, where: Setting) -> Counts:
     """Parameters and multiply-adds alone: what a budget compares."""
-    return _counts(plan(arch, where))
+    return plan_counts(plan(arch, where))
+
+
+def plan_counts(planned: Plan) -> Counts:
+    """The same of an architecture whose plan is known."""
+    return Counts(*map(sum, zip(*part_counts(planned), strict=True)))
 
 
 def part_counts(planned: Plan) -> list[Counts]:
@@ -89,10 +94,6 @@ def part_counts(planned: Plan) -> list[Counts]:
         found_in_order.append(found)
     head = chain_cost(planned.layout.head, planned.layout.blocks[-1].size_out)
     return [*found_in_order, Counts(*head, *head)]
-
-
-def _counts(planned: Plan) -> Counts:
-    return Counts(*map(sum, zip(*part_counts(planned), strict=True)))
 
 
 def _cell_counts(part: CellPart) -> Counts:

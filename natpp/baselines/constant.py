@@ -1,4 +1,4 @@
-"""A control that sees no graph: the best fixed operation → operation map for every edge."""
+"""A control that sees no graph: the best fixed operation → operation map, for every edge or for every kind of cell."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ Place = tuple[str, int]  # cell and number of an edge
 
 @dataclass
 class Constant:
-    """For every edge and operation one operation to put there, fitted by coordinate ascent on the mean score."""
+    """For every edge and operation one operation to put there, fitted by coordinate ascent on the mean score.
 
+    Where graphs differ, the numbers of edges mean nothing: then there is one map for every kind of cell.
+    """
+
+    by_edge: bool = True
     sample: int = 2000  # training inputs the map is fitted on
     sweeps: int = 3
     rule: str | None = None
@@ -29,13 +33,15 @@ class Constant:
         entries: dict[tuple[Place, int], list[int]] = {}  # entry → the chosen inputs it concerns
         for index in chosen:
             for place, op in zip(inputs.encoded[index].places, inputs.encoded[index].ops.tolist(), strict=True):
-                entries.setdefault((place, op), []).append(index)
+                concerned = entries.setdefault((self._at(place), op), [])
+                if not concerned or concerned[-1] != index:
+                    concerned.append(index)
         self.map = {entry: entry[1] for entry in entries}
         for _ in range(self.sweeps):
             before = dict(self.map)
             for entry, concerned in sorted(entries.items()):
-                place, op = entry
-                masks = [inputs.masks[index][inputs.encoded[index].places.index(place)] for index in concerned]
+                op = entry[1]
+                masks = [inputs.masks[index][edge] for index in concerned for edge in self._edges(inputs, index, entry)]
                 options = np.flatnonzero(np.any(masks, axis=0)).tolist()
                 means = {}
                 for option in options:
@@ -53,10 +59,20 @@ class Constant:
     def candidates(self, inputs: Inputs, count: int, generator: np.random.Generator) -> None:
         """A map has one answer."""
 
+    def _at(self, place: Place) -> Place:
+        """What of a place counts."""
+        return place if self.by_edge else (place[0], -1)
+
+    def _edges(self, inputs: Inputs, index: int, entry: tuple[Place, int]) -> list[int]:
+        """The edges of an input that an entry of the map is for."""
+        encoded = inputs.encoded[index]
+        pairs = enumerate(zip(encoded.places, encoded.ops.tolist(), strict=True))
+        return [edge for edge, (place, op) in pairs if (self._at(place), op) == entry]
+
     def _row(self, inputs: Inputs, index: int) -> Row:
         encoded = inputs.encoded[index]
         pairs = zip(encoded.places, encoded.ops.tolist(), strict=True)
-        row = np.array([self.map.get((place, op), op) for place, op in pairs], dtype=np.int64)
+        row = np.array([self.map.get((self._at(place), op), op) for place, op in pairs], dtype=np.int64)
         allowed = inputs.masks[index][np.arange(len(row)), row]
         row = np.where(allowed, row, encoded.ops)
         return inputs.repaired(index, row, np.ones(len(row)))

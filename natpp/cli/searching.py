@@ -24,7 +24,7 @@ from natpp.cli.output import (
 )
 from natpp.errors import SettingError, did_you_mean, shortened
 from natpp.files import write_whole
-from natpp.policies import DEFAULT
+from natpp.policies import default
 from natpp.registry import RULES
 from natpp.report.page import check_target
 
@@ -145,7 +145,7 @@ def _optimize_module(flags: Optimize) -> None:
     if flags.out is not None:
         found.save(flags.out)
     if flags.json:
-        print_json(found.to_dict() | {"policy": flags.policy or DEFAULT})
+        print_json(found.to_dict() | {"policy": flags.policy or default(flags.rule)})
         return
     print(found)
     _remarks(flags)
@@ -163,7 +163,8 @@ def _remarks(flags: Optimize) -> None:
     if flags.report is not None:
         print(f"report: {flags.report}")
     if flags.policy is None:
-        remark(f"by the policy {DEFAULT}, named for what it learned from; natpp search learns one on your images")
+        name = default(flags.rule)
+        remark(f"by the policy {name}, named for what it learned from; natpp search learns one on your images")
 
 
 def _refuse(flags: Optimize, names: tuple[str, ...], why: str) -> None:

@@ -21,3 +21,5 @@ class Outcome:
     """why there is no score"""
     curve: tuple[float, ...] = field(default=(), repr=False)
     """training loss along the way"""
+    test_accuracy: float | None = None
+    """per cent of the test images, looked at once after the training, where that was asked for"""

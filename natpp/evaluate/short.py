@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 CURVE = 20  # points of a curve
 LARGEST_LOSS = 1e6
+STATISTICS = 20  # batches of training images that batch norms take theirs from, before test images are looked at
 NO_ROOM = "does not fit into the memory of"
 Seconds = defaultdict[str, float]  # by phase
 Build = Callable[[], nn.Module]  # makes a network with its first weights: images (batch, 3, height, width) to logits
@@ -118,8 +119,11 @@ class ShortScorer(Scorer):
         store: str | Path | None = None,
         limit: int | None = None,
         say: Callable[[str], None] | None = None,
+        tested: bool = False,
     ):
+        """With `tested` the outcomes have test accuracies, for tables; no score hangs on them."""
         super().__init__(limit)
+        self.tested = tested
         self.images, self.where, self.config, self.fabric, self.seed = images, where, config, fabric, seed
         self.say = say or (lambda _: None)
         self.together = config.together * fabric.world_size
@@ -128,6 +132,7 @@ class ShortScorer(Scorer):
             schedule = asdict(config)
             del schedule["together"]  # what is trained beside it changes nothing
             settings = {"schedule": schedule, "network": asdict(where), "seed": seed}
+            settings |= {"tested": True} if tested else {}
             self.store = Store(store, settings, images.fingerprint, self.say)
         self._outcomes: dict[Architecture, Outcome] = {}
         self.spent: Seconds = defaultdict(float)
@@ -188,6 +193,7 @@ class ShortScorer(Scorer):
                 seed=self.seed,
                 say=self.say,
                 spent=self.spent,
+                tested=self.tested,
             )
         if ranks == 1:
             return dict(zip(keys, found, strict=True))
@@ -212,18 +218,23 @@ def train_together(
     say: Callable[[str], None] | None = None,
     loss: Loss | None = None,
     spent: Seconds | None = None,
+    tested: bool = False,
 ) -> list[Outcome]:
     """Outcomes of networks that fit side by side; too many for the memory are halved until they fit.
 
     `seeds` are of the first weights and of what drops things, `seed` is of the batches. With a `loss` they may be
     modules of any kind: only what wants a gradient is trained, and on a GPU in mixed precision, by the kernels that
-    cuDNN finds fastest. Seconds of building and capturing, of training and of judging are added to `spent`.
+    cuDNN finds fastest. Seconds of building and capturing, of training and of judging are added to `spent`. With
+    `tested` the test images are looked at, once and last. Images without any set aside are judged by the training loss
+    alone.
     """
+    if tested and (loss is not None or isinstance(images, Loaded)):
+        raise SettingError("test accuracies are of images and classes: leave tested out")
     start = time.perf_counter()
     spent = defaultdict(float) if spent is None else spent
     try:
         with fastest_kernels(device) if loss is not None else contextlib.nullcontext():
-            outcomes = _trained(builds, seeds, images, config, device, seed, loss, say, spent)
+            outcomes = _trained(builds, seeds, images, config, device, seed, loss, say, spent, tested)
     except torch.OutOfMemoryError:
         outcomes = None
     if outcomes is None:  # outside of `except`, where the error would keep the memory of what failed
@@ -237,7 +248,16 @@ def train_together(
             outcome
             for part in (slice(half), slice(half, None))
             for outcome in train_together(
-                builds[part], seeds[part], images, config, device, seed=seed, say=say, loss=loss, spent=spent
+                builds[part],
+                seeds[part],
+                images,
+                config,
+                device,
+                seed=seed,
+                say=say,
+                loss=loss,
+                spent=spent,
+                tested=tested,
             )
         ]
     share = (time.perf_counter() - start) / len(builds)
@@ -255,6 +275,7 @@ def _trained(
     loss: Loss | None,
     say: Callable[[str], None] | None,
     spent: Seconds,
+    tested: bool,
 ) -> list[Outcome]:
     """What came of each network, without seconds."""
     with _timed(spent, "capture"):
@@ -282,9 +303,47 @@ def _trained(
                     branch.step(feed)
     samples = images.samples if isinstance(images, Loaded) else len(images.validation)
     with _timed(spent, "judging"):
-        _judge(branches, validation_batches(images, config, device), captured=captured)
-        figures = torch.stack([branch.judged for branch in branches]).double().cpu() / samples
-    return [branch.outcome(*found) for branch, found in zip(branches, figures.tolist(), strict=True)]
+        if samples:
+            _judge(branches, validation_batches(images, config, device), captured=captured)
+        figures = (torch.stack([branch.judged for branch in branches]).double().cpu() / max(samples, 1)).tolist()
+        judged = [(loss, right) if samples else (None, math.nan) for loss, right in figures]
+        found = [branch.outcome(*one) for branch, one in zip(branches, judged, strict=True)]
+        if tested and isinstance(images, Batches):
+            found = [
+                replace(outcome, test_accuracy=_test_accuracy(branch, images, config, device))
+                for branch, outcome in zip(branches, found, strict=True)
+            ]
+    return found
+
+
+@torch.no_grad()
+def _test_accuracy(branch: Branch, images: Batches, config: ShortConfig, device: torch.device) -> float:
+    """Per cent of the test images, with batch norms that keep the mean statistics of training images."""
+    norms = _norms(branch.module.train())
+    for norm in norms:
+        norm.track_running_stats = True
+        norm.running_mean = torch.zeros(norm.num_features, device=device)
+        norm.running_var = torch.ones(norm.num_features, device=device)
+    size = min(config.validation_batch, len(images))
+    for number in range(min(STATISTICS, len(images) // size)):
+        for norm in norms:
+            norm.momentum = 1 / (number + 1)  # so that all count alike
+        some, _ = images.take(np.arange(number * size, (number + 1) * size))
+        branch.module(_fast(some, device, branch.last))
+    branch.module.eval()
+    hits = seen = 0
+    for some, labels in images.test_batches(config.validation_batch):
+        logits = branch.module(_fast(some, device, branch.last))
+        hits, seen = hits + int((logits.argmax(dim=1) == labels).sum()), seen + len(labels)
+    return 100 * hits / seen
+
+
+def _fast(images: Tensor, device: torch.device, last: bool) -> Tensor:
+    """Images as a branch takes them."""
+    if device.type != "cuda":
+        return images
+    images = images.to(torch.bfloat16)
+    return images.contiguous(memory_format=torch.channels_last) if last else images
 
 
 class Feed:
@@ -470,14 +529,20 @@ class Branch:
         loss, output = self._loss(images, labels, "sum")
         self.judged += torch.stack([loss, right(output, labels)])
 
-    def outcome(self, loss: float, right: float) -> Outcome:
+    def outcome(self, loss: float | None, right: float) -> Outcome:
         """What the training came to, by the mean loss of validation images and the share of them that is right.
+
+        Without any it is what was fitted alone.
 
         A point of the curve is the mean over a part of the schedule; the last one is what was fitted.
         """
         curve = [part.mean().item() for part in self.losses.tensor_split(min(CURVE, len(self.losses)))]
         points = tuple(round(point, 4) for point in curve)
-        found = loss if self.config.fitting == 0 else (1 - self.config.fitting) * loss + self.config.fitting * curve[-1]
+        if loss is None:
+            found = curve[-1]
+        else:
+            share = self.config.fitting
+            found = loss if share == 0 else (1 - share) * loss + share * curve[-1]
         if not math.isfinite(found):
             return Outcome(None, reason="diverged: its loss is not a number", curve=points)
         return Outcome(-found, None if math.isnan(right) else 100 * right, loss, curve=points)

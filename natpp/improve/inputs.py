@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from natpp.arch.cost import counts
+from natpp.arch.cost import plan_counts
 from natpp.arch.graph import Architecture
 from natpp.arch.layout import plan
 from natpp.arch.transitions import Mask, masks
@@ -125,9 +125,9 @@ class Inputs:
         """Living parameters and multiply-adds, and whether anything of the image reaches the head."""
         key = self._graphs[index], row.tobytes()
         if key not in self._living:
-            arch = self.transformed(index, row)
-            found = counts(arch, self.task.where)
-            self._living[key] = found.live_params, found.live_madds, plan(arch, self.task.where).hears[-1]
+            planned = plan(self.transformed(index, row), self.task.where)
+            found = plan_counts(planned)
+            self._living[key] = found.live_params, found.live_madds, planned.hears[-1]
         return self._living[key]
 
 

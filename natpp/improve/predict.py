@@ -63,10 +63,17 @@ class PredictConfig:
 
 
 def walk_features(arch: Architecture) -> Features:
-    """What a value model sees of an architecture: counts of operations, pairs and walks in its living graph."""
+    """What a value model sees of an architecture: counts of operations, pairs and walks in its living graph.
+
+    Cells of both kinds are told apart, and in a reduction cell the operations that stand at stride 2.
+    """
     found: Features = {}
     for kind, graph in arch.cells():
-        for name, count in _graph_features(*graph.living()).items():
+        nodes, concat = graph.living()
+        features = _graph_features(nodes, concat)
+        if kind == "reduce":
+            features.update(("stride 2", op) for node in nodes for op, source in node if source < NUM_INPUTS)
+        for name, count in features.items():
             found[(kind, *name)] = math.log1p(count)
     return found
 
@@ -119,9 +126,14 @@ class Prediction:
         scores: Scores,
         config: PredictConfig,
         features_of: Callable[[Any], Features] | None = None,
+        prior: Prediction | None = None,
     ):
-        """`features_of` is for values other than architectures."""
-        self.config = config
+        """`features_of` is for values other than architectures.
+
+        `prior` predicts scores of another kind, many cheap ones say, of which these few are then a multiple and a
+        process of their own.
+        """
+        self.config, self._prior = config, prior
         self._features_of: Callable[[Any], Features] = features_of or _cached_features
         self.archs: list[Any] = list(archs)
         self.scores = scores
@@ -133,7 +145,15 @@ class Prediction:
         self._mean, spread = table.mean(axis=0), table.std(axis=0)
         self._kept = spread > 0
         self._spread = np.where(self._kept, spread, 1)
-        self._process = _Process(self._scaled(table), torch.from_numpy(_normal_scores(scores)))
+        targets = _normal_scores(scores)
+        self._slope = 0.0
+        if prior is not None:
+            cheap = prior.expected(self.archs)
+            spread_of_cheap = cheap.var()
+            if spread_of_cheap > 0:
+                self._slope = max(float(np.cov(cheap, targets, ddof=0)[0, 1] / spread_of_cheap), 0.0)
+            targets = targets - self._slope * cheap
+        self._process = _Process(self._scaled(table), torch.from_numpy(targets))
         self._answers: dict[Hashable, tuple[float, ...]] = {}
 
     def expected(self, archs: Sequence[Hashable]) -> Scores:
@@ -160,12 +180,21 @@ class Prediction:
 
         Two that are much alike are known to differ little, however little is known of both.
         """
-        found = []
+        mean, deviation = self.differences(before, after)
+        return np.asarray(mean - self.config.caution * deviation)
+
+    def differences(self, before: Sequence[Hashable], after: Sequence[Hashable]) -> tuple[Scores, Scores]:
+        """How much better each is expected to be than what it came from, and the standard deviations of that."""
+        found = [np.zeros((2, 0))]
         for start in range(0, len(after), AT_ONCE):
             old, new = (self._padded(archs[start : start + AT_ONCE]) for archs in (before, after))
-            mean, deviation = self._process.difference(old, new)
-            found.append((mean - self.config.caution * deviation).numpy())
-        return np.concatenate(found or [np.zeros(0)])[: len(after)]
+            found.append(torch.stack(self._process.difference(old, new)).numpy()[:, : len(after) - start])
+        mean, deviation = np.concatenate(found, axis=1)
+        if self._prior is not None:
+            cheap_mean, cheap_deviation = self._prior.differences(before, after)
+            mean = mean + self._slope * cheap_mean
+            deviation = np.hypot(deviation, self._slope * cheap_deviation)
+        return mean, deviation
 
     def _padded(self, archs: Sequence[Hashable]) -> Tensor:
         """Rows of architectures, always as many: so neighbours change no bit."""
@@ -180,8 +209,11 @@ class Prediction:
             new = list(dict.fromkeys(archs))
         for start in range(0, len(new), AT_ONCE):
             some = new[start : start + AT_ONCE]
-            answers = torch.stack(self._process(self._padded(some)), dim=1)[: len(some)].tolist()
-            self._answers |= dict(zip(some, map(tuple, answers), strict=True))
+            answers = torch.stack(self._process(self._padded(some)), dim=1)[: len(some)].numpy()
+            if self._prior is not None:
+                cheap = self._slope * self._prior._both(some)
+                answers = np.stack([answers[:, 0] + cheap[:, 0], np.hypot(answers[:, 1], cheap[:, 1])], axis=1)
+            self._answers |= dict(zip(some, map(tuple, answers.tolist()), strict=True))
         return np.array([self._answers[arch] for arch in archs]).reshape(-1, 2)
 
     def _table(self, features: Sequence[Features]) -> NDArray[np.float64]:

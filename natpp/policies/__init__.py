@@ -11,7 +11,8 @@ from natpp.errors import FormatError, did_you_mean, shortened
 if TYPE_CHECKING:
     from natpp.nets.policy import Policy
 
-DEFAULT = "digits"
+BY_RULE = {"nat++": "digits", "nat": "digits"}  # which one answers where none is named
+DEFAULT = BY_RULE["nat++"]
 FOLDER = Path(__file__).parent
 
 
@@ -20,12 +21,23 @@ def names() -> list[str]:
     return sorted(file.stem for file in FOLDER.glob("*.safetensors"))
 
 
-def load_named(given: str | Path | None = None) -> Policy:
-    """A policy by its name, or from its file; by default the one that ships."""
+def default(rule: str = "nat++") -> str:
+    """The policy that ships for a rule; one of the user's own is answered like `nat++`."""
+    return BY_RULE.get(rule, DEFAULT)
+
+
+def card(name: str) -> str | None:
+    """What is said about a policy that ships: data, settings, results, and what it must not be used for."""
+    file = FOLDER / f"{name}.md"
+    return file.read_text(encoding="utf-8") if name in names() and file.exists() else None
+
+
+def load_named(given: str | Path | None = None, rule: str = "nat++") -> Policy:
+    """A policy by its name, or from its file; by default the one that ships for the rule."""
     from natpp.nets.policy import Policy
 
     if given is None or given in names():
-        return Policy.load(FOLDER / f"{given or DEFAULT}.safetensors")
+        return Policy.load(FOLDER / f"{given or default(rule)}.safetensors")
     if not os.path.exists(given) and not Path(given).suffix:
         raise FormatError(
             f"unknown policy {shortened(str(given))}. {did_you_mean(str(given), names())} "

@@ -1,14 +1,21 @@
 """Every registered method keeps the promises of a method."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from natpp import baselines  # noqa: F401 (registers the methods)
+from natpp.arch.graph import Architecture
+from natpp.arch.layout import setting
+from natpp.arch.space import CellSpace
+from natpp.baselines.constant import Constant
 from natpp.improve.inputs import Inputs
 from natpp.improve.learn import LearnConfig
 from natpp.improve.method import picked
+from natpp.improve.scorer import Scores, Task
 from natpp.nets.policy import PolicyConfig
-from natpp.registry import METHODS
+from natpp.registry import METHODS, OPS
 from natpp.testing import check_method
 from tests.improve.test_learn import OPS5, RULE, SMALL, STRICT, number
 
@@ -42,3 +49,21 @@ def test_picking_takes_the_first_best() -> None:
     chosen = picked(inputs, rows, number)
     assert chosen[0] is rows[0][1]
     assert chosen[1] is rows[1][0]
+
+
+def test_a_map_for_every_kind_of_cell_serves_graphs_of_all_sizes() -> None:
+    space = CellSpace((3, 4, 5))
+    inputs = Inputs(space.draw(40, np.random.default_rng(0)), Task("nat++", setting("cifar"), strict=True), tuple(OPS))
+
+    def pools(archs: Sequence[Architecture]) -> Scores:
+        counted = [[op.count("pool") for op in graph.ops] for arch in archs for _, graph in arch.cells()]
+        return -np.array([sum(one) + sum(other) for one, other in zip(counted[::2], counted[1::2], strict=True)], float)
+
+    method = Constant(by_edge=False)
+    method.fit(inputs, pools, np.random.default_rng(0))
+    assert {kind for (kind, _), _ in method.map} == {"normal", "reduce"}
+    assert len(method.map) == 2 * 13
+    rows = method.one_shot(inputs, pools, np.random.default_rng(0))
+    after = [inputs.transformed(index, row) for index, row in enumerate(rows)]
+    assert pools(after).sum() > 0.2 * pools(inputs.archs).sum()  # most pools became something else
+    check_method(Constant(by_edge=False), Inputs(SMALL, STRICT, OPS5), number)

@@ -432,3 +432,28 @@ def test_best_of_by_short_trainings(tmp_path: Path) -> None:
     result = natpp.optimize(arch, policy, mode="best-of", scorer="short", data="digits", samples=2, store=store)
     assert 1 <= len(store.read_text().splitlines()) <= 2
     assert result.cost_after.live_madds <= result.cost_before.live_madds
+
+
+def test_test_images_are_looked_at_once_where_that_is_asked_for(stripes: Batches) -> None:
+    given = stripes._images
+    whole = Batches(replace(given, test=given.train, test_labels=given.train_labels), validation=0)
+    (one,) = archs(1)
+    config = {"steps": 60, "learning_rate": 0.1}
+    (found,) = scorer(whole, config=config, tested=True).outcomes([natpp.load("resnet_block")])
+    assert (found.accuracy, found.loss) == (None, None)  # none is set aside
+    assert found.value == pytest.approx(-found.curve[-1], abs=1e-3)
+    assert found.test_accuracy is not None
+    assert found.test_accuracy > 90  # stripes are easy
+    (other,) = scorer(stripes, config={"steps": 2}).outcomes([one])
+    assert other.test_accuracy is None
+    with pytest.raises(SettingError, match="leave tested out"):
+        train_together([], [], whole, QUICK, CPU, loss=classification, tested=True)
+
+
+def test_a_tested_outcome_is_kept_apart_from_others(stripes: Batches, tmp_path: Path) -> None:
+    file = tmp_path / "kept.jsonl"
+    (one,) = archs(1)
+    first = scorer(stripes, store=file, tested=True).outcomes([one])[0]
+    assert scorer(stripes, store=file, tested=True).recorded(one) == first
+    assert first.test_accuracy is not None
+    assert scorer(stripes, store=file).recorded(one) is None

@@ -166,3 +166,51 @@ def test_bad_settings_are_refused() -> None:
         PredictConfig(caution=-1)
     with pytest.raises(SettingError, match="doubt is nan"):
         PredictConfig(doubt=float("nan"))
+
+
+def test_features_see_both_cells_any_size_and_stride_2() -> None:
+    at_stride = {name for name in walk_features(natpp.load("darts")) if name[1] == "stride 2"}
+    assert {kind for kind, *_ in at_stride} == {"reduce"}  # edges of a normal cell have stride 1
+    reduce = natpp.load("darts").reduce
+    assert reduce is not None
+    ops = {edge.op for edge in reduce.edges if edge.source < 2}
+    assert {name[2] for name in at_stride} == ops
+    sizes = [walk_features(arch) for nodes in (3, 4, 5, 6) for arch in samples(2, nodes=nodes, seed=3)]
+    assert all({kind for kind, *_ in one} == {"normal", "reduce"} for one in sizes)
+
+
+def convs(arch: natpp.Architecture) -> float:
+    return float(sum("conv" in op for _, graph in arch.pruned().cells() for op in graph.ops))
+
+
+def skips(arch: natpp.Architecture) -> float:
+    return float(sum(op == "skip_connect" for _, graph in arch.pruned().cells() for op in graph.ops))
+
+
+def test_few_dear_scores_stand_on_many_cheap_ones() -> None:
+    archs = samples(260, nodes=4, seed=5)
+    cheap = np.array([convs(arch) for arch in archs])
+    dear = cheap + np.array([skips(arch) for arch in archs])
+    prior = Prediction(archs[:200], cheap[:200], QUICK)
+    alone, both = (Prediction(archs[:60], dear[:60], QUICK, prior=one) for one in (None, prior))
+    fresh, truth = archs[200:], dear[200:]
+
+    def agreement(values: Scores) -> float:
+        return float(np.corrcoef(np.argsort(np.argsort(values)), np.argsort(np.argsort(truth)))[0, 1])
+
+    assert agreement(both.expected(fresh)) > max(agreement(one.expected(fresh)) for one in (alone, prior))
+    mean, deviation = both.differences(fresh[:40], fresh[20:])
+    assert mean == pytest.approx(both.expected(fresh[20:]) - both.expected(fresh[:40]), abs=1e-6)
+    assert (deviation > 0).all()
+    _, same = both.differences(fresh, fresh)
+    assert same == pytest.approx(0, abs=1e-5)
+    half = (both.hopeful(fresh) - both.careful(fresh)) / 2
+    assert both.careful(fresh) == pytest.approx(both.expected(fresh) - half)
+
+
+def test_cheap_scores_that_say_the_opposite_count_nothing() -> None:
+    archs = samples(60, nodes=4, seed=6)
+    scores = np.array([convs(arch) for arch in archs])
+    alone = Prediction(archs, scores, QUICK)
+    both = Prediction(archs, scores, QUICK, prior=Prediction(archs, -scores, QUICK))
+    assert both.expected(archs) == pytest.approx(alone.expected(archs))

@@ -1,0 +1,128 @@
+"""What every method makes of input architectures, under one rule or its own, within a strict budget, by one score."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from natpp.arch.formats import from_dict, to_dict
+from natpp.arch.graph import Architecture
+from natpp.arch.layout import Setting
+from natpp.baselines.constant import Constant
+from natpp.baselines.nat import PolicyMethod
+from natpp.baselines.random import Random
+from natpp.files import write_whole
+from natpp.improve.inputs import Inputs, Row
+from natpp.improve.learn import best
+from natpp.improve.method import picked
+from natpp.improve.predict import Prediction
+from natpp.improve.scorer import Task
+from natpp.nets.policy import Policy
+from natpp.registry import OPS
+
+CANDIDATES = 10
+MAPPED = 200  # inputs that the fixed map is fitted on
+INPUT = "input"
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What methods answer by: a policy for each rule, a fixed map, and the score that all share."""
+
+    policies: Mapping[str, Policy]
+    constant: Constant
+    prediction: Prediction
+
+
+def fitted_constant(inputs: Inputs, prediction: Prediction, *, sample: int = MAPPED) -> Constant:
+    """One map from operation to operation for every kind of cell, fitted on the score."""
+    constant = Constant(by_edge=False, sample=sample)
+    constant.fit(inputs, prediction.reward, np.random.default_rng(0))
+    return constant
+
+
+def map_to_json(constant: Constant) -> dict[str, dict[str, str]]:
+    """A fixed map as words: kind of cell, operation, what it becomes."""
+    names, found = tuple(OPS), {}
+    for ((kind, _), op), after in sorted(constant.map.items()):
+        found.setdefault(kind, {})[names[op]] = names[after]
+    return found
+
+
+def map_from_json(data: Mapping[str, Mapping[str, str]]) -> Constant:
+    """The way back."""
+    number = {name: index for index, name in enumerate(OPS)}
+    entries = {((kind, -1), number[op]): number[after] for kind, ops in data.items() for op, after in ops.items()}
+    return Constant(by_edge=False, map=entries)
+
+
+def _one_shot(rule: str) -> Callable[[Inputs, Knowledge, np.random.Generator], list[Row]]:
+    def answer(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[Row]:
+        return PolicyMethod(rule, best(), known.policies[rule]).one_shot(inputs, known.prediction.reward, generator)
+
+    return answer
+
+
+def _best_of(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[Row]:
+    """Ten samples of the policy, its one shot among them in place of the last."""
+    method = PolicyMethod("nat++", best(), known.policies["nat++"])
+    rows = method.candidates(inputs, CANDIDATES - 1, generator)
+    likely = method.one_shot(inputs, known.prediction.reward, generator)
+    return picked(inputs, [[one, *some] for one, some in zip(likely, rows, strict=True)], known.prediction.reward)
+
+
+def _constant(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[Row]:
+    return known.constant.one_shot(inputs, known.prediction.reward, generator)
+
+
+def _random(tries: int) -> Callable[[Inputs, Knowledge, np.random.Generator], list[Row]]:
+    def answer(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[Row]:
+        return Random(tries).one_shot(inputs, known.prediction.reward, generator)
+
+    return answer
+
+
+METHODS = {
+    "nat": ("nat", _one_shot("nat")),
+    "nat++": ("nat++", _one_shot("nat++")),
+    "nat++ best of 10": ("nat++", _best_of),
+    "constant": ("nat++", _constant),
+    "random": ("nat++", _random(1)),
+    "random best of 10": ("nat++", _random(CANDIDATES)),
+}
+
+
+def answered(
+    archs: Mapping[str, Architecture], methods: Sequence[str], known: Knowledge, where: Setting, *, seed: int
+) -> dict[str, Architecture]:
+    """Inputs and what methods make of them, by names such as `random 3, nat++`; the input itself is `random 3, input`.
+
+    The budget is strict in the network that they are trained in: neither living parameters nor multiply-adds rise.
+    """
+    found = {f"{name}, {INPUT}": arch for name, arch in archs.items()}
+    for number, method in enumerate(methods):
+        rule, answer = METHODS[method]
+        inputs = Inputs(list(archs.values()), Task(rule, where, strict=True), tuple(OPS))
+        rows = answer(inputs, known, np.random.default_rng([seed, number]))
+        for index, (name, row) in enumerate(zip(archs, rows, strict=True)):
+            found[f"{name}, {method}"] = inputs.transformed(index, row)
+    return found
+
+
+def kept_answers(file: Path, make: Callable[[], dict[str, Architecture]]) -> dict[str, Architecture]:
+    """Answers of a file, or those that are made now and kept in it: what is trained does not change on the way."""
+    if not file.exists():
+        write_whole(file, json.dumps({name: to_dict(arch) for name, arch in make().items()}) + "\n")
+    data: dict[str, Any] = json.loads(file.read_text())
+    return {name: from_dict(arch) for name, arch in data.items()}
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """The input and the method of a name."""
+    subject, _, method = name.rpartition(", ")
+    return subject, method

@@ -1,0 +1,69 @@
+"""Figures of experiments: rank correlations, paired differences, and how sure they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+DRAWS = 2000  # of a bootstrap
+FEWEST = 4  # values that a rank correlation is made of
+Values = Sequence[float] | NDArray[np.float64]
+
+
+def spearman(one: Values, other: Values) -> float | None:
+    """Rank correlation; None where there are too few values, or all of one side are equal."""
+    if len(one) < FEWEST or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return None
+    return _correlation(_ranks(one), _ranks(other))
+
+
+def partial(one: Values, other: Values, given: Values) -> float | None:
+    """Partial rank correlation: what is left between two when a third is known; None where that has no meaning."""
+    if len(one) < FEWEST or min(np.ptp(one), np.ptp(other), np.ptp(given)) == 0:
+        return None
+    ranks = [_ranks(values) for values in (one, other, given)]
+    both, first, second = (_correlation(ranks[i], ranks[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
+    rest = (1 - first**2) * (1 - second**2)
+    return float((both - first * second) / np.sqrt(rest)) if rest > 1e-12 else None
+
+
+def _ranks(values: Values) -> NDArray[np.float64]:
+    """Ranks less their mean; equal values share theirs."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(count) - (count - 1) / 2)[place]
+    return np.asarray(ranks - (len(ranks) + 1) / 2)
+
+
+def _correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Of values whose mean is 0."""
+    return float(one @ other / np.sqrt((one @ one) * (other @ other)))
+
+
+def with_interval(statistic: Callable[..., float | None], *columns: Values) -> dict[str, Any] | None:
+    """A statistic of rows and its 95 % interval by bootstrap over the rows, always the same; None where it has none."""
+    arrays = [np.asarray(column, dtype=float) for column in columns]
+    value = statistic(*arrays)
+    if value is None:
+        return None
+    generator = np.random.default_rng(0)
+    rows = len(arrays[0])
+    drawn = (generator.integers(rows, size=rows) for _ in range(DRAWS))
+    found = [one for some in drawn if (one := statistic(*(array[some] for array in arrays))) is not None]
+    low, high = np.percentile(found, [2.5, 97.5]).tolist() if found else (value, value)
+    return {"value": value, "low": low, "high": high, "rows": rows}
+
+
+def paired(after: Values, before: Values) -> dict[str, Any]:
+    """Mean difference of pairs with its 95 % bootstrap interval, and how many are above and below."""
+    differences = np.asarray(after, dtype=float) - np.asarray(before, dtype=float)
+    found = with_interval(lambda values: float(values.mean()), differences) or {}
+    return found | {"wins": int((differences > 0).sum()), "losses": int((differences < 0).sum())}
+
+
+def mean_sd(values: Values) -> dict[str, float]:
+    """Mean and standard deviation; that of one value is 0."""
+    found = np.asarray(values, dtype=float)
+    return {"mean": float(found.mean()), "sd": float(found.std(ddof=min(len(found) - 1, 1)))}

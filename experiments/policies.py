@@ -1,0 +1,276 @@
+"""The policies that ship: `nat` and `nat++`, learned on every score at hand that is not set aside.
+
+    python experiments/policies.py learn --runs FOLDER
+    python experiments/policies.py ship --runs FOLDER
+
+The first needs no GPU: it fits the value model on the short trainings of `truth_cells.py search` and `schedules` and
+on the longer trainings of cells that are not set aside, learns both policies on it, and keeps them in FOLDER with a
+fixed map fitted on the same score and `policies.json`. With caution: a predicted improvement counts only less one
+standard deviation of itself, so that what the value model is not sure to improve stays. The second puts the files and
+their model cards into the package, with what `worth.py judge` found, and says which line of
+`natpp/policies/__init__.py` makes them the default. `--smoke` learns for a few steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from answers import Knowledge, fitted_constant, map_from_json, map_to_json
+from cells import KINDS_DRAWN, Pool
+from together import read_trained
+from truth_cells import SCHEDULES, WHERE, compared_models, pick_of_search
+from truth_nasbench201 import machine
+from values import CAUTION, Pick, best_of, cheap_scores, dear_scores, value_model
+
+import natpp
+from natpp import policies as shipped
+from natpp.arch.cost import counts
+from natpp.arch.layout import setting
+from natpp.baselines.nat import PolicyMethod
+from natpp.baselines.random import Random
+from natpp.files import write_whole
+from natpp.improve.inputs import Inputs, Row
+from natpp.improve.learn import LearnConfig, Learner
+from natpp.improve.predict import PredictConfig, Prediction
+from natpp.improve.run import preset
+from natpp.improve.scorer import Task
+from natpp.improve.seeds import Use, generator, number, torch_generator
+from natpp.nets.policy import Policy
+from natpp.registry import OPS, ZOO
+
+RESULTS = Path(__file__).parent / "results"
+NAMES = {"nat++": "cifar10", "nat": "cifar10_nat"}  # under which they ship: what they learned from
+FILES = {"nat++": "policy_natpp.safetensors", "nat": "policy_nat.safetensors"}
+POOL, FRESH, SEED = 4000, 200, 0
+LARGEST = 4 << 20  # bytes of a policy file
+
+
+def learn_config(*, smoke: bool) -> LearnConfig:
+    """As a search learns on predictions, for longer."""
+    return replace(preset("best", free=False).learn, steps=4 if smoke else 1200)
+
+
+def learn(arguments: argparse.Namespace) -> None:
+    runs: Path = arguments.runs
+    pick = pick_of_search(runs)
+    cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
+    dear = dear_scores(runs)
+    models = compared_models(cheap, dear)
+    model = best_of(models) if models else "short"
+    prediction = value_model(cheap, dear, model)
+    pool, fresh = (12, 4) if arguments.smoke else (POOL, FRESH)
+    archs = Pool(aside=True).draw(pool + fresh, generator(SEED, Use.DRAW, 12))
+    config = learn_config(smoke=arguments.smoke)
+    found: dict[str, Any] = {
+        "cheap_scores": len(cheap),
+        "dear_scores": len(dear),
+        "pick": asdict(pick),
+        "model": model,
+        "models": models,
+        "caution": CAUTION,
+        "pool": pool,
+        "kinds_drawn": KINDS_DRAWN,
+        "learn": asdict(config),
+        "seed": SEED,
+        "machine": machine(),
+        "policies": {},
+    }
+    for rule, file in FILES.items():
+        began = time.perf_counter()
+        task = Task(rule, setting("cifar"), strict=True)
+        train, test = Inputs(archs[:pool], task, tuple(OPS)), Inputs(archs[pool:], task, tuple(OPS))
+        policy = learned(train, prediction, config)
+        policy.save(runs / file, {"rule": rule, "data": "cifar10", "caution": CAUTION, "seed": SEED})
+        rows = {
+            "policy": PolicyMethod(rule, config, policy).one_shot(test, prediction.reward, np.random.default_rng(0))
+        }
+        if rule == "nat++":
+            constant = fitted_constant(train, prediction, sample=4 if arguments.smoke else 200)
+            found["constant"] = map_to_json(constant)
+            rows["constant"] = constant.one_shot(test, prediction.reward, np.random.default_rng(0))
+            for stem in ("search", "supernet", "paper"):  # what those learned that had to be quick
+                for file in sorted(runs.glob(f"{stem}_[0-9].safetensors"))[:1]:
+                    method = PolicyMethod(rule, config, Policy.load(file))
+                    rows[f"policy of {stem}"] = method.one_shot(test, prediction.reward, np.random.default_rng(0))
+        rows["random best of 10"] = Random(10).one_shot(test, prediction.reward, np.random.default_rng(0))
+        found["policies"][rule] = {
+            "seconds": time.perf_counter() - began,
+            "bytes": os.path.getsize(runs / file),
+            "fresh_inputs": {name: on_fresh(test, some, prediction) for name, some in rows.items()},
+            "zoo": on_zoo(policy, rule),
+        }
+        print(
+            f"{rule}: {found['policies'][rule]['seconds']:.0f} s, {found['policies'][rule]['fresh_inputs']}", flush=True
+        )
+    write_whole(runs / "policies.json", json.dumps(found, indent=1) + "\n")
+    write_whole(arguments.out / "policies.json", json.dumps(found, indent=1) + "\n")
+
+
+def learned(inputs: Inputs, prediction: Prediction, config: LearnConfig) -> Policy:
+    """A policy that learned on the improvements that a value model is sure of."""
+    learner = Learner(inputs.ops, config, number(SEED, Use.START, 12))
+    while learner.steps < config.steps:
+        step = learner.steps
+        learner.step(
+            inputs, prediction.reward, generator(SEED, Use.LEARN, 12, step), torch_generator(SEED, Use.LEARN, 12, step)
+        )
+    return learner.policy.eval()
+
+
+def on_fresh(inputs: Inputs, rows: list[Row], prediction: Prediction) -> dict[str, float]:
+    """Of inputs that nothing was learned on: predicted improvement, share of edges that change, change of cost."""
+    after = [inputs.transformed(index, row) for index, row in enumerate(rows)]
+    mean, _ = prediction.differences(inputs.archs, after)
+    changed = [float((row != one.ops).mean()) for row, one in zip(rows, inputs.encoded, strict=True)]
+    madds = [[counts(arch, WHERE).live_madds for arch in archs] for archs in (inputs.archs, after)]
+    return {
+        "expected_improvement": float(mean.mean()),
+        "expected_improvement_less_doubt": float(prediction.gains(inputs.archs, after).mean()),
+        "edges_changed": float(np.mean(changed)),
+        "madds_change": float(np.mean(np.divide(madds[1], np.maximum(madds[0], 1))) - 1),
+    }
+
+
+def on_zoo(policy: Policy, rule: str) -> dict[str, dict[str, Any]]:
+    """What becomes of every cell of the zoo: edges that change, and cost."""
+    found = {}
+    for name in ZOO:
+        result = natpp.optimize(name, policy, rule)
+        found[name] = {
+            "changes": len(result.changes),
+            "live_madds": result.cost_after.live_madds / result.cost_before.live_madds,
+            "live_params": result.cost_after.live_params / result.cost_before.live_params,
+        }
+    return found
+
+
+def knowledge(runs: Path) -> Knowledge:
+    """What was learned, with the value model that it was learned on."""
+    file = runs / "policies.json"
+    if not file.exists():
+        raise SystemExit("there are no policies yet: run policies.py learn first, with the same folder")
+    said = json.loads(file.read_text())
+    pick = Pick(**said["pick"])
+    cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
+    prediction = value_model(cheap, dear_scores(runs), said["model"], config=PredictConfig(caution=said["caution"]))
+    policies = {rule: Policy.load(runs / name) for rule, name in FILES.items()}
+    return Knowledge(policies, map_from_json(said["constant"]), prediction)
+
+
+def ship(arguments: argparse.Namespace) -> None:
+    """Put policies and cards into the package."""
+    said = json.loads((arguments.runs / "policies.json").read_text())
+    worth = arguments.out / "worth.json"
+    measured = json.loads(worth.read_text()) if worth.exists() else None
+    said["gpu"] = (read_trained(arguments.runs / "longer.json")[0].get("machine") or {}).get("gpu")
+    for rule, name in NAMES.items():
+        content = (arguments.runs / FILES[rule]).read_bytes()
+        if len(content) > LARGEST:
+            raise SystemExit(f"the policy for {rule} has {len(content):,} bytes, expected at most {LARGEST:,}")
+        write_whole(arguments.package / f"{name}.safetensors", content)
+        write_whole(arguments.package / f"{name}.md", card(rule, said, measured))
+    print(f"in natpp/policies/__init__.py: BY_RULE = {json.dumps(NAMES)}")
+    print(
+        f"and `git rm` what it replaces: {', '.join(sorted(set(shipped.names()) - set(NAMES.values()))) or 'nothing'}"
+    )
+
+
+def card(rule: str, said: Mapping[str, Any], measured: Mapping[str, Any] | None) -> str:
+    """The model card of a policy, from what was measured."""
+    one = said["policies"][rule]
+    fresh = one["fresh_inputs"]
+    touched = sum(row["changes"] > 0 for row in one["zoo"].values())
+    lines = [
+        f"# Policy `{NAMES[rule]}`: rule `{rule}`, CIFAR-10",
+        "",
+        "Written by `experiments/policies.py` from what it measured.",
+        "",
+        "## What it is for",
+        "",
+        "One shot for a cell architecture: which operation of every edge to replace by one that costs no more and that"
+        f" the rule allows, `natpp optimize ARCH --rule {rule}`. It knows all {len(OPS)} operations, and cells of any"
+        " number of nodes; 4 and 5 are what it learned on, null-rich hand-crafted blocks among them.",
+        "",
+        "## What it must not be used for",
+        "",
+        "- As a promise of accuracy: train what it gives, and the original beside it.",
+        "- For images that are nothing like CIFAR-10's, or networks far deeper than those below: `natpp search`"
+        " learns a policy on your own images.",
+        "- To rank architectures: it says what to change, not how good something is.",
+        "",
+        "## How it was learned",
+        "",
+        "| | |",
+        "|---|---|",
+        "| data | CIFAR-10, 45,000 training images for weights, 5,000 for scores; test images were not looked at |",
+        f"| scores | {said['cheap_scores']} short trainings ({said['pick']['schedule']}; loss:"
+        f" {said['pick']['losses']}), {said['dear_scores']} trainings of 15 epochs; a third of those cells is set"
+        " aside and in none of them |",
+        f"| value model | `{said['model']}`, picked by folds over the cells that are not set aside |",
+        f"| caution | a predicted improvement counts less {said['caution']} of its standard deviations |",
+        f"| inputs | {said['pool']:,}: "
+        + ", ".join(f"{share:.0%} {kind}" for kind, share in said["kinds_drawn"].items())
+        + " |",
+        f"| learning | {said['learn']['steps']:,} steps of {said['learn']['inputs']} inputs and"
+        f" {said['learn']['samples']} samples, learning rate {said['learn']['learning_rate']}, seed {said['seed']},"
+        f" {one['seconds']:.0f} s on a CPU ({said['machine']['processor']}) |",
+        "| budget | strict: neither living parameters nor multiply-adds rise |",
+        f"| hardware of the trainings | {said['gpu'] or 'CPU'} |",
+        f"| versions | natpp {said['machine']['natpp']}, torch {said['machine']['torch']} |",
+        f"| size | {one['bytes']:,} bytes |",
+        "",
+        "## Results",
+        "",
+        "On fresh inputs, by the value model (in standard deviations of the normal scale of accuracies):",
+        "",
+        "| | expected improvement | less the doubt | edges changed | MAdds |",
+        "|---|---|---|---|---|",
+    ]
+    for name, figures in fresh.items():
+        lines.append(
+            f"| {name} | {figures['expected_improvement']:+.2f} | {figures['expected_improvement_less_doubt']:+.2f} |"
+            f" {figures['edges_changed']:.0%} | {figures['madds_change']:+.0%} |"
+        )
+    lines += ["", f"Of the {len(one['zoo'])} cells of the zoo it changes {touched}."]
+    if measured is not None and rule == "nat++":
+        lines += ["", *measured_lines(measured)]
+    else:
+        lines += ["", "How networks trained from scratch fare is on the page of results, as far as it was measured."]
+    return "\n".join(lines) + "\n"
+
+
+def measured_lines(measured: Mapping[str, Any]) -> list[str]:
+    """Trained networks: fresh inputs, and published cells."""
+    lines = ["Trained by the longer recipe, points of validation accuracy:", ""]
+    for name, figures in measured.get("differences", {}).items():
+        lines.append(f"- {name}: {figures['value']:+.2f} (95 % from {figures['low']:+.2f} to {figures['high']:+.2f})")
+    for name, figures in measured.get("harm", {}).items():
+        if "ours" in figures:
+            lines.append(f"- `{name}`: {figures['ours']['change']:+.2f} over {figures['ours']['seeds']} seeds")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    for command in (learn, ship):
+        one = commands.add_parser(command.__name__)
+        one.set_defaults(command=command)
+        one.add_argument("--runs", type=Path, required=True, help="the folder of truth_cells.py")
+        one.add_argument("--smoke", action="store_true")
+        one.add_argument("--out", type=Path, default=RESULTS, help="folder of results")
+        one.add_argument("--package", type=Path, default=shipped.FOLDER, help="where policies ship from")
+    arguments = parser.parse_args()
+    arguments.command(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""NAS cells: published cells, the results that the authors of NAT and NAT++ published, and ours, by one recipe.
+
+    python experiments/table_cells.py train --root DIR --runs FOLDER [--seconds 540] [--ray]
+    python experiments/table_cells.py judge --runs FOLDER
+
+FOLDER is that of `truth_cells.py`, with the policies that `policies.py learn` left there. All are trained as in
+`table_random.py`, two seeds each: same recipe, width and depth for all. `judge` writes `results/table_cells.json`.
+`--smoke` does it on digits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from answers import INPUT, kept_answers
+from table_random import RECIPE, known_in
+from together import Trainer, read_trained, trainer_flags
+from truth_cells import WHERE
+from worth import PUBLISHED, beside_originals
+
+import natpp
+from natpp.arch.graph import Architecture
+from natpp.files import write_whole
+from natpp.registry import ZOO
+
+RESULTS = Path(__file__).parent / "results" / "table_cells.json"
+NAME, SEEDS = "table_cells_1", (0, 1)
+THEIRS = {"published NAT": "nat_{}", "published NAT++": "natpp_{}"}
+OURS = {"ours, `nat`": "nat", "ours, `nat++`": "nat++"}
+
+
+def answers(arguments: argparse.Namespace) -> dict[str, Architecture]:
+    """Every cell of the table, by names such as `darts, published NAT`."""
+
+    def make() -> dict[str, Architecture]:
+        known = known_in(arguments)
+        found: dict[str, Architecture] = {}
+        for name in PUBLISHED[: 2 if arguments.smoke else None]:
+            found[f"{name}, {INPUT}"] = natpp.load(name)
+            for kind, form in THEIRS.items():
+                if form.format(name) in ZOO:
+                    found[f"{name}, {kind}"] = natpp.load(form.format(name))
+            for rule in OURS.values():
+                ours = natpp.optimize(name, known.policies[rule], rule, network=WHERE)
+                found[f"{name}, {rule}"] = ours.after
+        return found
+
+    return kept_answers(arguments.runs / f"{NAME}_answers.json", make)
+
+
+def train(arguments: argparse.Namespace) -> None:
+    Trainer(arguments)(NAME, RECIPE, answers(arguments), SEEDS)
+
+
+def judge(arguments: argparse.Namespace) -> None:
+    said, rows = read_trained(arguments.runs / f"{NAME}.json")
+    if not rows:
+        raise SystemExit("nothing is trained yet: run train first, with the same folder")
+    cells = beside_originals(rows, (INPUT, *THEIRS, *OURS.values()), "test_accuracy")
+    titles = {rule: title for title, rule in OURS.items()}
+    found = {
+        "cells": {name: {titles.get(kind, kind): one for kind, one in kinds.items()} for name, kinds in cells.items()},
+        "paper": {name: papers(name) for name in cells},
+        "trainings": len(rows),
+        **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},
+    }
+    write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
+    for name, kinds in found["cells"].items():
+        for kind, one in kinds.items():
+            print(f"{name}, {kind}: {one['accuracy']['mean']:.2f} ({one['change']:+.2f})")
+
+
+def papers(name: str) -> dict[str, dict[str, float | None]]:
+    """What the paper's table says of a cell and of its own results on CIFAR-10: accuracy, and the size it had there."""
+    found: dict[str, dict[str, float | None]] = {}
+    for kind, entry in {INPUT: name, **{kind: form.format(name) for kind, form in THEIRS.items()}}.items():
+        for row in ZOO[entry].published if entry in ZOO else ():
+            if row.data == "CIFAR" and "CIFAR-10" in row.accuracy:
+                found[kind] = {
+                    "accuracy": row.accuracy["CIFAR-10"],
+                    "params_m": row.params_m,
+                    "madds_m": row.madds_m,
+                }
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    for command in (train, judge):
+        one = commands.add_parser(command.__name__)
+        one.set_defaults(command=command)
+        trainer_flags(one)
+        one.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    arguments.runs.mkdir(parents=True, exist_ok=True)
+    arguments.command(arguments)
+
+
+if __name__ == "__main__":
+    main()

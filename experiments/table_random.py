@@ -1,0 +1,213 @@
+"""Random architectures: twenty sampled cells and what every method makes of them, trained from scratch by one recipe.
+
+    python experiments/table_random.py train --root DIR --runs FOLDER [--seconds 540] [--ray] [--round 1]
+    python experiments/table_random.py judge --runs FOLDER [--round 1]
+
+FOLDER is that of `truth_cells.py`, with the policies that `policies.py learn` left there. Each of twenty cells is
+changed by one shot of `nat` and of `nat++`, the best of ten by `nat++`, a fixed map, one random transformation and the
+best of ten random ones; one score for all, strict budget. All are trained for 12 epochs with a full cosine on the whole
+training set (8 cells, 16 channels), and the test images are read once, at the end. Every finished training is kept.
+Another `--round` takes twenty fresh cells, after the policy or its score was changed; both are told. `judge` writes
+`results/table_random.json`. `python experiments/table_random.py --smoke` does all of it on digits, in a few steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from answers import INPUT, Knowledge, answered, fitted_constant, kept_answers
+from figures import spearman
+from policies import knowledge
+from together import Trainer, arch_of, full, read_trained, trainer_flags
+from truth_cells import RIVALS, WHERE
+from truth_nasbench201 import machine
+from worth import Rows, compared
+
+import natpp
+from natpp.arch.formats import from_dict
+from natpp.arch.graph import SKIP, Architecture
+from natpp.arch.layout import Setting
+from natpp.arch.space import CellSpace
+from natpp.files import write_whole
+from natpp.improve.inputs import Inputs
+from natpp.improve.predict import PredictConfig, Prediction
+from natpp.improve.scorer import Task
+from natpp.nets.policy import Policy
+from natpp.registry import OPS
+from natpp.zoo.published import published_rows
+
+RESULTS = Path(__file__).parent / "results" / "table_random.json"
+CELLS, SEED = 20, 1401
+EPOCHS, IMAGES = 12, 50_000
+METHODS = ("nat", "nat++", "nat++ best of 10", "constant", "random", "random best of 10")
+RECIPE = full(EPOCHS, IMAGES, tested=True)
+CONVERGED = 4  # originals whose curves are told
+
+
+def name_of(number: int) -> str:
+    """The name that a round's files have."""
+    return f"table_random_{number}"
+
+
+def inputs_of(number: int, *, smoke: bool) -> dict[str, Architecture]:
+    """The cells of a round."""
+    drawn = CellSpace().draw(CELLS, np.random.default_rng([SEED, number]))[: 3 if smoke else CELLS]
+    return {f"random {index}": arch for index, arch in enumerate(drawn)}
+
+
+def train(arguments: argparse.Namespace) -> None:
+    name = name_of(arguments.round)
+
+    def make() -> dict[str, Architecture]:
+        known = known_in(arguments)
+        inputs = inputs_of(arguments.round, smoke=arguments.smoke)
+        return answered(inputs, METHODS, known, WHERE, seed=SEED + arguments.round)
+
+    archs = kept_answers(arguments.runs / f"{name}_answers.json", make)
+    Trainer(arguments)(name, RECIPE, archs)
+
+
+def known_in(arguments: argparse.Namespace) -> Knowledge:
+    """What policies.py learned; in the small form it may have learned nothing."""
+    nothing = arguments.smoke and not (arguments.runs / "policies.json").exists()
+    return learned_nothing() if nothing else knowledge(arguments.runs)
+
+
+def learned_nothing() -> Knowledge:
+    """Policies of fresh weights and a score that counts convolutions: to go all the way in the small form."""
+    archs = CellSpace().draw(12, np.random.default_rng(0))
+    counted = [float(sum("conv" in op for _, graph in arch.cells() for op in graph.ops)) for arch in archs]
+    prediction = Prediction(archs, np.array(counted), PredictConfig(caution=1.0))
+    inputs = Inputs(archs[:3], Task("nat++", WHERE, strict=True), tuple(OPS))
+    constant = fitted_constant(inputs, prediction)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        policies = {rule: Policy().eval() for rule in ("nat", "nat++")}
+    return Knowledge(policies, constant, prediction)
+
+
+def judge(arguments: argparse.Namespace) -> None:
+    """All rounds that are there."""
+    found: dict[str, Any] = {"rounds": {}, "paper": papers()}
+    for file in sorted(arguments.runs.glob(f"{name_of(0)[:-1]}[0-9]*.json")):
+        if file.stem.endswith("_answers"):
+            continue
+        said, rows = read_trained(file)
+        one = compared(rows, METHODS, "nat++", "test_accuracy")
+        if not one["inputs"]:
+            continue
+        times = latencies(arguments.runs / f"{file.stem}_latency.json", rows, Setting(**said["network"]))
+        for name, method in one["methods"].items():
+            method["latency_ms"] = float(np.mean([times[f"{subject}, {name}"] for subject in one["rows"]]))
+        one |= {
+            "trainings": len(rows),
+            "latency_on": machine()["gpu"] or f"one {machine()['processor']} CPU",
+            "convergence": convergence(rows, list(one["rows"])[:CONVERGED]),
+            "agreement": agreement_with_scores(arguments, rows),
+            **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},
+        }
+        found["rounds"][file.stem.rpartition("_")[2]] = one
+    write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
+    for number, one in found["rounds"].items():
+        for name, figures in one["differences"].items():
+            print(
+                f"round {number}, {name:<40} {figures['value']:+.2f} ({figures['low']:+.2f} to {figures['high']:+.2f})"
+            )
+
+
+def papers() -> dict[str, dict[str, Any]]:
+    """The paper's table over twenty random architectures of its own: means and sds, after 600 epochs."""
+    return {
+        row.method or INPUT: {"accuracy": row.accuracy, "sd": row.sd, "params_m": row.params_m, "madds_m": row.madds_m}
+        for row in published_rows()
+        if row.table == "random" and row.data == "CIFAR"
+    }
+
+
+def latencies(file: Path, rows: Rows, where: Setting) -> dict[str, float]:
+    """Milliseconds of a forward pass of one image, of every network; what was measured is kept."""
+    found: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
+    same: dict[Architecture, float] = {}
+    for (name, _), row in rows.items():
+        arch = arch_of(row)
+        if name not in found:
+            if arch.essence() not in same:
+                size = {"channels": where.channels, "cells": where.cells, "classes": where.classes, "size": where.size}
+                same[arch.essence()] = natpp.cost(arch, "cifar", **size, latency=True).latency_ms or 0.0
+            found[name] = same[arch.essence()]
+    write_whole(file, json.dumps(found) + "\n")
+    return found
+
+
+def convergence(rows: Rows, subjects: Sequence[str]) -> dict[str, Any]:
+    """Training curves of some originals and of what `nat++` made of them, and their skips: the paper's bias section."""
+    found = {}
+    for subject in subjects:
+        found[subject] = {
+            name: {
+                "curve": rows[f"{subject}, {name}", 0]["curve"],
+                "skips": skips(arch_of(rows[f"{subject}, {name}", 0])),
+                "test_accuracy": rows[f"{subject}, {name}", 0]["test_accuracy"],
+            }
+            for name in (INPUT, "nat++")
+        }
+    return found
+
+
+def skips(arch: Architecture) -> int:
+    """Living skip connections of both cells."""
+    return sum(op == SKIP for _, graph in arch.cells() for node in graph.living()[0] for op, _ in node)
+
+
+def agreement_with_scores(arguments: argparse.Namespace, rows: Rows) -> dict[str, float | None]:
+    """Spearman of scores with test accuracy over all networks of the table that compute different things."""
+    distinct = {arch_of(row).essence(): row for row in rows.values() if row["test_accuracy"] is not None}
+    archs, truth = list(distinct), [row["test_accuracy"] for row in distinct.values()]
+    said: dict[str, Mapping[Architecture, float]] = {
+        "live parameters": {arch: row["live_params"] for arch, row in distinct.items()},
+        "live MAdds": {arch: row["live_madds"] for arch, row in distinct.items()},
+    }
+    known = known_in(arguments)
+    said["the search's score"] = dict(zip(archs, known.prediction.expected(archs).tolist(), strict=True))
+    for name in RIVALS:
+        for file in sorted(arguments.runs.glob(f"direct_{name}_[0-9]*.json"))[:1]:
+            scores = json.loads(file.read_text())["scores"]
+            said[f"the supernet of {name}"] = {from_dict(arch).essence(): value for arch, value in scores}
+    return {
+        name: spearman([values[arch] for arch in archs], truth) if all(arch in values for arch in archs) else None
+        for name, values in said.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    for command in (train, judge):
+        one = commands.add_parser(command.__name__)
+        one.set_defaults(command=command)
+        trainer_flags(one)
+        one.add_argument("--round", type=int, default=1, help="of fresh cells")
+        one.add_argument("--out", type=Path, default=RESULTS)
+    if sys.argv[1:2] == ["--smoke"]:  # all of it
+        rest = sys.argv[2:]
+        with tempfile.TemporaryDirectory() as folder:
+            given = ["--smoke", "--runs", folder, "--out", str(Path(folder) / "table_random.json"), *rest]
+            for command in ("train", "judge"):
+                arguments = parser.parse_args([command, *given])
+                arguments.command(arguments)
+        return
+    arguments = parser.parse_args()
+    arguments.runs.mkdir(parents=True, exist_ok=True)
+    arguments.command(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""Trains the architectures of an experiment by one recipe, many side by side, until the time is up.
+
+Every finished group is kept in the folder of runs and what is there is not done again, so a training of hours is made
+in pieces of minutes. No group is begun that would not end in time; where little is left, a smaller one is. How long a
+group takes and how much memory it needs is told by those before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from truth_nasbench201 import machine
+
+from natpp.arch.cost import counts
+from natpp.arch.formats import from_dict, to_dict
+from natpp.arch.graph import Architecture
+from natpp.arch.layout import Setting, setting
+from natpp.data.batches import Batches
+from natpp.data.sets import load_images
+from natpp.evaluate.outcome import Outcome
+from natpp.evaluate.short import ShortConfig, ShortScorer
+from natpp.files import write_whole
+from natpp.runs import make_fabric
+
+HERE = Path(__file__).parent
+EPOCHS, IMAGES, BATCH = 15, 45_000, 128
+FIRST_MILLISECONDS = 0.5  # a cell and step of 128 images, where nothing is known yet
+FIRST_GROUP = 8  # trainings, where it is not known how much memory one needs
+FEWEST = 8  # trainings below which a group takes no less time
+MOST_MEMORY = 36.0  # GiB, of all that are trained side by side
+MARGIN = 1.15  # on what a group is expected to take
+KEPT = "{name}.json"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training, the network it is done in, and what it is judged by."""
+
+    cells: int
+    config: ShortConfig
+    channels: int = 16
+    tested: bool = False
+    """whether all training images are learned from, and the test images are looked at once, at the end"""
+
+    def where(self, images: Batches) -> Setting:
+        """The network, for images of this size and number of classes."""
+        return setting("cifar", channels=self.channels, cells=self.cells, size=images.size, classes=images.classes)
+
+    def small(self) -> Recipe:
+        """The same in a few steps."""
+        config = replace(self.config, steps=3, batch=16, together=4, validation_batch=100)
+        return replace(self, cells=2, config=config, channels=4)
+
+
+def full(epochs: int, images: int, *, tested: bool) -> Recipe:
+    """The longer recipe: 8 cells, 16 channels, some epochs with a full cosine, images moved and mirrored."""
+    config = ShortConfig(
+        batch=BATCH,
+        steps=epochs * images // BATCH,
+        learning_rate=0.05,
+        warm_up=0.05,
+        clip=5.0,
+        augment=True,
+        together=16,
+    )
+    return Recipe(8, config, tested=tested)
+
+
+LONGER = full(EPOCHS, IMAGES, tested=False)
+
+
+class Trainer:
+    """Trains architectures in groups until the time is up; everything finished is kept."""
+
+    def __init__(self, arguments: argparse.Namespace):
+        self.start, self.seconds = time.perf_counter(), arguments.seconds
+        self.fabric = make_fabric()
+        self.runs: Path = arguments.runs
+        self.smoke: bool = arguments.smoke
+        self.root: str | None = arguments.root
+        self.data = load_images(data_name(smoke=self.smoke), self.root)
+        self.cluster: Cluster | None = Cluster() if arguments.ray else None
+        self._images: dict[bool, Batches] = {}
+
+    def __call__(
+        self, name: str, recipe: Recipe, archs: Mapping[str, Architecture], seeds: Sequence[int] = (0,)
+    ) -> bool:
+        """Whether all architectures are trained by a recipe with all seeds; what is known is written to `NAME.json`."""
+        recipe = recipe.small() if self.smoke else recipe
+        images = self.images(tested=recipe.tested)
+        where = recipe.where(images)
+        file = self.runs / KEPT.format(name=name)
+        before = json.loads(file.read_text()) if file.exists() else {}
+        groups: list[dict[str, Any]] = list(before.get("groups", []))
+        found: dict[tuple[str, int], Outcome] = {}
+        scorers = {seed: self._scorer(name, recipe, where, seed) for seed in seeds}
+
+        def learn_of(seed: int, known: Mapping[Architecture, Outcome]) -> None:
+            """Write what is known now: somebody may end us in the next group."""
+            key = scorers[seed].key
+            found.update({(one, seed): known[key(arch)] for one, arch in archs.items() if key(arch) in known})
+            on = machine() if len(groups) > len(before.get("groups", [])) or not before else before["machine"]
+            self._write(file, recipe, where, archs, found, groups, on)
+
+        for seed, scorer in scorers.items():
+            learn_of(seed, scorer.stored([scorer.key(arch) for arch in archs.values()]))
+        for seed, scorer in scorers.items():
+            distinct = {scorer.key(arch): arch for one, arch in archs.items() if (one, seed) not in found}
+            waiting = scorer.arranged(list(distinct.values()))
+            if self.cluster is not None:
+                learn_of(seed, self._over_cluster(scorer, recipe, waiting, groups))
+                waiting = []
+            while waiting and (size := self._size(recipe, groups_like(self.runs, recipe, file) + groups, len(waiting))):
+                some = dealt(waiting, size)
+                waiting = [arch for arch in waiting if arch not in some]
+                outcomes = self._trained(scorer, some, groups)
+                learn_of(seed, dict(zip(map(scorer.key, some), outcomes, strict=True)))
+                left = f", {len(waiting)} to go" if waiting else ""
+                print(f"{name}, seed {seed}: {size} in {groups[-1]['seconds']:.0f} s{left}", flush=True)
+        return len(found) == len(archs) * len(seeds)
+
+    def _scorer(self, name: str, recipe: Recipe, where: Setting, seed: int) -> ShortScorer:
+        """What trains with a seed, and keeps it."""
+        return ShortScorer(
+            self.images(tested=recipe.tested),
+            where,
+            recipe.config,
+            self.fabric,
+            seed=seed,
+            store=self.runs / f"{name}.jsonl",
+            say=print,
+            tested=recipe.tested,
+        )
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return float("inf") if self.seconds is None else self.seconds - (time.perf_counter() - self.start)
+
+    def images(self, *, tested: bool) -> Batches:
+        """The images on the device; those that are tested set none aside."""
+        if tested not in self._images:
+            self._images[tested] = Batches(self.data, self.fabric.device, validation=0 if tested else None)
+        return self._images[tested]
+
+    def _trained(self, scorer: ShortScorer, archs: list[Architecture], groups: list[dict[str, Any]]) -> list[Outcome]:
+        """Outcomes of a group; `groups` learns what it took."""
+        cuda = self.fabric.device.type == "cuda"
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
+        began = time.perf_counter()
+        scorer.together = len(archs)
+        outcomes = scorer.outcomes(archs)
+        peak = torch.cuda.max_memory_reserved() / 2**30 if cuda else None
+        groups.append({"trainings": len(archs), "seconds": time.perf_counter() - began, "peak_memory_gib": peak})
+        if cuda:
+            torch.cuda.empty_cache()
+        return outcomes
+
+    def _over_cluster(
+        self, scorer: ShortScorer, recipe: Recipe, waiting: list[Architecture], groups: list[dict[str, Any]]
+    ) -> dict[Architecture, Outcome]:
+        """Outcomes of all groups, trained wherever the cluster has room, kept one by one as they end."""
+        if self.cluster is None or not waiting:
+            return {}
+        found: dict[Architecture, Outcome] = {}
+        size = group_size(recipe, groups, len(waiting), float("inf"), memory=torch.cuda.is_available())
+        jobs: dict[Any, list[Architecture]] = {}
+        while waiting:
+            some = dealt(waiting, min(size, len(waiting)))
+            waiting = [arch for arch in waiting if arch not in some]
+            given = recipe, data_name(smoke=self.smoke), self.root, [to_dict(arch) for arch in some], scorer.seed
+            jobs[self.cluster.start(trained_apart, *given)] = some
+        for job, outcomes in self.cluster.finished(list(jobs)):
+            for arch, outcome in zip(jobs[job], outcomes, strict=True):
+                found[scorer.key(arch)] = outcome
+                if scorer.store is not None:
+                    scorer.store.add(scorer.key(arch), outcome)
+            print(f"{len(found)} trained over the cluster", flush=True)
+        return found
+
+    def _size(self, recipe: Recipe, groups: Sequence[Mapping[str, Any]], waiting: int) -> int:
+        """How many trainings the next group has: as many as memory and time allow, none where the time is up."""
+        return group_size(recipe, groups, waiting, self.left, memory=self.fabric.device.type == "cuda")
+
+    def _write(
+        self,
+        file: Path,
+        recipe: Recipe,
+        where: Setting,
+        archs: Mapping[str, Architecture],
+        found: Mapping[tuple[str, int], Outcome],
+        groups: Sequence[Mapping[str, Any]],
+        on: Mapping[str, Any],
+    ) -> None:
+        rows = []
+        for (name, seed), outcome in found.items():
+            cost = counts(archs[name], where)
+            rows.append(
+                {
+                    "name": name,
+                    "seed": seed,
+                    "arch": to_dict(archs[name]),
+                    "live_params": cost.live_params,
+                    "live_madds": cost.live_madds,
+                    **asdict(outcome),
+                }
+            )
+        whole = {
+            "recipe": asdict(recipe),
+            "network": asdict(where),
+            "images": len(self.images(tested=recipe.tested)),
+            "asked": len(archs),
+            "machine": on,
+            "groups": list(groups),
+            "trained": rows,
+        }
+        write_whole(file, json.dumps(whole) + "\n")
+
+
+class Cluster:
+    """Groups of trainings as tasks of Ray: on the cluster that `RAY_ADDRESS` names, or on this machine."""
+
+    def __init__(self) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise SystemExit("--ray needs Ray, which is not installed: pip install ray, or leave --ray out") from None
+        self.ray = ray
+        ray.init(ignore_reinit_error=True, runtime_env={"working_dir": str(HERE), "excludes": ["results"]})
+
+    def start(self, train: Callable[..., list[Outcome]], *given: Any) -> Any:
+        """Begin with a group as soon as there is room."""
+        return self.ray.remote(num_gpus=int(torch.cuda.is_available()))(train).remote(*given)
+
+    def finished(self, jobs: list[Any]) -> Iterator[tuple[Any, list[Outcome]]]:
+        """Groups in the order in which they end."""
+        while jobs:
+            (done, *_), jobs = self.ray.wait(jobs, num_returns=1)
+            yield done, self.ray.get(done)
+
+
+def trained_apart(
+    recipe: Recipe, data: str, root: str | None, archs: Sequence[Mapping[str, Any]], seed: int
+) -> list[Outcome]:
+    """Outcomes of a group, in a process that has nothing yet."""
+    fabric = make_fabric()
+    images = Batches(load_images(data, root), fabric.device, validation=0 if recipe.tested else None)
+    where = recipe.where(images)
+    scorer = ShortScorer(images, where, recipe.config, fabric, seed=seed, tested=recipe.tested)
+    scorer.together = len(archs)
+    return scorer.outcomes([from_dict(dict(arch)) for arch in archs])
+
+
+def data_name(*, smoke: bool) -> str:
+    """What experiments train on."""
+    return "digits" if smoke else "cifar10"
+
+
+def group_size(
+    recipe: Recipe, groups: Sequence[Mapping[str, Any]], waiting: int, left: float, *, memory: bool = True
+) -> int:
+    """How many trainings fit into memory and time, by what earlier groups of the recipe took; 0 where none does.
+
+    `left` are seconds. On a GPU a group of a few takes as long as one of eight: launches of its steps are what it
+    waits for.
+    """
+    size = min(waiting, recipe.config.together)
+    if memory:
+        peaks = [group["peak_memory_gib"] / group["trainings"] for group in groups if group["peak_memory_gib"]]
+        size = min(size, int(MOST_MEMORY / max(peaks)) if peaks else FIRST_GROUP)
+        size = max(size, 1)
+    each = max(
+        (group["seconds"] / max(group["trainings"], FEWEST if memory else 1) for group in groups),
+        default=FIRST_MILLISECONDS * recipe.cells * recipe.config.steps / 1000 if memory else 0.0,
+    )
+    if each == 0:
+        return size
+    fits = int(left / (MARGIN * each)) if left != float("inf") else size
+    if memory and fits < min(FEWEST, size):
+        return 0
+    return min(size, fits)
+
+
+def groups_like(runs: Path, recipe: Recipe, but: Path) -> list[dict[str, Any]]:
+    """What groups of other experiments in the same network took, as if they had as many steps."""
+    found = []
+    for file in sorted(runs.glob("*.json")):
+        said = {} if file == but else json.loads(file.read_text())
+        if not isinstance(said, dict) or "groups" not in said or "recipe" not in said:
+            continue
+        other = said["recipe"]
+        same = (recipe.cells, recipe.channels, recipe.config.batch)
+        if (other["cells"], other["channels"], other["config"]["batch"]) == same:
+            longer = recipe.config.steps / other["config"]["steps"]
+            found += [group | {"seconds": longer * group["seconds"]} for group in said["groups"]]
+    return found
+
+
+def dealt(archs: Sequence[Architecture], size: int) -> list[Architecture]:
+    """Some of those sorted by cost, evenly from cheap to dear: so all groups take about as long as each other."""
+    step = len(archs) / size
+    return [archs[int((number + 0.5) * step)] for number in range(size)]
+
+
+def read_trained(file: Path) -> tuple[dict[str, Any], dict[tuple[str, int], dict[str, Any]]]:
+    """What a trainer kept: what it says of all, and rows by name and seed; an empty one where there is no file."""
+    if not file.exists():
+        return {}, {}
+    said = json.loads(file.read_text())
+    return said, {(row["name"], row["seed"]): row for row in said.pop("trained")}
+
+
+def arch_of(row: Mapping[str, Any]) -> Architecture:
+    """The architecture of a row."""
+    return from_dict(row["arch"])
+
+
+def trainer_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags of whatever trains."""
+    parser.add_argument("--runs", type=Path, required=True, help="folder that everything finished is kept in")
+    parser.add_argument("--smoke", action="store_true", help="on digits, in a few steps")
+    parser.add_argument("--root", help="folder that natpp data cifar10 made")
+    parser.add_argument("--seconds", type=float, help="begin no group that would end later")
+    parser.add_argument("--ray", action="store_true", help="train groups over a cluster; --seconds does not hold there")

@@ -1,0 +1,169 @@
+"""What the experiments in the space of cells know of an architecture: value models fitted on kept scores.
+
+Cheap scores are short trainings: of a search, and of the cells that are not set aside. Dear ones are longer trainings
+of those cells. A value model is fitted on the cheap ones, on the dear ones, or on both; which one is used, and which
+losses make a score, is picked by folds over the cells that are not set aside.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cells import set_aside, truth_cells
+from figures import Values, partial, spearman
+from together import arch_of, read_trained
+
+from natpp.arch.cost import counts
+from natpp.arch.formats import from_dict
+from natpp.arch.graph import Architecture
+from natpp.arch.layout import setting
+from natpp.improve.predict import Features, PredictConfig, Prediction
+from natpp.improve.scorer import Scores
+
+LOSSES = {"validation": 0.0, "both": 0.5, "training": 1.0}  # the share of the training loss in a score
+COST = " with cost"  # a model that expects what costs as much, before it looks at the graph
+MODELS = ("short", "mixture", "longer", f"short{COST}", f"mixture{COST}")
+WHERE = setting("cifar", channels=16, cells=8, classes=10, size=32)  # of the longer training: costs are counted in it
+FOLDS = 9
+MOST_SECONDS = 3.5  # a short training may take, on a GPU, to be picked
+CAUTION = 1.0  # standard deviations that an improvement has to be sure by
+Known = dict[Architecture, float]  # scores by what an architecture computes
+
+
+@dataclass(frozen=True)
+class Pick:
+    """What was picked on the cells that are not set aside."""
+
+    schedule: str
+    losses: str
+
+    @property
+    def fitting(self) -> float:
+        """The share of the training loss in a score."""
+        return LOSSES[self.losses]
+
+
+def loss_of(row: Mapping[str, Any], fitting: float) -> float:
+    """The loss that makes the score of a kept training."""
+    last = float(row["curve"][-1])
+    return last if row["loss"] is None else (1 - fitting) * float(row["loss"]) + fitting * last
+
+
+def scored(rows: Collection[Mapping[str, Any]], fitting: float) -> Known:
+    """Scores of kept short trainings; those that failed have none."""
+    return {arch_of(row).essence(): -loss_of(row, fitting) for row in rows if row["value"] is not None}
+
+
+def searched(runs: Path, stem: str = "search") -> Known:
+    """Scores that searches made."""
+    found: Known = {}
+    for file in sorted(runs.glob(f"{stem}_[0-9]*.json")):
+        for arch, value in json.loads(file.read_text())["scores"]:
+            found[from_dict(arch).essence()] = float(value)
+    return found
+
+
+def cheap_scores(runs: Path, number: int, fitting: float) -> Known:
+    """All scores by short trainings of one schedule, set-aside cells never among them."""
+    rows = read_trained(runs / f"short_{number}.json")[1].values()
+    known = searched(runs) | scored(list(rows), fitting)
+    return {arch: value for arch, value in known.items() if arch not in set_aside()}
+
+
+def dear_scores(runs: Path) -> Known:
+    """Accuracies of longer trainings, set-aside cells never among them."""
+    rows = read_trained(runs / "longer.json")[1].values()
+    return {
+        key: float(row["accuracy"])
+        for row in rows
+        if row["accuracy"] is not None and (key := arch_of(row).essence()) not in set_aside()
+    }
+
+
+def value_model(
+    cheap: Known,
+    dear: Known,
+    model: str,
+    *,
+    config: PredictConfig | None = None,
+    without: Collection[Architecture] = (),
+) -> Prediction:
+    """A value model of a kind, fitted on scores without those of some architectures."""
+    config = config or PredictConfig(caution=CAUTION)
+
+    def fitted(known: Known, prior: Prediction | None = None, *, by_cost: bool = False) -> Prediction:
+        kept = {arch: value for arch, value in known.items() if arch not in without}
+        features = cost_features if by_cost else None
+        return Prediction(list(kept), np.array(list(kept.values())), config, features, prior)
+
+    if model == "longer":
+        return fitted(dear)
+    short = fitted(cheap, fitted(cheap, by_cost=True) if model.endswith(COST) else None)
+    return short if model.startswith("short") or len(dear) < 2 else fitted(dear, short)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def cost_features(arch: Architecture) -> Features:
+    """What an architecture costs, as features of a value model."""
+    cost = counts(arch, WHERE)
+    return {("params",): math.log1p(cost.live_params), ("madds",): math.log1p(cost.live_madds)}
+
+
+def left_out(cheap: Known, dear: Known, model: str, folds: int = FOLDS) -> tuple[list[Architecture], Scores]:
+    """The cells with longer trainings, and what a value model says of each that has never seen it in any form."""
+    archs = list(dear)
+    order = np.random.default_rng(0).permutation(len(archs))
+    found = np.zeros(len(archs))
+    for fold in range(min(folds, len(archs))):
+        some = order[fold :: min(folds, len(archs))].tolist()
+        keys = [archs[index] for index in some]
+        found[some] = value_model(cheap, dear, model, without=set(keys)).expected(keys)
+    return archs, found
+
+
+def agreement(said: Values, truth: Values, madds: Values, pairs: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Spearman with the truth, what is left of it given MAdds, and Spearman of the differences of pairs."""
+    said, truth = np.asarray(said, dtype=float), np.asarray(truth, dtype=float)
+    return {
+        "spearman": spearman(said, truth),
+        "partial_given_madds": partial(said, truth, madds),
+        "paired_spearman": spearman(*(differences(values, pairs) for values in (said, truth))),
+    }
+
+
+def differences(values: Scores, pairs: Sequence[tuple[int, int]]) -> Scores:
+    """Of every change less what it came from."""
+    return np.array([values[change] - values[parent] for change, parent in pairs])
+
+
+def parents() -> dict[Architecture, Architecture]:
+    """Changes among the cells, and what they are changes of, by what they compute."""
+    cells = truth_cells()
+    by_name = {cell.name: cell.arch.essence() for cell in cells}
+    return {cell.arch.essence(): by_name[cell.parent] for cell in cells if cell.parent is not None}
+
+
+def pairs_among(archs: Sequence[Architecture], came_from: Mapping[Architecture, Architecture]) -> list[tuple[int, int]]:
+    """Numbers of a change and of what it came from, where both are there and differ."""
+    place = {arch: number for number, arch in enumerate(archs)}
+    return [
+        (number, place[came_from[arch]])
+        for number, arch in enumerate(archs)
+        if arch in came_from and came_from[arch] in place and came_from[arch] != arch
+    ]
+
+
+def best_of(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """The name of what agrees best: by the mean of Spearman and of its part given MAdds."""
+
+    def worth(name: str) -> float:
+        return float(np.mean([found[name][figure] or 0.0 for figure in ("spearman", "partial_given_madds")]))
+
+    return max(found, key=worth)

@@ -1,0 +1,206 @@
+"""The parts that experiments share: figures with intervals, groups that end in time, value models on kept scores."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from natpp.api import samples
+from natpp.improve.predict import PredictConfig
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+@pytest.fixture(autouse=True)
+def importable() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(EXPERIMENTS), *sys.path])
+        yield
+
+
+@pytest.fixture
+def figures() -> ModuleType:
+    import figures
+
+    return figures
+
+
+@pytest.fixture
+def together() -> ModuleType:
+    import together
+
+    return together
+
+
+@pytest.fixture
+def values() -> ModuleType:
+    import values
+
+    return values
+
+
+def test_rank_correlations_worked_out_by_hand(figures: ModuleType) -> None:
+    assert figures.spearman([1, 2, 3, 4], [10, 20, 40, 30]) == pytest.approx(0.8)  # 1 - 6 · 2 / (4 · 15)
+    assert figures.spearman([1, 2, 3], [1, 2, 3]) is None  # too few
+    assert figures.spearman([1, 1, 1, 1], [1, 2, 3, 4]) is None
+    generator = np.random.default_rng(0)
+    tied = generator.integers(5, size=(2, 40)).astype(float)
+    assert figures.spearman(*tied) == pytest.approx(spearmanr(*tied).statistic)
+    size = generator.normal(size=2000)
+    one, other = size + generator.normal(size=2000), size + generator.normal(size=2000)
+    assert figures.spearman(one, other) > 0.4
+    assert abs(figures.partial(one, other, size)) < 0.06  # all they have in common is the size
+    assert figures.partial(size, size + 0.1 * one, one) > 0.9
+    assert figures.partial(size, one, size) is None  # nothing is left
+
+
+def test_intervals_hold_what_they_say(figures: ModuleType) -> None:
+    generator = np.random.default_rng(1)
+    before = generator.normal(90, 2, size=20)
+    after = before + generator.normal(0.5, 0.3, size=20)
+    found = figures.paired(after, before)
+    assert found["low"] < found["value"] < found["high"]
+    assert found["low"] > 0  # pairs tell what means with such a spread could not
+    assert found["wins"] + found["losses"] == 20
+    assert figures.paired(before, before) == {"value": 0, "low": 0, "high": 0, "rows": 20, "wins": 0, "losses": 0}
+    few, many = (
+        figures.with_interval(figures.spearman, x := generator.normal(size=n), x + generator.normal(size=n))
+        for n in (10, 200)
+    )
+    assert few["high"] - few["low"] > 2 * (many["high"] - many["low"])
+    holds = 0
+    for seed in range(100):
+        drawn = np.random.default_rng(seed).normal(1.0, 1.0, size=25)
+        one = figures.with_interval(lambda values: float(values.mean()), drawn)
+        holds += one["low"] <= 1 <= one["high"]
+    assert 85 <= holds <= 100
+    assert figures.mean_sd([1.0, 3.0]) == {"mean": 2.0, "sd": pytest.approx(np.sqrt(2))}
+    assert figures.mean_sd([1.0])["sd"] == 0
+
+
+def test_groups_end_in_time_and_fit_into_memory(together: ModuleType) -> None:
+    recipe = together.LONGER
+    whole = {"trainings": 16, "seconds": 160.0, "peak_memory_gib": 24.0}
+    assert together.group_size(recipe, [], 81, float("inf")) == 8  # nobody knows yet
+    assert together.group_size(recipe, [], 81, 60) == 0  # 8 · 5,273 steps of 8 cells take longer
+    assert together.group_size(recipe, [whole], 81, float("inf")) == 16
+    assert together.group_size(recipe, [whole], 5, 600) == 5
+    assert together.group_size(recipe, [whole], 81, 150) == 13  # 13 · 10 s · 1.15
+    assert together.group_size(recipe, [whole], 81, 80) == 0  # fewer than 8 take as long as 8
+    assert together.group_size(recipe, [whole | {"peak_memory_gib": 48.0}], 81, 600) == 12  # 36 of 3 GiB each
+    slow = {"trainings": 4, "seconds": 160.0, "peak_memory_gib": 6.0}  # as slow as a group of 8 would be
+    assert together.group_size(recipe, [whole, slow], 81, 600) == 16
+    assert together.group_size(recipe, [slow | {"seconds": 400.0}], 81, 600) == 10
+    assert together.group_size(recipe, [], 3, 0.0, memory=False) == 3  # on a CPU, in the small form
+
+
+def test_groups_are_dealt_evenly(together: ModuleType) -> None:
+    waiting = list(range(81))  # by cost
+    costs = []
+    while waiting:
+        some = together.dealt(waiting, min(16, len(waiting)))
+        assert len(set(some)) == len(some)
+        waiting = [one for one in waiting if one not in some]
+        costs.append(sum(some) / len(some))
+    assert max(costs[:-1]) - min(costs[:-1]) < 6
+
+
+def test_the_recipe_is_what_the_issue_of_it_says(together: ModuleType) -> None:
+    longer = together.LONGER
+    assert (longer.cells, longer.channels, longer.tested) == (8, 16, False)
+    assert longer.config.steps * longer.config.batch == pytest.approx(15 * 45_000, rel=1e-3)
+
+
+def test_value_models_never_see_what_is_left_out(values: ModuleType) -> None:
+    archs = [arch.essence() for arch in samples(160, nodes=4, seed=9)]
+    truth = {arch: float(sum("conv" in op for _, graph in arch.cells() for op in graph.ops)) for arch in archs}
+    dear = dict(list(truth.items())[:100])
+    known = truth | dict.fromkeys(list(dear)[:1], 1e9)  # an outlier that would be seen
+    for model in values.MODELS:
+        found, said = values.left_out(known, dear, model, folds=4)
+        assert found == list(dear)
+        assert values.spearman(said, list(dear.values())) > 0.3
+    with_it = values.value_model(known, {}, "short").expected(archs[:1])[0]
+    without = values.value_model(known, {}, "short", without={archs[0]}).expected(archs[:1])[0]
+    assert with_it > without + 0.2
+
+
+def test_what_agrees_best_is_picked(values: ModuleType) -> None:
+    found = {
+        "one": {"spearman": 0.9, "partial_given_madds": 0.1},
+        "other": {"spearman": 0.8, "partial_given_madds": 0.4},
+        "none": {"spearman": None, "partial_given_madds": None},
+    }
+    assert values.best_of(found) == "other"
+    one, two = samples(2, nodes=4, seed=1)
+    assert values.pairs_among([one, two], {two: one}) == [(1, 0)]
+    assert values.pairs_among([one], {one: one}) == []
+
+
+def test_the_pool_has_every_kind_and_nothing_that_is_set_aside() -> None:
+    import cells
+
+    from natpp.registry import OPS
+
+    drawn = cells.Pool().draw(300, np.random.default_rng(0))
+    assert not {arch.essence() for arch in drawn} & cells.set_aside()
+    ops = {edge.op for arch in drawn for _, graph in arch.cells() for edge in graph.edges}
+    assert ops == set(OPS)
+    nulls = [np.mean([op == "null" for _, graph in arch.cells() for op in graph.ops]) for arch in drawn]
+    assert min(nulls) == 0
+    assert max(nulls) > 0.5
+    assert {len(arch.normal.inputs) for arch in drawn} >= {4, 5}
+    again = cells.Pool().draw(300, np.random.default_rng(0))
+    assert again == drawn
+
+
+def test_axes_hold_all_values() -> None:
+    import pictures
+
+    for values in ([93.1, 94.87, 90.2], [0.31, 0.12], [1.0, 1.0], [5.0], [0.0, 100.0], [-3.0, 2.5]):
+        ticks = pictures._ticks(values)
+        assert ticks[0] <= min(values)
+        assert ticks[-1] >= max(values)
+        assert 2 <= len(ticks) <= 11
+        assert len(set(np.diff(ticks).round(6))) == 1
+
+
+def test_groups_of_other_experiments_tell_what_a_training_takes(together: ModuleType, tmp_path: Path) -> None:
+    longer, own = together.LONGER, tmp_path / "own.json"
+    groups = [{"trainings": 16, "seconds": 160.0, "peak_memory_gib": 24.0}]
+    (tmp_path / "other.json").write_text(json.dumps({"recipe": asdict(longer), "groups": groups}))
+    (tmp_path / "answers.json").write_text("{}")
+    own.write_text(json.dumps({"recipe": asdict(longer), "groups": groups * 2}))
+    assert together.groups_like(tmp_path, longer, own) == groups
+    half = replace(longer, config=replace(longer.config, steps=longer.config.steps // 2))
+    assert together.groups_like(tmp_path, half, own)[0]["seconds"] == pytest.approx(80, rel=1e-3)
+    assert together.groups_like(tmp_path, replace(longer, cells=5), own) == []
+
+
+def test_where_the_value_model_knows_nothing_the_edges_stay(values: ModuleType) -> None:
+    import cells
+    import policies
+
+    from natpp.arch.layout import setting
+    from natpp.baselines.nat import PolicyMethod
+    from natpp.improve.inputs import Inputs
+    from natpp.improve.scorer import Task
+    from natpp.registry import OPS
+
+    archs = cells.Pool().draw(90, np.random.default_rng(2))
+    noise = dict(zip((arch.essence() for arch in archs[:40]), np.random.default_rng(3).normal(size=40), strict=True))
+    config = replace(policies.learn_config(smoke=True), steps=80, learning_rate=1e-2, inputs=16)
+    inputs = Inputs(archs[40:], Task("nat++", setting("cifar"), strict=True), tuple(OPS))
+    changed = {}
+    for caution in (0.0, 1.0):
+        model = values.value_model(noise, {}, "short", config=PredictConfig(caution=caution))
+        method = PolicyMethod("nat++", config, policies.learned(inputs, model, config))
+        rows = method.one_shot(inputs, model.reward, np.random.default_rng(0))
+        changed[caution] = policies.on_fresh(inputs, rows, model)["edges_changed"]
+    assert changed[1.0] < 0.15 < 0.4 < changed[0.0]
