@@ -32,7 +32,7 @@ from natpp.runs import make_fabric
 HERE = Path(__file__).parent
 EPOCHS, IMAGES, BATCH = 15, 45_000, 128
 FIRST_MILLISECONDS = 0.5  # a cell and step of 128 images, where nothing is known yet
-FIRST_GROUP = 8  # trainings, where it is not known how much memory one needs
+FIRST_GROUP = 16  # trainings, where it is not known how much memory one needs
 FEWEST = 8  # trainings below which a group takes no less time
 MOST_MEMORY = 36.0  # GiB, of all that are trained side by side
 MARGIN = 1.15  # on what a group is expected to take

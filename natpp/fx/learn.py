@@ -329,7 +329,7 @@ class ModuleSearch:
             Scored(score, tuple(self.problem.block_ops(self.rows[key])), self.candidates.madds(self.rows[key]))
             for key, score in self.known.items()
         ]
-        spent = time.perf_counter() - self.started
+        spent, scoring = time.perf_counter() - self.started, self.scorer.spent
         weights = {"training the supernet": trained} if trained else {}
         learned = Learned(
             scored,
@@ -340,7 +340,7 @@ class ModuleSearch:
             spent,
             [self.expected.get(key) for key in self.known],
             self.policy_curve,
-            {**self.scorer.spent, "predicting and learning": spent - self._seconds - trained} | weights,
+            {**scoring, "predicting and learning": spent - sum(scoring.values()) - trained} | weights,
             {list(self.known).index(key): score for key, score in finals.items()},
         )
         return self.rows[best], learned

@@ -87,7 +87,7 @@ def test_intervals_hold_what_they_say(figures: ModuleType) -> None:
 def test_groups_end_in_time_and_fit_into_memory(together: ModuleType) -> None:
     recipe = together.LONGER
     whole = {"trainings": 16, "seconds": 160.0, "peak_memory_gib": 24.0}
-    assert together.group_size(recipe, [], 81, float("inf")) == 8  # nobody knows yet
+    assert together.group_size(recipe, [], 81, float("inf")) == 16  # nobody knows yet
     assert together.group_size(recipe, [], 81, 60) == 0  # 8 · 5,273 steps of 8 cells take longer
     assert together.group_size(recipe, [whole], 81, float("inf")) == 16
     assert together.group_size(recipe, [whole], 5, 600) == 5
