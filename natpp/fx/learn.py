@@ -1,9 +1,10 @@
 """Learning on one module and its data, Eq. (1) of the paper: which of all it may become is best there.
 
 Candidates are rows of operations within rule and budget. Few are scored, since scores are dear; a prediction fitted on
-them tells of the others. In rounds, a policy that starts from the one given is tuned on the prediction, candidates are
-drawn from it and from what was best so far, and those that are worth most are scored next. The best few are scored once
-more, by longer fine-tunings, and the best of these is the result.
+them tells of the others. Where the module is over its budget, some that differ from it in little are scored too, which
+are too dear to be taken but tell what each change does. In rounds, a policy that starts from the one given is tuned on
+the prediction, candidates are drawn from it and from what was best so far, and those that are worth most are scored
+next. The best few are scored once more, by longer fine-tunings, and the best of these is the result.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ class TuneConfig:
     """time after which no more are scored"""
     random_share: float = 0.4
     """share of them that is drawn before anything is predicted"""
+    probes: float = 0.5
+    """where the module is over its budget, the share of these that changes little: too dear, but one learns from it"""
     rounds: int = 4
     """rounds in which the others are chosen"""
     finalists: int = 4
@@ -96,6 +99,8 @@ class TuneConfig:
             raise SettingError(f"minutes is {self.minutes!r}, expected a number above 0")
         if not 0 < self.random_share <= 1 or self.rounds < 1:
             raise SettingError("random_share is above 0 and up to 1, rounds is a whole number from 1 up")
+        if not 0 <= self.probes <= 1:
+            raise SettingError(f"probes is {self.probes!r}, expected a share from 0 to 1")
         if self.finalists < 0 or self.longer < 1:
             raise SettingError("finalists is a whole number from 0 up, longer one from 1 up")
 
@@ -283,10 +288,12 @@ class ModuleSearch:
         self.learner = Learner(policy.ops, config.learn, number(judge.seed, Use.START, 3), policy)
         self.decisions = Decisions(self.candidates)
         self.known: dict[Key, float] = {}
+        self.probed: dict[Key, float] = {}  # too dear to be taken
         self.rows: dict[Key, Rows] = {}
         self.expected: dict[Key, float] = {}  # of candidates that a prediction chose
         self.policy_curve: list[tuple[float, float]] = []
         self._made, self._seconds = 0, 0.0  # scores, and what they took
+        self._over = False  # whether the module itself is too dear, and scored for comparison only
         self.started = time.perf_counter()
         self.scorer: ShortTunings | Expanded = (
             ShortTunings(problem, judge) if config.scorer == "short" else Expanded(problem, judge)
@@ -302,9 +309,12 @@ class ModuleSearch:
         trained = time.perf_counter() - self.started if isinstance(self.scorer, Expanded) else 0.0
         chance = generator(self.judge.seed, Use.SCORE, 3)
         allowed = self.candidates.allowed(original)
+        self._over = not allowed
         first = max(round(min(self.config.evaluations, FIRST) * self.config.random_share), 2)
         usual = self.candidates.drawn(self.problem.log_probs)
-        drawn = self._new([usual], first - allowed, lambda: self._random(chance)) or [usual]
+        share = 0.0 if allowed else self.config.probes
+        drawn = self._new([usual], round((1 - share) * (first - 1)) + self._over, lambda: self._random(chance))
+        drawn = drawn or [usual]
         self._score([original, *drawn])
         own = self.known[self.candidates.key(original)]
         if max(self.known.values()) <= WORST:
@@ -312,11 +322,14 @@ class ModuleSearch:
                 "the loss of the module and of all candidates is not a number: look at data and loss, or give a lower "
                 "learning_rate"
             )
-        if not allowed:  # it was scored to be compared with
-            del self.known[self.candidates.key(original)]
+        if not allowed:  # it was scored to be compared with, and to learn from
+            key = self.candidates.key(original)
+            self.probed[key] = self.known.pop(key)
         total = self._planned()
-        more = max(round(total * self.config.random_share), 2) - len(self.known)
-        self._score(self._new([], more, lambda: self._random(chance)))
+        random = max(round(total * self.config.random_share), 2)
+        self._probe(round(share * (random - 1)), chance)
+        total -= len(self.probed) - self._over
+        self._score(self._new([], random - self._made + self._over, lambda: self._random(chance)))
         steps = -(-self.config.learn.steps // self.config.rounds)
         a_round = max(math.ceil((total - len(self.known)) / self.config.rounds), 1)
         while len(self.known) < total and not self._late():
@@ -351,11 +364,26 @@ class ModuleSearch:
         tables = self.problem.log_probs if chance.random() < 0.5 else flat
         return self.candidates.drawn(perturbed(tables, chance, TEMPERATURE))
 
+    def _probe(self, count: int, chance: np.random.Generator) -> None:
+        """Score the module with one to three decisions drawn anew, whatever it costs."""
+        free = Candidates(self.problem, self.candidates.before, {})
+        flat = [np.where(mask, 0.0, -1e9) for mask in self.problem.masks]
+        found: dict[Key, Rows] = {}
+        for _ in range(TRIES * count):
+            if len(found) >= count:
+                break
+            rows = free.mutated(self.problem.before, flat, chance)
+            key = free.key(rows)
+            if key not in self.known and key not in self.probed:
+                found[key] = rows
+        scores = self._scores(list(found.values()))
+        self.probed |= dict(zip(found, scores, strict=False))
+
     def _round(self, steps: int, wanted: int, chance: np.random.Generator) -> None:
         """Tune the policy on the prediction so far, and score what is worth most."""
-        keys = list(self.known)
+        keys, seen = list(self.known), self.known | self.probed
         prediction = Prediction(
-            keys, np.array(list(self.known.values())), self.config.predict, self.candidates.features
+            list(seen), np.array(list(seen.values())), self.config.predict, self.candidates.features
         )
         for _ in range(min(steps, self.config.learn.steps - self.learner.steps)):
             step = self.learner.steps
@@ -421,7 +449,17 @@ class ModuleSearch:
         return min(total, len(self.known) + max(more, 0))
 
     def _score(self, candidates: Sequence[Rows]) -> None:
-        """Score as many as there is time for, but at least two: the first may be there for comparison only."""
+        """Score candidates, as many as there is time for."""
+        for rows, score in zip(candidates, self._scores(candidates), strict=False):
+            key = self.candidates.key(rows)
+            self.known[key], self.rows[key] = score, rows
+            if self.watch is not None:
+                best = {"best": max(self.known.values())}
+                done = len(self.known) + len(self.probed) - self._over
+                self.watch("scores", done, self.config.evaluations, best)
+
+    def _scores(self, candidates: Sequence[Rows]) -> Iterator[float]:
+        """Scores of as many as there is time for, but of two at least: the first may be there for comparison only."""
         for start in range(0, len(candidates), self.scorer.together):
             if self._late() and self._made > 1:
                 return
@@ -429,12 +467,7 @@ class ModuleSearch:
             scores = self.scorer(some)
             self._seconds += time.perf_counter() - begin
             self._made += len(some)
-            for rows, score in zip(some, scores, strict=True):
-                key = self.candidates.key(rows)
-                self.known[key], self.rows[key] = score, rows
-            if self.watch is not None:
-                best = {"best": max(self.known.values())}
-                self.watch("scores", len(self.known), self.config.evaluations, best)
+            yield from scores
 
     def _late(self, share: float = 1.0) -> bool:
         """Whether a share of the time is over."""

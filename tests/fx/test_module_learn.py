@@ -293,7 +293,7 @@ def test_the_best_that_was_scored_is_the_result(scorer: str) -> None:
     found = result.learned
     assert found is not None
     assert seen[-1] == 7
-    assert len({one.ops for one in found.scored}) == 7
+    assert len({one.ops for one in found.scored}) == 6  # and one that was too dear
     decisive = found.finals or dict(enumerate(one.score for one in found.scored))
     assert found.best == max(decisive, key=decisive.__getitem__)
     assert [tuple(ops) for ops in result.ops] == list(found.scored[found.best].ops)
@@ -303,6 +303,22 @@ def test_the_best_that_was_scored_is_the_result(scorer: str) -> None:
     before = load_named().state_dict()
     assert any(not torch.equal(tensor, before[name]) for name, tensor in found.policy.state_dict().items())
     assert not result.module.training
+
+
+def test_what_is_too_dear_is_learned_from_and_never_taken() -> None:
+    scored: list[int] = []
+    plain = ShortTunings.__call__
+
+    def counted(scorer: ShortTunings, some: list[Any], longer: int = 1) -> list[float]:
+        scored.extend([longer] * len(some))
+        return plain(scorer, some, longer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ShortTunings, "__call__", counted)
+        found = learned(budget={"madds": 0.6}, evaluations=12).learned
+    assert scored.count(1) == 13  # with the module itself, which is there to be compared with
+    assert len(found.scored) == 10  # two of the first five were too dear
+    assert all(one.madds <= 0.6 * module_cost(trained(), example()).madds for one in found.scored)
 
 
 def test_longer_tunings_decide_between_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
