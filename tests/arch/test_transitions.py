@@ -168,7 +168,7 @@ def random_setting(generator: np.random.Generator) -> Setting:
     return setting(
         network,
         channels=int(generator.integers(2, 48)),
-        cells=int(generator.integers(1, 5 if network == "nasbench201" else 9)),
+        cells=int(generator.integers(1, 3 if network == "nasbench201" else 6)),
         classes=int(generator.integers(1, 100)),
         size=int(generator.integers(1, 100)),
     )
