@@ -598,14 +598,13 @@ def worth(found: dict[str, Any]) -> str:
 def table_cells(found: dict[str, Any]) -> str:
     """Published cells, the authors' results, and ours."""
     recipe = found["recipe"]
-    epochs = recipe["config"]["steps"] * recipe["config"]["batch"] / found["images"]
     lines = [
         "## NAS cells, CIFAR-10",
         "",
         _paragraph(
             "`python experiments/table_cells.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
-            f" `truth_cells.py`. {epochs:.0f} epochs with a full cosine, {recipe['cells']} cells, {recipe['channels']}"
-            f" channels and all {found['images']:,} training images for everyone,"
+            f" `truth_cells.py`. {_epochs(found)} epochs with a full cosine, {recipe['cells']} cells,"
+            f" {recipe['channels']} channels and all {found['images']:,} training images for everyone,"
             f" {sum(group['seconds'] for group in found['groups']):,.0f} s of {_device(found['machine'])}. Test"
             " accuracy, read once, mean ± sd over seeds. Ours is one shot, strict budget. Last column: what the paper"
             " has, after its own longer training, at its own sizes, which are not the same for an original and its"
@@ -619,14 +618,12 @@ def table_cells(found: dict[str, Any]) -> str:
 
 def table_handcrafted(found: dict[str, Any]) -> str:
     """Hand-crafted networks, what both rules make of them, and a random control."""
-    recipe = found["recipe"]
-    epochs = recipe["config"]["steps"] * recipe["config"]["batch"] / found["images"]
     lines = [
         "## Hand-crafted networks, CIFAR-10",
         "",
         _paragraph(
             "`python experiments/table_handcrafted.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
-            f" `truth_cells.py`. {epochs:.0f} epochs with a full cosine from fresh weights, all {found['images']:,}"
+            f" `truth_cells.py`. {_epochs(found)} epochs with a full cosine from fresh weights, all {found['images']:,}"
             f" training images, {found['seconds']:,.0f} s of {_device(found['machine'])}. Test accuracy, read once,"
             " mean ± sd over seeds; one shot of the policies that ship, strict budget. Last column: what the paper has,"
             " after its own longer training."
@@ -635,6 +632,12 @@ def table_handcrafted(found: dict[str, Any]) -> str:
         *_originals_table(found["models"], "test accuracy", found["paper"]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _epochs(found: dict[str, Any]) -> str:
+    """Of a training with so many images."""
+    config = found["recipe"]["config"]
+    return f"{config['steps'] * config['batch'] / found['images']:.0f}"
 
 
 def _originals_table(found: dict[str, Any], title: str, paper: dict[str, Any] | None = None) -> list[str]:
@@ -670,14 +673,13 @@ def table_random(found: dict[str, Any]) -> str:
     ]
     for number, one in found["rounds"].items():
         recipe = one["recipe"]
-        epochs = recipe["config"]["steps"] * recipe["config"]["batch"] / one["images"]
         lines += [
             "",
             f"### Round {number}",
             "",
             _paragraph(
-                f"{one['inputs']} of {one['asked']} sampled cells, {one['trainings']} trainings of {epochs:.0f} epochs"
-                f" with a full cosine, {recipe['cells']} cells, {recipe['channels']} channels, all {one['images']:,}"
+                f"{one['inputs']} of {one['asked']} sampled cells, {one['trainings']} trainings of {_epochs(one)}"
+                f" epochs with a full cosine, {recipe['cells']} cells, {recipe['channels']} channels, all {one['images']:,}"
                 f" training images, one seed, {sum(group['seconds'] for group in one['groups']):,.0f} s of"
                 f" {_device(one['machine'])}{_peak(one['groups'])}. One score for all, strict budget. Test accuracy,"
                 " read once, mean ± sd; the paired difference to the originals with its 95 % bootstrap interval; live"

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from answers import INPUT, kept_answers
 from table_random import RECIPE, known_in
-from together import Trainer, read_trained, trainer_flags
+from together import Trainer, command_line, given_to, read_trained
 from truth_cells import WHERE
-from worth import PUBLISHED, beside_originals
+from worth import PUBLISHED, beside_originals, published_figures, tell_originals
 
 import natpp
 from natpp.arch.graph import Architecture
@@ -67,9 +67,7 @@ def judge(arguments: argparse.Namespace) -> None:
         **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},
     }
     write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
-    for name, kinds in found["cells"].items():
-        for kind, one in kinds.items():
-            print(f"{name}, {kind}: {one['accuracy']['mean']:.2f} ({one['change']:+.2f})")
+    tell_originals(found["cells"])
 
 
 def papers(name: str) -> dict[str, dict[str, float | None]]:
@@ -78,24 +76,13 @@ def papers(name: str) -> dict[str, dict[str, float | None]]:
     for kind, entry in {INPUT: name, **{kind: form.format(name) for kind, form in THEIRS.items()}}.items():
         for row in ZOO[entry].published if entry in ZOO else ():
             if row.data == "CIFAR" and "CIFAR-10" in row.accuracy:
-                found[kind] = {
-                    "accuracy": row.accuracy["CIFAR-10"],
-                    "params_m": row.params_m,
-                    "madds_m": row.madds_m,
-                }
+                found[kind] = published_figures(row)
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    for command in (train, judge):
-        one = commands.add_parser(command.__name__)
-        one.set_defaults(command=command)
-        trainer_flags(one)
-        one.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    arguments.runs.mkdir(parents=True, exist_ok=True)
+    parser = command_line(__doc__, (train, judge), RESULTS)
+    arguments = given_to(parser)
     arguments.command(arguments)
 
 

@@ -24,10 +24,10 @@ import torch
 from answers import INPUT
 from modules import no_opinion, redrawn
 from table_random import RECIPE, known_in
-from together import MARGIN, Recipe, Trainer, data_name, trainer_flags
+from together import MARGIN, Recipe, Trainer, command_line, data_name, given_to
 from torch import nn
 from truth_nasbench201 import machine
-from worth import beside_originals
+from worth import beside_originals, published_figures, tell_originals
 
 import natpp
 from natpp.data.batches import Batches
@@ -143,36 +143,23 @@ def judge(arguments: argparse.Namespace) -> None:
         **{key: files[0][key] for key in ("recipe", "images", "machine")},
     }
     write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
-    for name, kinds in found["models"].items():
-        for kind, one in kinds.items():
-            print(f"{name}, {kind}: {one['accuracy']['mean']:.2f} ({one['change']:+.2f})")
+    tell_originals(found["models"])
 
 
 def papers(model: str) -> dict[str, Mapping[str, Any]]:
     """What the paper's table says of a model and of its own results on CIFAR-10."""
     kinds = {None: INPUT, "NAT": "nat", "NAT++": "nat++"}
     return {
-        kinds[row.method]: {
-            "accuracy": row.accuracy["CIFAR-10"],
-            "params_m": row.params_m,
-            "madds_m": row.madds_m,
-        }
+        kinds[row.method]: published_figures(row)
         for row in published_rows()
         if (row.table, row.data, row.model) == ("hand-crafted", "CIFAR", model) and row.method in kinds
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    for command in (train, judge):
-        one = commands.add_parser(command.__name__)
-        one.set_defaults(command=command)
-        trainer_flags(one)
-        one.add_argument("--only", help="models, with semicolons between")
-        one.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    arguments.runs.mkdir(parents=True, exist_ok=True)
+    only = {"help": "models, with semicolons between"}
+    parser = command_line(__doc__, (train, judge), RESULTS, only=only)
+    arguments = given_to(parser)
     arguments.command(arguments)
 
 

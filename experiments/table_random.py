@@ -26,7 +26,7 @@ import torch
 from answers import INPUT, Knowledge, answered, fitted_constant, kept_answers
 from figures import spearman
 from policies import knowledge
-from together import Trainer, arch_of, full, read_trained, trainer_flags
+from together import Trainer, arch_of, command_line, full, given_to, read_trained
 from truth_cells import RIVALS, WHERE
 from truth_nasbench201 import machine
 from worth import Rows, compared
@@ -188,24 +188,17 @@ def agreement_with_scores(arguments: argparse.Namespace, rows: Rows) -> dict[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    for command in (train, judge):
-        one = commands.add_parser(command.__name__)
-        one.set_defaults(command=command)
-        trainer_flags(one)
-        one.add_argument("--round", type=int, default=1, help="of fresh cells")
-        one.add_argument("--out", type=Path, default=RESULTS)
+    fresh = {"type": int, "default": 1, "help": "of fresh cells"}
+    parser = command_line(__doc__, (train, judge), RESULTS, round=fresh)
     if sys.argv[1:2] == ["--smoke"]:  # all of it
         rest = sys.argv[2:]
         with tempfile.TemporaryDirectory() as folder:
             given = ["--smoke", "--runs", folder, "--out", str(Path(folder) / "table_random.json"), *rest]
             for command in ("train", "judge"):
-                arguments = parser.parse_args([command, *given])
+                arguments = given_to(parser, [command, *given])
                 arguments.command(arguments)
         return
-    arguments = parser.parse_args()
-    arguments.runs.mkdir(parents=True, exist_ok=True)
+    arguments = given_to(parser)
     arguments.command(arguments)
 
 

@@ -37,6 +37,7 @@ FEWEST = 8  # trainings below which a group takes no less time
 MOST_MEMORY = 36.0  # GiB, of all that are trained side by side
 MARGIN = 1.15  # on what a group is expected to take
 KEPT = "{name}.json"
+Command = Callable[[argparse.Namespace], None]
 
 
 @dataclass(frozen=True)
@@ -323,10 +324,30 @@ def arch_of(row: Mapping[str, Any]) -> Architecture:
     return from_dict(row["arch"])
 
 
-def trainer_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags of whatever trains."""
-    parser.add_argument("--runs", type=Path, required=True, help="folder that everything finished is kept in")
-    parser.add_argument("--smoke", action="store_true", help="on digits, in a few steps")
-    parser.add_argument("--root", help="folder that natpp data cifar10 made")
-    parser.add_argument("--seconds", type=float, help="begin no group that would end later")
-    parser.add_argument("--ray", action="store_true", help="train groups over a cluster; --seconds does not hold there")
+def command_line(
+    description: str | None, commands: Sequence[Command], results: Path, **more: Mapping[str, Any]
+) -> argparse.ArgumentParser:
+    """A command for each function, with the flags of whatever trains, and some more by their names."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parsers = parser.add_subparsers(required=True)
+    for command in commands:
+        one = parsers.add_parser(command.__name__)
+        one.set_defaults(command=command)
+        one.add_argument("--runs", type=Path, required=True, help="folder that everything finished is kept in")
+        one.add_argument("--smoke", action="store_true", help="on digits, in a few steps")
+        one.add_argument("--root", help="folder that natpp data cifar10 made")
+        one.add_argument("--seconds", type=float, help="begin no group that would end later")
+        one.add_argument(
+            "--ray", action="store_true", help="train groups over a cluster; --seconds does not hold there"
+        )
+        one.add_argument("--out", type=Path, default=results)
+        for name, options in more.items():
+            one.add_argument(f"--{name}", **options)
+    return parser
+
+
+def given_to(parser: argparse.ArgumentParser, words: Sequence[str] | None = None) -> argparse.Namespace:
+    """What was given on a command line; the folder of runs is there then."""
+    arguments = parser.parse_args(words)
+    arguments.runs.mkdir(parents=True, exist_ok=True)
+    return arguments

@@ -32,7 +32,7 @@ import numpy as np
 from cells import Cell, Pool, truth_cells
 from figures import partial, spearman, with_interval
 from safetensors.torch import load_file, save_file
-from together import BATCH, LONGER, Recipe, Trainer, arch_of, read_trained, trainer_flags
+from together import BATCH, LONGER, Recipe, Trainer, arch_of, command_line, given_to, read_trained
 from truth_nasbench201 import Over, keep, settled, started
 from values import (
     CAUTION,
@@ -478,19 +478,16 @@ def live_params(archs: Sequence[Architecture]) -> Scores:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    for command in (train, schedules, search, rival, direct, judge):
-        one = commands.add_parser(command.__name__)
-        one.set_defaults(command=command)
-        trainer_flags(one)
-        one.add_argument("--only", help="names of schedules, with semicolons between")
-        one.add_argument("--name", choices=RIVALS, help="which rival")
-        one.add_argument("--seed", type=int, default=0, help="of a search or a rival")
-        one.add_argument("--evaluations", type=int, help="of a search; by default what there is time for")
-        one.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    arguments.runs.mkdir(parents=True, exist_ok=True)
+    parser = command_line(
+        __doc__,
+        (train, schedules, search, rival, direct, judge),
+        RESULTS,
+        only={"help": "names of schedules, with semicolons between"},
+        name={"choices": RIVALS, "help": "which rival"},
+        seed={"type": int, "default": 0, "help": "of a search or a rival"},
+        evaluations={"type": int, "help": "of a search; by default what there is time for"},
+    )
+    arguments = given_to(parser)
     stems = {search: "search", rival: arguments.name}
     if arguments.command in stems and (arguments.runs / f"{stems[arguments.command]}_{arguments.seed}.json").exists():
         return

@@ -22,7 +22,7 @@ import numpy as np
 from answers import INPUT, answered, kept_answers, split_name
 from figures import mean_sd, paired
 from policies import knowledge
-from together import LONGER, Trainer, read_trained, trainer_flags
+from together import LONGER, Trainer, command_line, given_to, read_trained
 from truth_cells import WHERE
 
 import natpp
@@ -30,6 +30,7 @@ from natpp.arch.graph import Architecture
 from natpp.arch.space import CellSpace
 from natpp.files import write_whole
 from natpp.registry import ZOO
+from natpp.zoo import Published
 
 RESULTS = Path(__file__).parent / "results" / "worth.json"
 INPUTS, SEED = 12, 1201
@@ -154,16 +155,21 @@ def beside_originals(rows: Rows, kinds: Sequence[str], figure: str) -> dict[str,
     return found
 
 
+def tell_originals(found: Mapping[str, Any]) -> None:
+    """Say how what became of each original fares beside it."""
+    for name, kinds in found.items():
+        for kind, one in kinds.items():
+            print(f"{name}, {kind}: {one['accuracy']['mean']:.2f} ({one['change']:+.2f})")
+
+
+def published_figures(row: Published) -> dict[str, float | None]:
+    """What a row of the paper's tables says on CIFAR-10: accuracy, and the size it had there."""
+    return {"accuracy": row.accuracy["CIFAR-10"], "params_m": row.params_m, "madds_m": row.madds_m}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    for command in (train, judge):
-        one = commands.add_parser(command.__name__)
-        one.set_defaults(command=command)
-        trainer_flags(one)
-        one.add_argument("--only", choices=("worth", "harm"))
-        one.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
+    parser = command_line(__doc__, (train, judge), RESULTS, only={"choices": ("worth", "harm")})
+    arguments = given_to(parser)
     arguments.command(arguments)
 
 

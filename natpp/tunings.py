@@ -116,8 +116,10 @@ def run_finetuning(
     network: nn.Module = copied({"": module})[""].to(fabric.device)
     check_loss(network, *first_batch(source), loss)
     if teacher is not None:
+        if not isinstance(teacher, nn.Module):
+            raise SettingError(f"the teacher is {type(teacher).__name__}, expected a torch.nn.Module")
+        teacher = copied({"": teacher})[""].to(fabric.device)
         check_teacher(network, teacher, first_batch(source)[0])
-        teacher = copied({"": teacher})[""]
     settings = {
         "module": type(module).__name__,
         "data": train if isinstance(train, str) else train.name if isinstance(train, Images) else type(train).__name__,

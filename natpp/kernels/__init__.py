@@ -1,8 +1,8 @@
-"""Separable convs, batch norms and pools of channels-last tensors on a GPU, faster in training than torch's kernels.
+"""Convs, batch norms and pools of channels-last tensors on a GPU, faster in training than torch's kernels.
 
 Kernels are in Triton, which comes with torch for GPUs. Where it is missing, on a CPU, for other memory layouts and
-while a compiler or an export looks on, the same is composed of torch's operations; separable convs also in float32,
-which tensor cores would round. One place decides, `fast`, and `fits` for separable convs; `plain` and the environment's
+while a compiler or an export looks on, the same is composed of torch's operations; convs also in float32, which
+tensor cores would round. One place decides, `fast`, and `fits` for convs; `plain` and the environment's
 NATPP_KERNELS=plain switch the kernels off.
 """
 
