@@ -679,9 +679,10 @@ def table_random(found: dict[str, Any]) -> str:
             "",
             _paragraph(
                 f"{one['inputs']} of {one['asked']} sampled cells, {one['trainings']} trainings of {_epochs(one)}"
-                f" epochs with a full cosine, {recipe['cells']} cells, {recipe['channels']} channels, all {one['images']:,}"
-                f" training images, one seed, {sum(group['seconds'] for group in one['groups']):,.0f} s of"
-                f" {_device(one['machine'])}{_peak(one['groups'])}. One score for all, strict budget. Test accuracy,"
+                f" epochs with a full cosine, {recipe['cells']} cells, {recipe['channels']} channels, all"
+                f" {one['images']:,} training images, one seed,"
+                f" {sum(group['seconds'] for group in one['groups']):,.0f} s of {_device(one['machine'])}"
+                f"{_peak(one['groups'])}. One score for all, strict budget. Test accuracy,"
                 " read once, mean ± sd; the paired difference to the originals with its 95 % bootstrap interval; live"
                 f" costs; latency of one image on {one['latency_on']}."
             ),

@@ -152,12 +152,18 @@ def on_zoo(policy: Policy, rule: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def knowledge(runs: Path) -> Knowledge:
-    """What was learned, with the value model that it was learned on."""
+def learned_in(runs: Path) -> dict[str, Any]:
+    """What is told of the policies of a folder."""
     file = runs / "policies.json"
     if not file.exists():
         raise SystemExit("there are no policies yet: run policies.py learn first, with the same folder")
-    said = json.loads(file.read_text())
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def knowledge(runs: Path) -> Knowledge:
+    """What was learned, with the value model that it was learned on."""
+    said = learned_in(runs)
     pick = Pick(**said["pick"])
     cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
     prediction = value_model(cheap, dear_scores(runs), said["model"], config=PredictConfig(caution=said["caution"]))
@@ -167,7 +173,7 @@ def knowledge(runs: Path) -> Knowledge:
 
 def ship(arguments: argparse.Namespace) -> None:
     """Put policies and cards into the package."""
-    said = json.loads((arguments.runs / "policies.json").read_text())
+    said = learned_in(arguments.runs)
     worth = arguments.out / "worth.json"
     measured = json.loads(worth.read_text()) if worth.exists() else None
     said["gpu"] = (read_trained(arguments.runs / "longer.json")[0].get("machine") or {}).get("gpu")

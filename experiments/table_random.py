@@ -115,6 +115,8 @@ def judge(arguments: argparse.Namespace) -> None:
             **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},
         }
         found["rounds"][file.stem.rpartition("_")[2]] = one
+    if not found["rounds"]:
+        raise SystemExit("nothing is trained yet: run train first, with the same folder")
     write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
     for number, one in found["rounds"].items():
         for name, figures in one["differences"].items():

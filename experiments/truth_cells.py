@@ -342,6 +342,8 @@ def judge(arguments: argparse.Namespace) -> None:
     """Everything that stands in the table."""
     runs: Path = arguments.runs
     said, longer = read_trained(runs / "longer.json")
+    if not longer:
+        raise SystemExit("nothing is trained yet: run train first, with the same folder")
     found: dict[str, Any] = {
         "cells": sum(row["accuracy"] is not None for row in longer.values()),
         "trained_seconds": sum(row["seconds"] for row in longer.values()),

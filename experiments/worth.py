@@ -89,6 +89,8 @@ def judge(arguments: argparse.Namespace) -> None:
     if harm:
         found["harm"] = beside_originals(harm, (INPUT, OURS, THEIRS), "accuracy")
         found["harm_groups"], found["harm_machine"] = said["groups"], said["machine"]
+    if not found:
+        raise SystemExit("nothing is trained yet: run train first, with the same folder")
     write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
     for name, one in found.get("differences", {}).items():
         print(f"{name:<40} {one['value']:+.2f} ({one['low']:+.2f} to {one['high']:+.2f})")

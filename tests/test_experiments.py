@@ -339,6 +339,19 @@ def test_a_network_cut_and_tuned_on_digits(tmp_path: Path) -> None:
     assert "| validation accuracy after epoch | 1 |" in page
 
 
+@pytest.mark.parametrize("name", ["truth_cells", "worth", "table_random", "table_cells", "table_handcrafted"])
+def test_there_is_nothing_to_judge_yet(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    with pytest.raises(SystemExit, match="run train"):
+        run(f"{name}.py", "judge", "--runs", str(tmp_path / "runs"), "--out", str(out))
+    assert not out.exists()
+
+
+def test_there_is_no_policy_to_ship_yet(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="there are no policies yet"):
+        run("policies.py", "ship", "--runs", str(tmp_path), "--package", str(tmp_path))
+
+
 def test_the_page_of_results_is_up_to_date() -> None:
     page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"]
     assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == page()
