@@ -19,10 +19,11 @@ import functools
 import os
 from dataclasses import dataclass
 
+import torch
 import triton
 import triton.language as tl
 
-from natpp.kernels.norm import joined_statistics, joined_sums, move_running
+from natpp.kernels.norm import ends_last, joined_statistics, joined_sums, keep_two, kept_two, move_running
 
 STRIPS = 128  # that a program multiplies at once
 DEPTH = 64  # of the sum of products, what is copied at once
@@ -31,7 +32,10 @@ MERGED = 16  # rows of merged weights that a program makes
 TALL = 128, 64  # of the gradient of merged weights: its rows in a program, and strips at once
 WIDEST = 8  # pixels of a strip
 PRODUCTS = {"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True}  # of kernels that multiply
-COPIES = {"num_warps": 8, "enable_fp_fusion": True}  # of the others
+if torch.version.hip is None:
+    PRODUCTS["maxnreg"] = 168  # so that a processor has three programs at once
+COPIES = {"num_warps": 4, "enable_fp_fusion": True}  # of those that copy
+SUMS = {"num_warps": 8, "enable_fp_fusion": True}  # of the last one
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
@@ -83,20 +87,35 @@ class Conv:
         """Blocks of columns of the merged weights, zeros beside them included."""
         return -(-self.strip * self.channels_out // BREADTH)
 
+    def even(self, groups: int) -> bool:
+        """Whether strips end with their rows, fill all columns, and those of a group fill all tiles."""
+        strips = self.images // groups * self.height * self.across
+        full = self.strip * self.channels_out == self.beside * BREADTH
+        return full and self.width % self.strip == 0 and strips % STRIPS == 0
+
+    @functools.cached_property
+    def period(self) -> int:
+        """After how many columns of a product a channel comes again, if blocks of columns are whole periods, or 0."""
+        period = BREADTH if self.strip == 1 else self.channels_out
+        return period if BREADTH % period == 0 else 0
+
+
+@triton.jit
+def _quotient(number, divisor):
+    """Of whole numbers, of which the first is small, below 2^20: in float32, half a step from the next it is exact."""
+    return ((number.to(tl.float32) + 0.5) * (1.0 / divisor.to(tl.float32))).to(tl.int32)
+
 
 @triton.jit
 def _places(begin, height, width, BLOCK: tl.constexpr):
-    """Image, row and place in the row of so many pixels (or strips) from `begin` on.
-
-    Quotients of small numbers are taken in float32: half a pixel from the next whole number they are exact.
-    """
+    """Image, row and place in the row of so many pixels (or strips) from `begin` on."""
     first = begin // width
     first_image = first // height
     place = begin - first * width + tl.arange(0, BLOCK)
-    rows = ((place.to(tl.float32) + 0.5) * (1.0 / width.to(tl.float32))).to(tl.int32)
+    rows = _quotient(place, width)
     across = place - rows * width
     down = first - first_image * height + rows
-    images = ((down.to(tl.float32) + 0.5) * (1.0 / height.to(tl.float32))).to(tl.int32)
+    images = _quotient(down, height)
     return first_image + images, down - images * height, across
 
 
@@ -140,9 +159,24 @@ def _within(place, size):
 
 
 @triton.jit
-def _folded(value, n, channels):
+def _folded(value, n, channels, BLOCK_N: tl.constexpr, PERIOD: tl.constexpr):
     """Of something for every (pixel of the strip, channel) the sums over the pixels, in the first places."""
-    return tl.sum(tl.where((n % channels)[:, None] == n[None, :], value[:, None], 0.0), axis=0)
+    if PERIOD > 0:
+        found = tl.sum(tl.reshape(value, (BLOCK_N // PERIOD, PERIOD)), axis=0)
+    else:
+        channel = n - _quotient(n, channels) * channels
+        found = tl.sum(tl.where(channel[:, None] == n[None, :], value[:, None], 0.0), axis=0)
+    return found
+
+
+@triton.jit
+def _first_columns(block, BLOCK_N: tl.constexpr, PERIOD: tl.constexpr):
+    """The columns that folded sums are of."""
+    if PERIOD > 0:
+        column = tl.arange(0, PERIOD)
+    else:
+        column = tl.arange(0, BLOCK_N)
+    return block * BLOCK_N + column
 
 
 @triton.jit
@@ -186,20 +220,22 @@ def _merge(
     row = block // beside * BLOCK_K + tl.arange(0, BLOCK_K)
     n = block % beside * BLOCK_N + tl.arange(0, BLOCK_N)
     run = ((strip - 1) * stride + (kernel - 1) * dilation + 1) * given
-    i = row // run
-    distance = (row % run // given)[:, None] - (n // made * stride)[None, :]
-    j = distance // dilation
+    i = _quotient(row, run)
+    column = _quotient(row - i * run, given)
+    pixel = _quotient(n, made)
+    distance = column[:, None] - (pixel * stride)[None, :]
+    j = distance >> (dilation - 1)  # which is 0 or 1
     inside = (i < kernel)[:, None] & (n < strip * made)[None, :]
-    inside = inside & (distance >= 0) & (distance % dilation == 0) & (j < kernel)
+    inside = inside & (distance >= 0) & ((distance & (dilation - 1)) == 0) & (j < kernel)
     tap = i[:, None] * kernel + j
     last = kernel * kernel - 1
     if BACK:
         tap = last - tap
-        channel = (n % made)[None, :]
-        out = (row % given)[:, None]
+        channel = (n - pixel * made)[None, :]
+        out = (row - i * run - column * given)[:, None]
     else:
-        channel = (row % given)[:, None]
-        out = (n % made)[None, :]
+        channel = (row - i * run - column * given)[:, None]
+        out = (n - pixel * made)[None, :]
     whole = first_out == channels_out  # one 1x1 conv, for all taps
     first = inside & (out < first_out) & (tl.where(whole, 0, tap) == 0)
     second = inside & (out >= first_out) & (tap == last)
@@ -213,8 +249,8 @@ def _merge(
 
 @triton.jit(
     do_not_specialize=[
-        "weight", "bias", "running_mean", "running_var", "depthwise", "pointwise", "shifted",
-        "images", "height", "width", "rows", "columns", "lead", "numbered", "wide", "blocks", "share", "programs",
+        "weight", "bias", "statistics", "counters", "depthwise", "pointwise", "shifted",
+        "images", "height", "width", "rows", "columns", "lead", "numbered", "wide", "share", "programs", "groups",
         "separable", "step_in", "step_tap", "kernel", "stride", "dilation", "channels_out", "first_out",
         "strip", "beside", "merging", "strip_back", "beside_back",
     ]
@@ -222,12 +258,10 @@ def _merge(
 def prepare(
     x,
     buffer,
-    partial,
     statistics,
+    counters,
     weight,
     bias,
-    running_mean,
-    running_var,
     depthwise,
     pointwise,
     shifted,
@@ -241,9 +275,9 @@ def prepare(
     lead,
     numbered,
     wide,
-    blocks,
     share,
     programs,
+    groups,
     separable,
     step_in,
     step_tap,
@@ -258,19 +292,16 @@ def prepare(
     strip_back,
     beside_back,
     eps,
-    momentum,
     NORMED: tl.constexpr,
-    RUNNING: tl.constexpr,
     ALIGN: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
-    BLOCK_P: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
     """What a half needs: x with zeros around it, normalized if it has a norm, and rectified; and the merged weights.
 
-    The first programs copy, the others merge. Statistics of x are joined by all that copy, and kept by the first.
+    The first programs copy, the others merge; one of them sets the counters (2, groups) of what follows to zero.
     """
     block = tl.program_id(0)
     group = tl.program_id(2)
@@ -278,36 +309,32 @@ def prepare(
     if block < programs:
         column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
         inside = column < channels
-        mean = tl.zeros((BLOCK_C,), dtype=tl.float32)
         scale = tl.zeros((BLOCK_C,), dtype=tl.float32)
         shift = tl.zeros((BLOCK_C,), dtype=tl.float32)
         if NORMED:
-            groups = tl.num_programs(2)
-            mean, var = joined_statistics(partial, blocks, channels, group, groups, column, BLOCK_C, BLOCK_P)
-            if block == 0:
-                tl.store(statistics + group * channels + column, mean, mask=inside)
-                tl.store(statistics + (groups + group) * channels + column, var, mask=inside)
-                if RUNNING:
-                    total = (images * height * width).to(tl.float32)
-                    move_running(running_mean, running_var, mean, var, total, momentum, column, inside)
-            scale = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32) / tl.sqrt(var + eps)
-            shift = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+            mean, var = kept_two(statistics, channels, group, groups, column)
+            scale = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32) * tl.rsqrt(var + eps)
+            shift = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32) - mean * scale
         first, last = _share(block, group, images * rows * columns, lead, numbered, share)
         for begin in range(first, last, BLOCK_R):
             pixel = begin + tl.arange(0, BLOCK_R)
             image, down, across = _pixels(begin, rows, columns, lead, BLOCK_R)
-            there = _within(image, images * tl.num_programs(2)) & (down < height) & (across < width)
+            there = _within(image, images * groups) & (down < height) & (across < width)
             place = ((image * height + down) * width + across) * channels
             mask = there[:, None] & inside[None, :]
             value = tl.load(x + place[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
             if NORMED:
-                value = tl.where(there[:, None], (value - mean[None, :]) * scale[None, :] + shift[None, :], 0.0)
+                value = tl.where(there[:, None], value * scale[None, :] + shift[None, :], 0.0)
             tl.store(
                 buffer + (pixel * channels)[:, None] + column[None, :],
                 _rectified(value).to(buffer.dtype.element_ty),
                 mask=(pixel < last)[:, None] & inside[None, :],
             )
     elif (tl.program_id(1) == 0) & (group == 0):
+        if block == programs:
+            for begin in range(0, 2 * groups, BLOCK_N):
+                counter = begin + tl.arange(0, BLOCK_N)
+                tl.store(counters + counter, tl.zeros((BLOCK_N,), dtype=tl.int32), mask=counter < 2 * groups)
         if block < programs + merging:
             _merge(
                 block - programs, depthwise, pointwise, shifted, merged, separable, step_in, step_tap, kernel, stride,
@@ -318,6 +345,13 @@ def prepare(
                 block - programs - merging, depthwise, pointwise, shifted, merged_back, separable, step_in, step_tap,
                 kernel, 1, dilation, channels, channels_out, first_out, strip_back, beside_back, True, BLOCK_K, BLOCK_N,
             )  # fmt: skip
+
+
+@triton.jit
+def _offset(k, run, further, ALIGN: tl.constexpr):
+    """Where numbers of a window are: runs of them that are `further` apart, both whole times ALIGN."""
+    offset = k + _quotient(k, run) * (further - run)
+    return tl.max_contiguous(tl.multiple_of(offset, ALIGN), ALIGN)
 
 
 @triton.jit
@@ -334,6 +368,7 @@ def _multiplied(
     strip,
     beside,
     RECTIFIED: tl.constexpr,
+    ALIGN: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -345,7 +380,7 @@ def _multiplied(
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for begin in range(0, depth, BLOCK_K):
         k = begin + tl.arange(0, BLOCK_K)
-        offset = k // run * (dilation * columns * channels) + k % run
+        offset = _offset(k, run, dilation * columns * channels, ALIGN)
         # Most of it was read by the strips beside and above: it may be in the first cache.
         window = tl.load(start + offset[None, :], mask=(k < depth)[None, :], other=0.0, cache_modifier=".ca")
         some = tl.load(weights + k[:, None] * (beside * BLOCK_N) + n[None, :])
@@ -357,8 +392,8 @@ def _multiplied(
 
 @triton.jit(
     do_not_specialize=[
-        "strips", "height", "width", "rows", "columns", "corner", "wide", "wide_out", "kernel", "stride", "dilation",
-        "strip", "across", "beside", "share",
+        "statistics", "counters", "running_mean", "running_var", "strips", "height", "width", "rows", "columns",
+        "corner", "wide", "wide_out", "kernel", "stride", "dilation", "strip", "across", "beside", "share",
     ]
 )  # fmt: skip
 def forward(
@@ -366,6 +401,10 @@ def forward(
     weights,
     y,
     partial,
+    statistics,
+    counters,
+    running_mean,
+    running_var,
     strips,
     height,
     width,
@@ -381,18 +420,24 @@ def forward(
     across,
     beside,
     share,
+    momentum,
     RECTIFIED: tl.constexpr,
+    RUNNING: tl.constexpr,
+    EVEN: tl.constexpr,
+    PERIOD: tl.constexpr,
     ALIGN: tl.constexpr,
     ALIGN_OUT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_P: tl.constexpr,
 ):
-    """y, and of every block mean, squared deviations and count: partial (3, groups, blocks, channels).
+    """y, and its mean and variance (2, groups, channels), from what every block knows of them.
 
-    They are of y before it is rounded, summed up as deviations from the mean of the block's first tile. The strips of a
-    group are shared by the blocks; the first window starts at the buffer's pixel `corner`. RECTIFIED: the buffer is x
-    itself, still to be rectified.
+    The strips of a group are shared by the blocks; the first window starts at the buffer's pixel `corner`. Sums are of
+    y before it is rounded, and of its squares: where the mean is a hundred deviations, the variance is right to a
+    thousandth, and y in half precision has no more digits. RECTIFIED: the buffer is x itself, still to be rectified.
     """
     block = tl.program_id(0)
     group = tl.program_id(2)
@@ -400,58 +445,60 @@ def forward(
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     first = block * share
     last = tl.minimum(first + share, strips)
-    rest = width - (across - 1) * strip  # pixels of the last strip of a row
-    early = n < rest * channels_out
-    counts = 0.0  # of pixels that are the first of their strips, and of those that the last strips lack
-    counts_late = 0.0
-    shift = tl.zeros((BLOCK_N,), dtype=tl.float32)
-    plain = tl.zeros((BLOCK_N,), dtype=tl.float32)
-    squares = tl.zeros((BLOCK_N,), dtype=tl.float32)
+    count = (last - first) * strip  # pixels
+    column = _first_columns(tl.program_id(1), BLOCK_N, PERIOD)
+    plain = tl.zeros_like(column).to(tl.float32)
+    squares = tl.zeros_like(plain)
     for begin in range(first, last, BLOCK_M):
-        valid = begin + tl.arange(0, BLOCK_M) < last
         image, down, right = _places(group * strips + begin, height, across, BLOCK_M)
         right = right * strip
         place = corner + (image * rows + down * stride) * columns + right * stride
-        total = _multiplied(
-            buffer, weights, tl.where(valid, place, 0), n, columns, wide * ALIGN, kernel, stride, dilation, strip,
-            beside, RECTIFIED, BLOCK_M, BLOCK_K, BLOCK_N,
-        )  # fmt: skip
-        limit = tl.where(valid, tl.minimum(width - right, strip), 0) * channels_out
-        mask = n[None, :] < limit[:, None]
-        place = ((image * height + down) * width + right) * channels_out
-        tl.store(y + place[:, None] + n[None, :], total.to(y.dtype.element_ty), mask=mask)
-        count = tl.minimum(last - begin, BLOCK_M).to(tl.float32)
-        count_late = count - tl.sum((valid & (right + strip > width)).to(tl.float32), axis=0)
-        if begin == first:
-            part = tl.where(early, 1.0 / count, 1.0 / tl.maximum(count_late, 1.0))
-            shift = tl.sum(tl.where(mask, total, 0.0), axis=0) * part
-        deviation = tl.where(mask, total - shift[None, :], 0.0)
-        if begin > first:  # of the first tile they sum up to nothing
-            plain += tl.sum(deviation, axis=0)
-        squares += tl.sum(deviation * deviation, axis=0)
-        counts += count
-        counts_late += count_late
-    counted = tl.where(n < strip * channels_out, tl.where(early, counts, counts_late), 0.0)
-    plain = plain / tl.maximum(counted, 1.0)
-    squares -= counted * plain * plain
-    means = shift + plain
-    count = counts * rest.to(tl.float32) + counts_late * (strip - rest).to(tl.float32)  # of a channel
-    mean = _folded(counted * means, n, channels_out) / count
-    same = (n % channels_out)[:, None] == n[None, :]
-    difference = means[:, None] - mean[None, :]
-    spread = squares[:, None] + counted[:, None] * difference * difference
-    place = partial + (group * tl.num_programs(0) + block) * channels_out + n
-    plane = tl.num_programs(2) * tl.num_programs(0) * channels_out
-    inside = n < channels_out
+        target = y + (((image * height + down) * width + right) * channels_out)[:, None] + n[None, :]
+        if EVEN:
+            total = _multiplied(
+                buffer, weights, place, n, columns, wide * ALIGN, kernel, stride, dilation, strip, beside, RECTIFIED,
+                ALIGN, BLOCK_M, BLOCK_K, BLOCK_N,
+            )  # fmt: skip
+            tl.store(target, total.to(y.dtype.element_ty))
+        else:
+            valid = begin + tl.arange(0, BLOCK_M) < last
+            total = _multiplied(
+                buffer, weights, tl.where(valid, place, 0), n, columns, wide * ALIGN, kernel, stride, dilation, strip,
+                beside, RECTIFIED, ALIGN, BLOCK_M, BLOCK_K, BLOCK_N,
+            )  # fmt: skip
+            pixels = tl.where(valid, tl.minimum(width - right, strip), 0)
+            mask = n[None, :] < (pixels * channels_out)[:, None]
+            tl.store(target, total.to(y.dtype.element_ty), mask=mask)
+            total = tl.where(mask, total, 0.0)
+            count += tl.sum(pixels, axis=0) - tl.minimum(last - begin, BLOCK_M) * strip
+        plain += _folded(tl.sum(total, axis=0), n, channels_out, BLOCK_N, PERIOD)
+        squares += _folded(tl.sum(total * total, axis=0), n, channels_out, BLOCK_N, PERIOD)
+    inside = column < channels_out
+    counted = count.to(tl.float32)
+    mean = plain / counted
+    squares = tl.maximum(squares - plain * mean, 0.0)
+    groups = tl.num_programs(2)
+    blocks = tl.num_programs(0)
+    place = partial + (group * blocks + block) * channels_out + column
+    plane = groups * blocks * channels_out
     tl.store(place, mean, mask=inside)
-    tl.store(place + plane, tl.sum(tl.where(same, spread, 0.0), axis=0), mask=inside)
-    tl.store(place + 2 * plane, tl.zeros_like(mean) + count, mask=inside)
+    tl.store(place + plane, squares, mask=inside)
+    tl.store(place + 2 * plane, tl.zeros_like(mean) + counted, mask=inside)
+    if ends_last(counters + group, blocks * tl.num_programs(1)):
+        size = (strips // across).to(tl.float32) * width.to(tl.float32)
+        for begin in range(0, channels_out, BLOCK_C):
+            channel = begin + tl.arange(0, BLOCK_C)
+            found = joined_statistics(partial, blocks, channels_out, group, groups, channel, BLOCK_C, BLOCK_P)
+            keep_two(statistics, found[0], found[1], channels_out, group, groups, channel)
+            if RUNNING:
+                inner = channel < channels_out
+                move_running(running_mean, running_var, found[0], found[1], size, momentum, channel, inner)
 
 
 @triton.jit(
     do_not_specialize=[
-        "weight", "images", "height", "width", "rows", "columns", "lead", "numbered", "stride", "wide", "wide_dz",
-        "blocks", "share",
+        "sums", "statistics", "weight", "images", "height", "width", "rows", "columns", "lead", "numbered", "stride",
+        "wide", "wide_dz", "share",
     ]
 )  # fmt: skip
 def through_norm(
@@ -472,13 +519,11 @@ def through_norm(
     stride,
     wide,
     wide_dz,
-    blocks,
     share,
     eps,
     ALIGN: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
-    BLOCK_P: tl.constexpr,
 ):
     """The gradient of what a norm read, in a buffer at the places of the conv's input, with zeros between if stride 2.
 
@@ -490,17 +535,15 @@ def through_norm(
     channels = wide * ALIGN
     column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = column < channels
-    plain, weighted = joined_sums(sums, blocks, channels, group, groups, column, BLOCK_C, BLOCK_P)
-    center = tl.load(statistics + group * channels + column, mask=inside, other=0.0)
-    var = tl.load(statistics + (groups + group) * channels + column, mask=inside, other=1.0)
-    inverse = 1.0 / tl.sqrt(var + eps)
+    plain, weighted = kept_two(sums, channels, group, groups, column)
+    center, var = kept_two(statistics, channels, group, groups, column)
+    inverse = tl.rsqrt(var + eps)
     if block == 0:
-        tl.store(gradients + group * channels + column, weighted * inverse, mask=inside)
-        tl.store(gradients + (groups + group) * channels + column, plain, mask=inside)
+        keep_two(gradients, weighted * inverse, plain, channels, group, groups, column)
     scale = inverse * tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    total = (images * height * width).to(tl.float32)
-    shift = plain / total
-    slope = weighted / total * (inverse * inverse)
+    part = scale / (images * height * width).to(tl.float32)
+    slope = weighted * (inverse * inverse) * part
+    shift = center * slope - plain * part
     odd = stride - 1  # which is 0 or 1
     first, last = _share(block, group, images * rows * columns, lead, numbered, share)
     for begin in range(first, last, BLOCK_R):
@@ -514,8 +557,8 @@ def through_norm(
         mask = there[:, None] & inside[None, :]
         raw = tl.load(y + (place * channels)[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
         some = tl.load(dz + (place * (wide_dz * ALIGN))[:, None] + column[None, :], mask=mask, other=0.0)
-        value = some.to(tl.float32) - shift[None, :] - (raw - center[None, :]) * slope[None, :]
-        value = tl.where(there[:, None], value * scale[None, :], 0.0)
+        value = some.to(tl.float32) * scale[None, :] + (shift[None, :] - raw * slope[None, :])
+        value = tl.where(there[:, None], value, 0.0)
         tl.store(
             buffer + (pixel * channels)[:, None] + column[None, :],
             value.to(buffer.dtype.element_ty),
@@ -542,6 +585,7 @@ def _of_weights(
     beside,
     share,
     RECTIFIED: tl.constexpr,
+    ALIGN: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -557,7 +601,7 @@ def _of_weights(
     k = program // beside * BLOCK_K + tl.arange(0, BLOCK_K)
     n = program % beside * BLOCK_N + tl.arange(0, BLOCK_N)
     run = (strip + (kernel - 1) * dilation) * channels
-    offset = k // run * (dilation * columns * channels) + k % run
+    offset = _offset(k, run, dilation * columns * channels, ALIGN)
     total = tl.zeros((BLOCK_K, BLOCK_N), dtype=tl.float32)
     first = part * share
     last = tl.minimum(first + share, (pixels + strip - 1) // strip)
@@ -589,7 +633,9 @@ def _of_input(
     gradient,
     weights,
     dx,
+    partial,
     sums,
+    counters,
     buffer,
     before,
     mean,
@@ -610,53 +656,76 @@ def _of_input(
     beside,
     share,
     NORMED: tl.constexpr,
+    EVEN: tl.constexpr,
+    PERIOD: tl.constexpr,
+    ALIGN: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_P: tl.constexpr,
 ):
     """dx through conv and ReLU for a share of the strips; the sums over it that the norm before x needs, if any."""
     part = program % programs
     group = program // (programs * beside)
-    n = program // programs % beside * BLOCK_N + tl.arange(0, BLOCK_N)
+    column_block = program // programs % beside
+    n = column_block * BLOCK_N + tl.arange(0, BLOCK_N)
     first = part * share
     last = tl.minimum(first + share, strips)
-    plain = tl.zeros((BLOCK_N,), dtype=tl.float32)
-    weighted = tl.zeros((BLOCK_N,), dtype=tl.float32)
-    center = tl.zeros((BLOCK_N,), dtype=tl.float32)
-    if NORMED:
-        center = tl.load(mean + group * channels_in + n % channels_in)
+    column = _first_columns(column_block, BLOCK_N, PERIOD)
+    plain = tl.zeros_like(column).to(tl.float32)
+    weighted = tl.zeros_like(plain)
     for begin in range(first, last, BLOCK_M):
-        valid = begin + tl.arange(0, BLOCK_M) < last
         image, down, right = _places(group * strips + begin, height, across, BLOCK_M)
         right = right * strip
         pixel = (image * rows + down) * columns + right
-        total = _multiplied(
-            gradient, weights, tl.where(valid, corner + pixel, 0), n, columns, channels, kernel, 1, dilation, strip,
-            beside, False, BLOCK_M, BLOCK_K, BLOCK_N,
-        )  # fmt: skip
-        limit = tl.where(valid, tl.minimum(width - right, strip), 0) * channels_in
-        mask = n[None, :] < limit[:, None]
-        pixel = (lead + pixel) * channels_in
-        active = tl.load(buffer + pixel[:, None] + n[None, :], mask=mask, other=0.0).to(tl.float32)
-        value = tl.where(active <= 0.0, 0.0, total)  # zero beside the strip
-        place = ((image * height + down) * width + right) * channels_in
-        tl.store(dx + place[:, None] + n[None, :], value.to(dx.dtype.element_ty), mask=mask)
-        if NORMED:
-            raw = tl.load(before + place[:, None] + n[None, :], mask=mask, other=0.0).to(tl.float32)
-            plain += tl.sum(value, axis=0)
-            weighted += tl.sum(value * (raw - center[None, :]), axis=0)
+        place = (((image * height + down) * width + right) * channels_in)[:, None] + n[None, :]
+        at = ((lead + pixel) * channels_in)[:, None] + n[None, :]
+        if EVEN:
+            total = _multiplied(
+                gradient, weights, corner + pixel, n, columns, channels, kernel, 1, dilation, strip, beside, False,
+                ALIGN, BLOCK_M, BLOCK_K, BLOCK_N,
+            )  # fmt: skip
+            active = tl.load(buffer + at).to(tl.float32)
+            value = tl.where(active <= 0.0, 0.0, total)
+            tl.store(dx + place, value.to(dx.dtype.element_ty))
+            if NORMED:
+                raw = tl.load(before + place).to(tl.float32)
+                plain += _folded(tl.sum(value, axis=0), n, channels_in, BLOCK_N, PERIOD)
+                weighted += _folded(tl.sum(value * raw, axis=0), n, channels_in, BLOCK_N, PERIOD)
+        else:
+            valid = begin + tl.arange(0, BLOCK_M) < last
+            total = _multiplied(
+                gradient, weights, tl.where(valid, corner + pixel, 0), n, columns, channels, kernel, 1, dilation, strip,
+                beside, False, ALIGN, BLOCK_M, BLOCK_K, BLOCK_N,
+            )  # fmt: skip
+            limit = tl.where(valid, tl.minimum(width - right, strip), 0) * channels_in
+            mask = n[None, :] < limit[:, None]
+            active = tl.load(buffer + at, mask=mask, other=0.0).to(tl.float32)
+            value = tl.where(active <= 0.0, 0.0, total)  # zero beside the strip
+            tl.store(dx + place, value.to(dx.dtype.element_ty), mask=mask)
+            if NORMED:
+                raw = tl.load(before + place, mask=mask, other=0.0).to(tl.float32)
+                plain += _folded(tl.sum(value, axis=0), n, channels_in, BLOCK_N, PERIOD)
+                weighted += _folded(tl.sum(value * raw, axis=0), n, channels_in, BLOCK_N, PERIOD)
     if NORMED:
-        inside = n < channels_in
-        target = sums + (group * programs + part) * channels_in + n
-        tl.store(target, _folded(plain, n, channels_in), mask=inside)
-        tl.store(target + groups * programs * channels_in, _folded(weighted, n, channels_in), mask=inside)
+        inside = column < channels_in
+        weighted -= plain * tl.load(mean + group * channels_in + column, mask=inside, other=0.0)
+        target = partial + (group * programs + part) * channels_in + column
+        tl.store(target, plain, mask=inside)
+        tl.store(target + groups * programs * channels_in, weighted, mask=inside)
+        if ends_last(counters + groups + group, programs * beside):
+            for begin in range(0, channels_in, BLOCK_C):
+                channel = begin + tl.arange(0, BLOCK_C)
+                found = joined_sums(partial, programs, channels_in, group, groups, channel, BLOCK_C, BLOCK_P)
+                keep_two(sums, found[0], found[1], channels_in, group, groups, channel)
 
 
 @triton.jit(
     do_not_specialize=[
-        "images", "groups", "height", "width", "rows", "columns", "lead", "corner", "corner_back", "wide", "wide_out",
-        "kernel", "dilation", "strip", "beside", "tall", "share", "shares", "strip_back", "across_back", "beside_back",
-        "share_back", "programs_back",
+        "sums", "counters", "mean", "images", "groups", "height", "width", "rows", "columns", "lead", "corner",
+        "corner_back", "wide", "wide_out", "kernel", "dilation", "strip", "beside", "tall", "share", "shares",
+        "strip_back", "across_back", "beside_back", "share_back", "programs_back",
     ]
 )  # fmt: skip
 def backward(
@@ -666,7 +735,9 @@ def backward(
     before,
     mean,
     dx,
+    partial_sums,
     sums,
+    counters,
     partial,
     images,
     groups,
@@ -693,6 +764,8 @@ def backward(
     programs_back,
     RECTIFIED: tl.constexpr,
     NORMED: tl.constexpr,
+    EVEN: tl.constexpr,
+    PERIOD: tl.constexpr,
     ALIGN: tl.constexpr,
     ALIGN_OUT: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -700,6 +773,8 @@ def backward(
     BLOCK_T: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_P: tl.constexpr,
 ):
     """Through conv and ReLU: the first programs find the gradient of the merged weights, the others that of x.
 
@@ -710,14 +785,15 @@ def backward(
     if program < first:
         _of_weights(
             program, buffer, gradient, partial, images * rows * columns, columns, lead, corner, wide * ALIGN,
-            wide_out * ALIGN_OUT, kernel, dilation, strip, tall, beside, share, RECTIFIED, BLOCK_T, BLOCK_S, BLOCK_N,
+            wide_out * ALIGN_OUT, kernel, dilation, strip, tall, beside, share, RECTIFIED, ALIGN, BLOCK_T, BLOCK_S,
+            BLOCK_N,
         )  # fmt: skip
     else:
         _of_input(
-            program - first, programs_back, gradient, weights, dx, sums, buffer, before, mean, groups,
-            images // groups * height * across_back, height, width, rows, columns, lead, corner_back,
+            program - first, programs_back, gradient, weights, dx, partial_sums, sums, counters, buffer, before, mean,
+            groups, images // groups * height * across_back, height, width, rows, columns, lead, corner_back,
             wide_out * ALIGN_OUT, wide * ALIGN, kernel, dilation, strip_back, across_back, beside_back, share_back,
-            NORMED, BLOCK_M, BLOCK_K, BLOCK_N,
+            NORMED, EVEN, PERIOD, ALIGN_OUT, BLOCK_M, BLOCK_K, BLOCK_N, BLOCK_C, BLOCK_P,
         )  # fmt: skip
 
 
@@ -749,17 +825,18 @@ def _finished(
     """The gradients of all weights of a channel that goes in: those of depthwise convs, then the others."""
     tap = tl.arange(0, BLOCK_T)
     taps = kernel * kernel
-    i = tap // kernel
-    j = tap % kernel
+    i = _quotient(tap, kernel)
+    j = tap - i * kernel
     span = strip + (kernel - 1) * dilation
     weight = tl.load(depthwise + channel * taps + tap, mask=tap < taps * separable, other=1.0).to(tl.float32)
     of_taps = tl.zeros((BLOCK_T,), dtype=tl.float32)
     at_pointwise = found + at + separable * channels_in * taps
     for begin in range(0, beside * BLOCK_N, BLOCK_N):
         n = begin + tl.arange(0, BLOCK_N)
-        out = n % channels_out
+        pixel = _quotient(n, channels_out)
+        out = n - pixel * channels_out
         inside = n < strip * channels_out
-        row = (i * span + j * dilation)[:, None] + (n // channels_out)[None, :]
+        row = (i * span + j * dilation)[:, None] + pixel[None, :]
         place = (row * channels_in + channel) * (beside * BLOCK_N) + n[None, :]
         mask = (tap < taps)[:, None] & inside[None, :]
         of_first = (out < first_out)[None, :] & (tl.where(first_out == channels_out, 0, tap) == 0)[:, None]
@@ -784,7 +861,7 @@ def _finished(
             of_out = tl.sum(tl.where((tap < taps)[:, None], total * weight[:, None], 0.0), axis=0)
             tl.store(
                 at_pointwise + n * channels_in + channel,
-                _folded(of_out, n, channels_out).to(found.dtype.element_ty),
+                _folded(of_out, n, channels_out, BLOCK_N, 0).to(found.dtype.element_ty),
                 mask=n < channels_out,
             )
     tl.store(

@@ -1,9 +1,11 @@
-"""Batch norm in training, of a channels-last tensor: two kernels forward and two backward, without atomics.
+"""Batch norm in training, of a channels-last tensor: two kernels forward and two backward.
 
 The pixels of a group are rows, cut into blocks. The first kernel of each direction writes what a block knows (mean,
-squared deviations from it and count; sums of gradients) into a small buffer; every program of the second combines the
-blocks of its channels by itself and then goes over the rows. Statistics are in float32: of every tile the mean is
-subtracted before squaring, and tiles and blocks are joined by their counts, so that a large mean costs no digits.
+squared deviations from it and count; sums of gradients) into a small buffer; the second goes over the rows. Blocks are
+joined in their order, so that bits repeat: forward by every program of the second kernel for itself; backward by that
+program of the first kernel which ends last, by a counter that was set to zero forward. Statistics are in float32: of
+every tile the mean is subtracted before squaring, and tiles and blocks are joined by their counts, so that a large mean
+costs no digits.
 
 Other kernels may be the first of a direction or the second: they write and read the same buffers.
 """
@@ -20,10 +22,10 @@ from torch import Tensor
 from natpp.kernels import composed
 from natpp.kernels.tiles import columns_of, in_steps, on_device_of
 
-TILE_BYTES = 32 * 1024  # of a tensor, what a program loads at once
+TILE_BYTES = 16 * 1024  # of a tensor, what a program loads at once
 PARTS = 4096  # numbers of one kind that a program combines at once: blocks times columns
 PROGRAMS = 1024  # of a second kernel, at most: each combines all blocks, so it should have some rows to go over
-OPTIONS = {"num_warps": 8, "enable_fp_fusion": True}
+OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
 
 
 class Normalized(torch.autograd.Function):
@@ -41,8 +43,9 @@ class Normalized(torch.autograd.Function):
         running_var: Tensor | None,
         momentum: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        y, mean, var = _forward(x, weight, bias, eps, groups, running_mean, running_var, momentum)
-        ctx.save_for_backward(x, weight, bias, mean, var)
+        y, statistics, counters = _forward(x, weight, bias, eps, groups, running_mean, running_var, momentum)
+        mean, var = statistics
+        ctx.save_for_backward(x, weight, bias, statistics, counters)
         ctx.mark_non_differentiable(mean, var)
         ctx.set_materialize_grads(False)
         ctx.eps, ctx.groups = eps, groups
@@ -53,13 +56,13 @@ class Normalized(torch.autograd.Function):
         dy = gradients[0]
         if dy is None:
             return (None,) * 8
-        x, weight, bias, mean, var = ctx.saved_tensors
+        x, weight, bias, statistics, counters = ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody wants the gradient of the gradient
             y = composed.batch_norm(x, weight, bias, ctx.eps, ctx.groups)[0]
             inputs = [one for one, wanted in zip((x, weight, bias), ctx.needs_input_grad, strict=False) if wanted]
             found = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
             return (*(next(found) if wanted else None for wanted in ctx.needs_input_grad[:3]), *(None,) * 5)
-        dx, dweight, dbias = _backward(x, dy, weight, mean, var, ctx.eps, ctx.groups)
+        dx, dweight, dbias = _backward(x, dy, weight, statistics, counters, ctx.eps, ctx.groups)
         return (
             dx,
             None if weight is None else dweight.to(weight.dtype),
@@ -78,52 +81,58 @@ def _forward(
     running_var: Tensor | None,
     momentum: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Images normalized, mean and variance (2, groups, channels), and counters for the way back."""
     cut = _Cut(x, groups)
     partial = cut.partial(x, 3)
+    statistics = torch.empty(2, groups, cut.channels, dtype=torch.float32, device=x.device)
     with on_device_of(x):
         _partial_statistics[cut.first](
             x, partial, cut.rows, cut.columns, cut.share, cut.align, cut.block_r, cut.block_c, **OPTIONS
         )
-        y, statistics = normalize(x, partial, weight, bias, eps, groups, running_mean, running_var, momentum)
-    return y, statistics[0], statistics[1]
+        y, counters = normalize(x, statistics, partial, weight, bias, eps, groups, running_mean, running_var, momentum)
+    return y, statistics, counters
 
 
 def normalize(
     x: Tensor,
-    partial: Tensor,
+    statistics: Tensor,
+    partial: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float,
     groups: int,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    momentum: float,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    momentum: float = 0.0,
     added: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Images normalized, and mean and variance (2, groups, channels), from those of blocks of rows.
+    """Images normalized by mean and variance (2, groups, channels), and counters for `gradient_sums`.
 
-    The partial ones are (3, groups, blocks, channels): mean, squared deviations and count. What is `added`, in memory
-    as x is, is added to the images.
+    With partial ones of blocks of rows (3, groups, blocks, channels), which are mean, squared deviations and count, the
+    statistics are found from them, and the running ones moved. What is `added`, in memory as x is, is added to the
+    images.
     """
     cut = _Cut(x, groups)
     y = torch.empty_like(x, memory_format=torch.channels_last)
-    statistics = torch.empty(2, groups, cut.channels, dtype=torch.float32, device=x.device)
+    counters = torch.empty(groups, cut.first[1], dtype=torch.int32, device=x.device)
     _normalize[cut.second](
         x,
         y,
         x if added is None else added,  # any pointer: it is not read
-        partial,
+        statistics if partial is None else partial,
         statistics,
+        counters,
         statistics if weight is None else weight,
         statistics if bias is None else bias,
         statistics if running_mean is None else running_mean,
         statistics if running_var is None else running_var,
         cut.rows,
         cut.columns,
-        partial.shape[2],
+        0 if partial is None else partial.shape[2],
         cut.second_share,
         eps,
         momentum,
+        partial is not None,
         weight is not None,
         bias is not None,
         running_mean is not None,
@@ -134,20 +143,23 @@ def normalize(
         PARTS // cut.block_c,
         **OPTIONS,
     )
-    return y, statistics
+    return y, counters
 
 
-def gradient_sums(x: Tensor, dy: Tensor, step: int, mean: Tensor, groups: int) -> Tensor:
-    """Sums of dy and of dy times x's deviation from the mean: (2, groups, blocks, channels).
+def gradient_sums(x: Tensor, dy: Tensor, step: int, mean: Tensor, counters: Tensor, groups: int) -> Tensor:
+    """Sums of dy and of dy times x's deviation from the mean: (2, groups, channels).
 
-    A pixel of dy is `step` numbers after the one before it.
+    A pixel of dy is `step` numbers after the one before it. Counters are zero, and will be.
     """
     cut = _Cut(x, groups)
     partial = cut.partial(x, 2)
+    sums = torch.empty(2, groups, cut.channels, dtype=torch.float32, device=x.device)
     _partial_gradients[cut.first](
         x,
         dy,
         partial,
+        sums,
+        counters,
         mean,
         cut.rows,
         cut.columns,
@@ -156,40 +168,38 @@ def gradient_sums(x: Tensor, dy: Tensor, step: int, mean: Tensor, groups: int) -
         cut.align,
         cut.block_r,
         cut.block_c,
+        PARTS // cut.block_c,
         **OPTIONS,
     )
-    return partial
+    return sums
 
 
 def _backward(
-    x: Tensor, dy: Tensor, weight: Tensor | None, mean: Tensor, var: Tensor, eps: float, groups: int
+    x: Tensor, dy: Tensor, weight: Tensor | None, statistics: Tensor, counters: Tensor, eps: float, groups: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     cut = _Cut(x, groups)
     dy, step = in_steps(dy, cut.align)
     dx = torch.empty_like(x, memory_format=torch.channels_last)
     gradients = torch.empty(2, groups, cut.channels, dtype=torch.float32, device=x.device)
     with on_device_of(x):
-        partial = gradient_sums(x, dy, step, mean, groups)
+        sums = gradient_sums(x, dy, step, statistics[0], counters, groups)
         _gradients[cut.second](
             x,
             dy,
             dx,
-            partial,
+            sums,
             gradients,
-            mean,
-            var,
-            mean if weight is None else weight,
+            statistics,
+            statistics if weight is None else weight,
             cut.rows,
             cut.columns,
             step // cut.align,
-            cut.blocks,
             cut.second_share,
             eps,
             weight is not None,
             cut.align,
             cut.block_r,
             cut.block_c,
-            PARTS // cut.block_c,
             **OPTIONS,
         )
     dweight, dbias = gradients[:, 0] if groups == 1 else gradients.sum(1)
@@ -231,6 +241,26 @@ def _load(start, row, last, step, channels, column):
 
 
 @triton.jit
+def ends_last(counter, programs):
+    """Whether all other programs have written what they know, so that this one may read it; the counter is zero then.
+
+    What is read has to come from the second cache (.cg), where the others' is.
+    """
+    tl.debug_barrier()  # all threads have written
+    last = tl.atomic_add(counter, 1, sem="acq_rel") == programs - 1
+    if last:
+        tl.store(counter, 0)
+    return last
+
+
+@triton.jit
+def _parts(start, part, blocks, channels, column):
+    """What blocks know, of some channels."""
+    mask = (part < blocks)[:, None] & (column < channels)[None, :]
+    return tl.load(start + part[:, None] * channels + column[None, :], mask=mask, other=0.0, cache_modifier=".cg")
+
+
+@triton.jit
 def joined_statistics(partial, blocks, channels, group, groups, column, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr):
     """Mean and variance of some columns of a group, from those of its blocks."""
     mean = tl.zeros((BLOCK_C,), dtype=tl.float32)
@@ -240,9 +270,11 @@ def joined_statistics(partial, blocks, channels, group, groups, column, BLOCK_C:
     half = groups * blocks * channels
     for begin in range(0, blocks, BLOCK_P):
         part = begin + tl.arange(0, BLOCK_P)
-        means = _load(parts, part, blocks, channels, channels, column)
-        some_squares = _load(parts + half, part, blocks, channels, channels, column)
-        counts = tl.load(parts + 2 * half + part * channels, mask=part < blocks, other=0.0)  # the same for all channels
+        means = _parts(parts, part, blocks, channels, column)
+        some_squares = _parts(parts + half, part, blocks, channels, column)
+        counts = tl.load(  # the same for all channels
+            parts + 2 * half + part * channels, mask=part < blocks, other=0.0, cache_modifier=".cg"
+        )
         count = tl.sum(counts, axis=0)
         some_mean = tl.sum(means * counts[:, None], axis=0) / count
         deviation = means - some_mean[None, :]
@@ -264,9 +296,25 @@ def joined_sums(partial, blocks, channels, group, groups, column, BLOCK_C: tl.co
     half = groups * blocks * channels
     for begin in range(0, blocks, BLOCK_P):
         part = begin + tl.arange(0, BLOCK_P)
-        plain += tl.sum(_load(parts, part, blocks, channels, channels, column), axis=0)
-        weighted += tl.sum(_load(parts + half, part, blocks, channels, channels, column), axis=0)
+        plain += tl.sum(_parts(parts, part, blocks, channels, column), axis=0)
+        weighted += tl.sum(_parts(parts + half, part, blocks, channels, column), axis=0)
     return plain, weighted
+
+
+@triton.jit
+def keep_two(target, first, second, channels, group, groups, column):
+    """Two numbers of some channels of a group, into (2, groups, channels)."""
+    inside = column < channels
+    tl.store(target + group * channels + column, first, mask=inside)
+    tl.store(target + (groups + group) * channels + column, second, mask=inside)
+
+
+@triton.jit
+def kept_two(source, channels, group, groups, column):
+    """What `keep_two` kept; zeros beside the channels."""
+    inside = column < channels
+    first = tl.load(source + group * channels + column, mask=inside, other=0.0)
+    return first, tl.load(source + (groups + group) * channels + column, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -319,6 +367,8 @@ def _partial_statistics(
 
 @triton.jit(
     do_not_specialize=[
+        "statistics",
+        "counters",
         "weight",
         "bias",
         "running_mean",
@@ -335,6 +385,7 @@ def _normalize(
     added,
     partial,
     statistics,
+    counters,
     weight,
     bias,
     running_mean,
@@ -345,6 +396,7 @@ def _normalize(
     second_share,
     eps,
     momentum,
+    JOINED: tl.constexpr,
     WEIGHT: tl.constexpr,
     BIAS: tl.constexpr,
     RUNNING: tl.constexpr,
@@ -354,7 +406,7 @@ def _normalize(
     BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
-    """Combine the blocks' statistics, normalize; the first program of a column also keeps mean and variance."""
+    """Normalize; JOINED: by the blocks' statistics, and the first program of a column keeps mean and variance."""
     group = tl.program_id(2)
     groups = tl.num_programs(2)
     channels = columns * ALIGN
@@ -368,12 +420,16 @@ def _normalize(
     row = first + tl.arange(0, BLOCK_R)
     tile = _load(start, row, last, channels, channels, column)
 
-    mean, var = joined_statistics(partial, blocks, channels, group, groups, column, BLOCK_C, BLOCK_P)
+    if JOINED:
+        mean, var = joined_statistics(partial, blocks, channels, group, groups, column, BLOCK_C, BLOCK_P)
+    else:
+        mean, var = kept_two(statistics, channels, group, groups, column)
     if tl.program_id(0) == 0:
-        tl.store(statistics + group * channels + column, mean, mask=inside)
-        tl.store(statistics + (groups + group) * channels + column, var, mask=inside)
-        if RUNNING:
-            move_running(running_mean, running_var, mean, var, rows.to(tl.float32), momentum, column, inside)
+        tl.store(counters + group * tl.num_programs(1) + tl.program_id(1), 0)
+        if JOINED:
+            keep_two(statistics, mean, var, channels, group, groups, column)
+            if RUNNING:
+                move_running(running_mean, running_var, mean, var, rows.to(tl.float32), momentum, column, inside)
 
     scale = 1.0 / tl.sqrt(var + eps)
     if WEIGHT:
@@ -392,11 +448,13 @@ def _normalize(
         tile = following
 
 
-@triton.jit(do_not_specialize=["mean", "rows", "columns", "dy_columns", "share"])
+@triton.jit(do_not_specialize=["sums", "counters", "mean", "rows", "columns", "dy_columns", "share"])
 def _partial_gradients(
     x,
     dy,
     partial,
+    sums,
+    counters,
     mean,
     rows,
     columns,
@@ -405,8 +463,9 @@ def _partial_gradients(
     ALIGN: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    BLOCK_P: tl.constexpr,
 ):
-    """Of every block the sums of dy and of dy times x's deviation: partial (2, groups, blocks, channels)."""
+    """Sums of dy and of dy times x's deviation: (2, groups, channels), from those of blocks."""
     block = tl.program_id(0)
     group = tl.program_id(2)
     channels = columns * ALIGN
@@ -436,29 +495,30 @@ def _partial_gradients(
     half = tl.num_programs(2) * tl.num_programs(0) * channels
     tl.store(partial + place, plain, mask=inside)
     tl.store(partial + half + place, weighted, mask=inside)
+    if ends_last(counters + group * tl.num_programs(1) + tl.program_id(1), tl.num_programs(0)):
+        groups = tl.num_programs(2)
+        plain, weighted = joined_sums(partial, tl.num_programs(0), channels, group, groups, column, BLOCK_C, BLOCK_P)
+        keep_two(sums, plain, weighted, channels, group, groups, column)
 
 
-@triton.jit(do_not_specialize=["mean", "var", "weight", "rows", "columns", "dy_columns", "blocks", "second_share"])
+@triton.jit(do_not_specialize=["sums", "statistics", "weight", "rows", "columns", "dy_columns", "second_share"])
 def _gradients(
     x,
     dy,
     dx,
-    partial,
+    sums,
     gradients,
-    mean,
-    var,
+    statistics,
     weight,
     rows,
     columns,
     dy_columns,
-    blocks,
     second_share,
     eps,
     WEIGHT: tl.constexpr,
     ALIGN: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
-    BLOCK_P: tl.constexpr,
 ):
     """dx; the first program of a column also keeps what its group adds to the gradients of weight and bias."""
     group = tl.program_id(2)
@@ -476,12 +536,11 @@ def _gradients(
     tile = _load(start, row, last, channels, channels, column)
     tile_dy = _load(start_dy, row, last, step, channels, column)
 
-    plain, weighted = joined_sums(partial, blocks, channels, group, groups, column, BLOCK_C, BLOCK_P)
-    center = tl.load(mean + group * channels + column, mask=inside, other=0.0)
-    inverse = 1.0 / tl.sqrt(tl.load(var + group * channels + column, mask=inside, other=1.0) + eps)
+    plain, weighted = kept_two(sums, channels, group, groups, column)
+    center, var = kept_two(statistics, channels, group, groups, column)
+    inverse = 1.0 / tl.sqrt(var + eps)
     if tl.program_id(0) == 0:
-        tl.store(gradients + group * channels + column, weighted * inverse, mask=inside)
-        tl.store(gradients + (groups + group) * channels + column, plain, mask=inside)
+        keep_two(gradients, weighted * inverse, plain, channels, group, groups, column)
 
     total = rows.to(tl.float32)
     scale = inverse

@@ -28,14 +28,15 @@ from natpp.kernels.merged import Conv
 from natpp.kernels.norm import gradient_sums, normalize
 from natpp.kernels.tiles import MOST_PROGRAMS, columns_of, in_steps, on_device_of
 
-NUMBERS = 8192  # of a tile that is copied: 32 for each thread
+NUMBERS = 4096  # of a tile that is copied: 32 for each thread
 COPYING = 528  # programs that copy, at most: each joins all statistics, so it should have some pixels to go over
 PARTS = 8192  # numbers of one kind that all programs of a kernel sum up: programs times channels
 LEAST = 132  # programs that multiply, however many channels there are: one for each processor of an H200
-LONG = 8  # tiles of strips that a program of the gradient of weights has at least
+LONG = 16  # tiles of strips that a program of the gradient of weights has at least
 JOINED = 4096  # numbers of parts that are joined at once
 WIDE = 8  # numbers copied at once, at most: 16 bytes, which Triton up to 3.6 sends past the first cache, unlike 8
-FINISHED = 8  # parts of the gradient of weights that are read at once
+FINISHED = 256  # numbers of parts of the gradient of weights that a column of threads reads at once
+KEPT = 5  # tensors of a half for the way back
 
 
 class Separated(torch.autograd.Function):
@@ -52,34 +53,20 @@ class Separated(torch.autograd.Function):
         *_: Tensor,
     ) -> Tensor:
         steps: list[_Step] = []
-        kept: list[Tensor] = []  # of every half: what is multiplied, the weights back, what the conv gave
-        statistics: list[Tensor] = []
-        y, partial, before = x, None, None
+        kept: list[Tensor] = []  # of every half: what is multiplied, the weights back, what the conv gave, …
+        y, statistics, norm = x, None, None
         with on_device_of(x):
             for half in halves:
-                step = _Step(y.shape, half, groups, first=before is None)
-                buffer, weights, back, found = step.prepare(y, dtype, before, partial)
-                y, partial = step.forward(buffer, weights)
+                step = _Step(y.shape, half, groups, first=norm is None)
+                buffer, weights, back, counters = step.prepare(y, dtype, norm, statistics)
+                y, statistics = step.forward(buffer, weights, counters)
                 steps.append(step)
-                kept += [buffer, back, y]
-                statistics += [] if found is None else [found]
-                before = half.norm
-            assert partial is not None
-            assert before is not None
-            z, found = normalize(
-                y,
-                partial,
-                before.weight,
-                before.bias,
-                before.eps,
-                groups,
-                before.running_mean,
-                before.running_var,
-                before.momentum,
-                added,
-            )
-        statistics.append(found)
-        ctx.save_for_backward(x, *kept, *statistics, *(tensor for half in halves for tensor in half.tensors()))
+                kept += [buffer, back, y, statistics, counters]
+                norm = half.norm
+            assert statistics is not None
+            assert norm is not None
+            z, counters = normalize(y, statistics, None, norm.weight, norm.bias, norm.eps, groups, added=added)
+        ctx.save_for_backward(x, *kept, counters, *(tensor for half in halves for tensor in half.tensors()))
         ctx.steps, ctx.halves, ctx.groups, ctx.dtype = steps, halves, groups, dtype
         ctx.set_materialize_grads(False)
         return z
@@ -91,12 +78,12 @@ class Separated(torch.autograd.Function):
         if dz is None:
             return (None,) * len(wanted)
         x, *saved = ctx.saved_tensors
-        count = len(ctx.steps)
-        kept, statistics, tensors = saved[: 3 * count], saved[3 * count : 4 * count], saved[4 * count :]
+        count = KEPT * len(ctx.steps)
         if torch.is_grad_enabled():  # somebody wants the gradient of the gradient
-            return _again(ctx, x, tensors, dz)
+            return _again(ctx, x, saved[count + 1 :], dz)
+        kept = [saved[begin : begin + KEPT] for begin in range(0, count, KEPT)]
         with on_device_of(dz):
-            dx, found = _backward(ctx.steps, x, kept, statistics, dz)
+            dx, found = _backward(ctx.steps, x, kept, saved[count], dz)
         return (
             dx if wanted[0] else None,
             *(None,) * 3,
@@ -119,19 +106,20 @@ def _again(ctx: Any, x: Tensor, tensors: Sequence[Tensor], dz: Tensor) -> tuple[
 
 
 def _backward(
-    steps: Sequence[_Step], x: Tensor, kept: Sequence[Tensor], statistics: Sequence[Tensor], dz: Tensor
+    steps: Sequence[_Step], x: Tensor, kept: Sequence[Sequence[Tensor]], last_counters: Tensor, dz: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
     """Gradients of x, and of the tensors of all halves."""
     dz, step_of_dz = in_steps(dz, columns_of(dz.shape[1])[1])
-    sums = gradient_sums(kept[-1], dz, step_of_dz, statistics[-1][0], steps[-1].groups)
+    _, _, y, statistics, _ = kept[-1]
+    sums = gradient_sums(y, dz, step_of_dz, statistics[0], last_counters, steps[-1].groups)
     norms: list[Tensor] = []
     partial: list[Tensor] = []
     for number in reversed(range(len(steps))):
         step = steps[number]
-        buffer, weights, y = kept[3 * number : 3 * number + 3]
-        gradient, of_norm = step.through_norm(y, dz, step_of_dz, statistics[number], sums)
-        before = (kept[3 * number - 1], statistics[number - 1]) if number else None
-        dz, sums, of_weights = step.backward(x, buffer, gradient, weights, before)
+        buffer, weights, y, statistics, counters = kept[number]
+        gradient, of_norm = step.through_norm(y, dz, step_of_dz, statistics, sums)
+        before = (kept[number - 1][2], kept[number - 1][3]) if number else None
+        dz, sums, of_weights = step.backward(x, buffer, gradient, weights, counters, before)
         step_of_dz = step.half.pointwise.shape[1]
         norms.insert(0, of_norm)
         partial.insert(0, of_weights)
@@ -167,14 +155,15 @@ def _finish(steps: Sequence[_Step], partial: Sequence[Tensor]) -> Any:
         at += sum(some)
     for begin in range(0, len(steps), 2):  # a launch for up to two halves
         pair = steps[begin : begin + 2]
+        taps = max(16, 1 << max(step.conv.kernel**2 - 1 for step in pair).bit_length())
         merged.finish[(max(step.conv.channels_in for step in pair), len(pair))](
             found,
             *rows[begin],
             *rows[min(begin + 1, len(rows) - 1)],
-            max(16, 1 << max(step.conv.kernel**2 - 1 for step in pair).bit_length()),
+            taps,
             merged.BREADTH,
-            FINISHED,
-            **merged.COPIES,
+            FINISHED // taps,
+            **merged.SUMS,
         )
     return iter(torch.split(found, [number for some in numbers for number in some]))
 
@@ -274,17 +263,19 @@ class _Step:
         return _shared(last, block_r, COPYING // (across * self.groups)), block_r, block_c
 
     def prepare(
-        self, x: Tensor, dtype: torch.dtype, norm: Norm | None, partial: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """What is multiplied, merged weights for the conv and for its gradient, and the statistics of x if normed."""
+        self, x: Tensor, dtype: torch.dtype, norm: Norm | None, statistics: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What is multiplied, merged weights for the conv and for its gradient, and counters for both.
+
+        `norm`, with the statistics of x, is applied to x before.
+        """
         conv, back = self.conv, self.back
         weights = torch.empty(conv.depth, conv.beside * merged.BREADTH, dtype=dtype, device=x.device)
         weights_back = torch.empty(back.depth, back.beside * merged.BREADTH, dtype=dtype, device=x.device)
         shared, block_r, block_c = self._copied(conv.channels_in)
         across = -(-conv.channels_in // block_c)
-        buffer, found, programs = x, None, shared.blocks
-        if norm is not None:
-            found = torch.empty(2, self.groups, conv.channels_in, dtype=torch.float32, device=x.device)
+        buffer, programs = x, shared.blocks
+        counters = torch.empty(2, self.groups, dtype=torch.int32, device=x.device)
         if self.direct:
             programs, across = 0, 1
         else:
@@ -294,12 +285,10 @@ class _Step:
         merged.prepare[(programs + sum(blocks), across, self.groups if programs else 1)](
             x,
             buffer,
-            weights if partial is None else partial,
-            weights if found is None else found,
+            any_pointer if statistics is None else statistics,
+            counters,
             any_pointer if norm is None else norm.weight,
             any_pointer if norm is None else norm.bias,
-            any_pointer if norm is None or norm.running_mean is None else norm.running_mean,
-            any_pointer if norm is None or norm.running_var is None else norm.running_var,
             *self.weights,
             weights,
             weights_back,
@@ -311,9 +300,9 @@ class _Step:
             self.lead,
             self.pixels,
             conv.channels_in // self.align,
-            0 if partial is None else partial.shape[2],
             shared.share,
             programs,
+            self.groups,
             int(self.half.depthwise is not None),
             *self.steps_of_weight,
             conv.kernel,
@@ -327,22 +316,19 @@ class _Step:
             back.strip,
             back.beside,
             0.0 if norm is None else norm.eps,
-            0.0 if norm is None else norm.momentum,
             norm is not None,
-            norm is not None and norm.running_mean is not None,
             self.align,
             block_r,
             block_c,
-            JOINED // block_c,
             merged.MERGED,
             merged.BREADTH,
             **merged.COPIES,
         )
-        return buffer, weights, weights_back, found
+        return buffer, weights, weights_back, counters
 
-    def forward(self, buffer: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """y, and what its blocks know of its statistics."""
-        conv = self.conv
+    def forward(self, buffer: Tensor, weights: Tensor, counters: Tensor) -> tuple[Tensor, Tensor]:
+        """y, and its mean and variance; the running ones are moved."""
+        conv, norm = self.conv, self.half.norm
         shared = self.cut(conv)
         y = torch.empty(
             (self.images, conv.channels_out, conv.height, conv.width),
@@ -351,11 +337,18 @@ class _Step:
             memory_format=torch.channels_last,
         )
         partial = torch.empty(3, self.groups, shared.blocks, conv.channels_out, dtype=torch.float32, device=y.device)
+        statistics = torch.empty(2, self.groups, conv.channels_out, dtype=torch.float32, device=y.device)
+        even = conv.even(self.groups)
+        block_c, _ = columns_of(conv.channels_out)
         merged.forward[(shared.blocks, conv.beside, self.groups)](
             buffer,
             weights,
             y,
             partial,
+            statistics,
+            counters,
+            statistics if norm.running_mean is None else norm.running_mean,
+            statistics if norm.running_var is None else norm.running_var,
             conv.images // self.groups * conv.height * conv.across,
             conv.height,
             conv.width,
@@ -371,15 +364,21 @@ class _Step:
             conv.across,
             conv.beside,
             shared.share,
+            norm.momentum,
             self.direct,
+            norm.running_mean is not None,
+            even,
+            conv.period if even else 0,
             self.align,
             self.align_out,
             merged.STRIPS,
             merged.DEPTH,
             merged.BREADTH,
+            block_c,
+            JOINED // block_c,
             **merged.PRODUCTS,
         )
-        return y, partial
+        return y, statistics
 
     def through_norm(
         self, y: Tensor, dz: Tensor, step_of_dz: int, statistics: Tensor, sums: Tensor
@@ -407,19 +406,23 @@ class _Step:
             self.half.stride,
             channels // self.align_out,
             step_of_dz // self.align_out,
-            sums.shape[2],
             shared.share,
             self.half.norm.eps,
             self.align_out,
             block_r,
             block_c,
-            JOINED // block_c,
             **merged.COPIES,
         )
         return buffer, gradients
 
     def backward(
-        self, x: Tensor, buffer: Tensor, gradient: Tensor, weights: Tensor, before: tuple[Tensor, Tensor] | None
+        self,
+        x: Tensor,
+        buffer: Tensor,
+        gradient: Tensor,
+        weights: Tensor,
+        counters: Tensor,
+        before: tuple[Tensor, Tensor] | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of what the half read, the sums over them that its norm needs, and those of merged weights.
 
@@ -429,7 +432,10 @@ class _Step:
         shared, strips = self.cut(back), self.strips
         like = x if before is None else before[0]
         dx = torch.empty_like(like, memory_format=torch.channels_last)
-        sums = torch.empty(2, self.groups, shared.blocks, back.channels_out, dtype=torch.float32, device=x.device)
+        sums = torch.empty(2, self.groups, back.channels_out, dtype=torch.float32, device=x.device)
+        parts = torch.empty(2, self.groups, shared.blocks, back.channels_out, dtype=torch.float32, device=x.device)
+        even = back.even(self.groups)
+        block_c, _ = columns_of(back.channels_out)
         shape = (strips.blocks, whole.depth, whole.beside * merged.BREADTH)
         partial = torch.empty(shape, dtype=torch.float32, device=x.device)
         programs = whole.tall * whole.beside * strips.blocks + shared.blocks * back.beside * self.groups
@@ -440,7 +446,9 @@ class _Step:
             like,
             sums if before is None else before[1],
             dx,
+            parts,
             sums,
+            counters,
             partial,
             self.images,
             self.groups,
@@ -467,12 +475,16 @@ class _Step:
             shared.blocks,
             self.direct,
             before is not None,
+            even,
+            back.period if even and before is not None else 0,
             self.align,
             self.align_out,
             merged.STRIPS,
             merged.DEPTH,
             *merged.TALL,
             merged.BREADTH,
+            block_c if before is not None else 16,
+            JOINED // block_c if before is not None else 16,
             **merged.PRODUCTS,
         )
         return dx, sums, partial

@@ -26,7 +26,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 SHARED = 227 * 1024  # bytes that a program may have on an H200
-NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.uint8: "u8"}
+NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.uint8: "u8", torch.int32: "i32"}
 
 
 def launched(
@@ -102,7 +102,8 @@ def separable(
     ("channels", "kernel", "count", "dtype", "launches"),
     [
         (16, 3, 2, torch.bfloat16, 11),  # the number of launches is what a step of a small network costs
-        (20, 5, 1, torch.bfloat16, 7),
+        (20, 5, 2, torch.bfloat16, 11),
+        (32, 3, 2, torch.bfloat16, 11),
         (64, 1, 1, torch.float32, 7),
     ],
 )
