@@ -2,7 +2,7 @@
 
 A half is one such sequence. Forward it is two launches of the kernels in merged.py: what it reads is normalized (if a
 half is before it), rectified and copied with zeros around it, while other programs merge its weights; then it is
-multiplied, with what every program knows of the statistics. Only the last half is followed by a kernel that normalizes.
+multiplied, and its statistics are found. Only the last half is followed by a kernel that normalizes.
 Backward a half is two launches as well: through its norm, into a buffer with zeros around it; then through conv and
 ReLU, the gradients of input and merged weights side by side. One last launch makes the gradients of the weights from
 that. Nothing is added to from two sides, so that bits repeat.
@@ -26,10 +26,12 @@ from natpp.kernels import composed, merged
 from natpp.kernels.halves import Half, Norm
 from natpp.kernels.merged import Conv
 from natpp.kernels.norm import gradient_sums, normalize
-from natpp.kernels.tiles import MOST_PROGRAMS, columns_of, in_steps, on_device_of
+from natpp.kernels.tiles import columns_of, in_steps, on_device_of
 
 NUMBERS = 4096  # of a tile that is copied: 32 for each thread
 COPYING = 528  # programs that copy, at most: each joins all statistics, so it should have some pixels to go over
+MOST_PROGRAMS = 396  # that multiply: three for each processor of an H200
+SHARES = 264  # programs of the gradient of weights, at most: each writes a part of it
 PARTS = 8192  # numbers of one kind that all programs of a kernel sum up: programs times channels
 LEAST = 132  # programs that multiply, however many channels there are: one for each processor of an H200
 LONG = 16  # tiles of strips that a program of the gradient of weights has at least
@@ -245,7 +247,7 @@ class _Step:
         """Of the gradient of the weights: over all of the buffers, where strips do not stop at the end of a row."""
         whole = self.whole
         count = -(-self.images * self.rows * self.columns // whole.strip)
-        most = min(MOST_PROGRAMS // (whole.tall * whole.beside), count // (LONG * merged.TALL[1]))
+        most = min(SHARES // (whole.tall * whole.beside), count // (LONG * merged.TALL[1]))
         return _shared(count, merged.TALL[1], most)
 
     def cut(self, conv: Conv) -> _Shared:

@@ -9,8 +9,6 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-MOST_PROGRAMS = 264  # of kernels whose programs sum up pixels: two for each processor of an H200
-
 
 def columns_of(channels: int) -> tuple[int, int]:
     """Columns of a tile, and the largest power of two up to 16 that divides the channels: loads are that wide.

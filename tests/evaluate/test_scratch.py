@@ -471,7 +471,7 @@ def test_two_processes_train_one_network(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["bf16", "16"])
 def test_on_a_gpu_a_training_is_resumed_near_where_it_was(precision: str, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"device": "cuda", "precision": precision, "out": tmp_path}
+    settings: dict[str, Any] = {"device": "cuda", "precision": precision, "out": tmp_path, "seed": 1}
     with pytest.raises(Crash):
         train(watch=crash_at(9), **settings)
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["steps"] == 8
