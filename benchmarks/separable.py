@@ -10,6 +10,7 @@
   every kernel takes.
 
 `python benchmarks/separable.py --json FILE [--only operations short supernet tune] [--no-compile] [--smoke]`
+What FILE has of other parts stays there.
 Without a GPU only the small form (--smoke) runs, which proves that it runs.
 """
 
@@ -392,14 +393,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         example = torch.zeros(2, 16, 4, 4, device=device).to(memory_format=torch.channels_last)
         if not kernels.fast(example):
             raise SystemExit("natpp's kernels cannot be used here; the log says why")
-    found: dict[str, Any] = {
-        "machine": {
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "gpu": torch.cuda.get_device_name() if device.type == "cuda" else None,
-        },
-        "smoke": options.smoke,
+    found: dict[str, Any] = {}
+    if options.json and options.json.exists():  # parts that are not measured now are kept
+        found = json.loads(options.json.read_text(encoding="utf-8"))
+    found["machine"] = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "gpu": torch.cuda.get_device_name() if device.type == "cuda" else None,
     }
+    found["smoke"] = options.smoke
     for part in options.only:
         start = time.perf_counter()
         if part == "operations":

@@ -278,6 +278,60 @@ def speed(found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def kernels(found: dict[str, Any]) -> str:
+    """Operations, short trainings and a supernet's step in natpp's kernels, beside torch's."""
+    lines = [
+        "## Kernels",
+        "",
+        _paragraph(
+            "`python benchmarks/separable.py --json experiments/results/kernels.json`, bf16, random images already on "
+            f"the device, {_device(found['machine'])}. Forward and backward inside a CUDA graph; torch's own kernels "
+            "in the same run, in the faster of contiguous and channels-last memory with `cudnn.benchmark`."
+        ),
+        "",
+        "| operation | images x channels x size | stride | us | torch's | ratio | forward alone | of 4.3 TB/s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one in found.get("operations", []):
+        images, channels, height, width = one["shape"]
+        torchs = min(way["microseconds"] for name, way in one["torch"].items() if name != "compiled")
+        lines.append(
+            f"| `{one['op']}` | {images} x {channels} x {height} x {width} | {one['stride']} "
+            f"| {one['natpp']['microseconds']:.0f} | {torchs:.0f} | {one['ratio']:.2f} | {one['forward_ratio']:.2f} "
+            f"| {100 * one['share_of_bandwidth']:.0f}% |"
+        )
+    compiled = [
+        f"{one['torch']['compiled']['microseconds']:.0f} us for `{one['op']}` at {'x'.join(map(str, one['shape']))}"
+        for one in found.get("operations", [])
+        if "microseconds" in one["torch"].get("compiled", {})
+    ]
+    if compiled:
+        lines += ["", _paragraph(f"`torch.compile` of the same takes {', '.join(compiled)}.")]
+    if "short" in found:
+        short = found["short"]
+        each = {name: short[name]["milliseconds_an_architecture_step"] for name in ("natpp", "plain")}
+        lines += [
+            "",
+            _paragraph(
+                f"Short trainings of `darts`, {short['cells']} cells, {short['channels']} channels, batch "
+                f"{short['batch']}, {short['together']} side by side: {each['natpp']:.2f} ms an architecture step, "
+                f"{each['plain']:.2f} with torch's kernels ({short['ratio']:.1f} times as long); peak "
+                f"{short['peak_gib']:.1f} GiB."
+            ),
+        ]
+    if "supernet" in found:
+        step = found["supernet"]
+        lines += [
+            "",
+            _paragraph(
+                f"A supernet's weight step, thirteen operations, {step['architectures']} architectures of "
+                f"{step['batch']} images: {step['natpp']['milliseconds_a_step']:.0f} ms, "
+                f"{step['plain']['milliseconds_a_step']:.0f} with torch's kernels."
+            ),
+        ]
+    return "\n".join(lines) + "\n"
+
+
 def fx_models(found: dict[str, Any]) -> str:
     """Models of other libraries, optimized."""
     rows = [row for row in found["models"].values() if row["state"] not in ("missing", "broken")]
@@ -832,6 +886,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "resnet20": resnet20,
     "resnet20_digits": resnet20,
     "speed": speed,
+    "kernels": kernels,
     "fx_models": fx_models,
 }
 
