@@ -75,7 +75,7 @@ SECONDS = 376.0  # of a search, from images on the device to the closed policy f
 SECONDS_TO_LEARN = 90.0  # of these, for prediction, policy and what is not predicted
 RANDOM_SHARE, ROUNDS = 0.6, 3
 TASK = Task("nat++", setting("cifar"), strict=True)
-SHORT = ShortConfig(batch=BATCH, steps=1200, learning_rate=0.1, warm_up=0.2, clip=5.0, together=16)
+SHORT = ShortConfig(batch=BATCH, steps=1200, learning_rate=0.1, warm_up=0.2, clip=5.0, together=27)
 SCHEDULES = {
     "5 cells, 1200 steps, learning rate 0.1": Recipe(5, SHORT),
     "5 cells, 1200 steps, learning rate 0.05": Recipe(5, replace(SHORT, learning_rate=0.05)),
