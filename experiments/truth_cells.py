@@ -198,7 +198,7 @@ def search(arguments: argparse.Namespace) -> None:
 
 
 def supernet(arguments: argparse.Namespace) -> None:
-    """A supernet in the same seconds: six tenths for its weights, the rest for scores, prediction and policy."""
+    """A supernet in the same seconds: seven tenths for its weights, the rest for scores, prediction and policy."""
     whole = allowed(arguments)
     fabric, images, clock = started(arguments)
     where, space = usual_setting("cifar", images, "supernet"), CellSpace(names=tuple(OPS))
@@ -213,7 +213,7 @@ def supernet(arguments: argparse.Namespace) -> None:
         trial.step()
     settled(fabric)
     an_epoch = (time.perf_counter() - start) / steps * trial.steps_an_epoch
-    weights = replace(weights, epochs=max(int((0.6 * whole - clock.stop()) / an_epoch), 1))
+    weights = replace(weights, epochs=max(int((0.7 * whole - clock.stop()) / an_epoch), 1))
     del trial
     clock("weights")
     settings = replace(search_config(smoke=arguments.smoke), weights=weights)
