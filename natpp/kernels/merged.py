@@ -159,14 +159,23 @@ def _within(place, size):
 
 
 @triton.jit
-def _folded(value, n, channels, BLOCK_N: tl.constexpr, PERIOD: tl.constexpr):
-    """Of something for every (pixel of the strip, channel) the sums over the pixels, in the first places."""
+def _early(value, BLOCK_N: tl.constexpr, PERIOD: tl.constexpr):
+    """Of something for every (pixel of the strip, channel) the sums over the pixels, where channels have a period.
+
+    That is cheap, and so few numbers are held while tiles are multiplied.
+    """
     if PERIOD > 0:
-        found = tl.sum(tl.reshape(value, (BLOCK_N // PERIOD, PERIOD)), axis=0)
-    else:
+        value = tl.sum(tl.reshape(value, (BLOCK_N // PERIOD, PERIOD)), axis=0)
+    return value
+
+
+@triton.jit
+def _late(value, n, channels, PERIOD: tl.constexpr):
+    """The same where they have none: the sums are in the first places."""
+    if PERIOD == 0:
         channel = n - _quotient(n, channels) * channels
-        found = tl.sum(tl.where(channel[:, None] == n[None, :], value[:, None], 0.0), axis=0)
-    return found
+        value = tl.sum(tl.where(channel[:, None] == n[None, :], value[:, None], 0.0), axis=0)
+    return value
 
 
 @triton.jit
@@ -471,8 +480,10 @@ def forward(
             tl.store(target, total.to(y.dtype.element_ty), mask=mask)
             total = tl.where(mask, total, 0.0)
             count += tl.sum(pixels, axis=0) - tl.minimum(last - begin, BLOCK_M) * strip
-        plain += _folded(tl.sum(total, axis=0), n, channels_out, BLOCK_N, PERIOD)
-        squares += _folded(tl.sum(total * total, axis=0), n, channels_out, BLOCK_N, PERIOD)
+        plain += _early(tl.sum(total, axis=0), BLOCK_N, PERIOD)
+        squares += _early(tl.sum(total * total, axis=0), BLOCK_N, PERIOD)
+    plain = _late(plain, n, channels_out, PERIOD)
+    squares = _late(squares, n, channels_out, PERIOD)
     inside = column < channels_out
     counted = count.to(tl.float32)
     mean = plain / counted
@@ -691,8 +702,8 @@ def _of_input(
             tl.store(dx + place, value.to(dx.dtype.element_ty))
             if NORMED:
                 raw = tl.load(before + place).to(tl.float32)
-                plain += _folded(tl.sum(value, axis=0), n, channels_in, BLOCK_N, PERIOD)
-                weighted += _folded(tl.sum(value * raw, axis=0), n, channels_in, BLOCK_N, PERIOD)
+                plain += _early(tl.sum(value, axis=0), BLOCK_N, PERIOD)
+                weighted += _early(tl.sum(value * raw, axis=0), BLOCK_N, PERIOD)
         else:
             valid = begin + tl.arange(0, BLOCK_M) < last
             total = _multiplied(
@@ -706,9 +717,11 @@ def _of_input(
             tl.store(dx + place, value.to(dx.dtype.element_ty), mask=mask)
             if NORMED:
                 raw = tl.load(before + place, mask=mask, other=0.0).to(tl.float32)
-                plain += _folded(tl.sum(value, axis=0), n, channels_in, BLOCK_N, PERIOD)
-                weighted += _folded(tl.sum(value * raw, axis=0), n, channels_in, BLOCK_N, PERIOD)
+                plain += _early(tl.sum(value, axis=0), BLOCK_N, PERIOD)
+                weighted += _early(tl.sum(value * raw, axis=0), BLOCK_N, PERIOD)
     if NORMED:
+        plain = _late(plain, n, channels_in, PERIOD)
+        weighted = _late(weighted, n, channels_in, PERIOD)
         inside = column < channels_in
         weighted -= plain * tl.load(mean + group * channels_in + column, mask=inside, other=0.0)
         target = partial + (group * programs + part) * channels_in + column
@@ -861,7 +874,7 @@ def _finished(
             of_out = tl.sum(tl.where((tap < taps)[:, None], total * weight[:, None], 0.0), axis=0)
             tl.store(
                 at_pointwise + n * channels_in + channel,
-                _folded(of_out, n, channels_out, BLOCK_N, 0).to(found.dtype.element_ty),
+                _late(of_out, n, channels_out, 0).to(found.dtype.element_ty),
                 mask=n < channels_out,
             )
     tl.store(

@@ -30,8 +30,8 @@ from natpp.kernels.tiles import columns_of, in_steps, on_device_of
 
 NUMBERS = 4096  # of a tile that is copied: 32 for each thread
 COPYING = 528  # programs that copy, at most: each joins all statistics, so it should have some pixels to go over
-MOST_PROGRAMS = 396  # that multiply: three for each processor of an H200
-SHARES = 264  # programs of the gradient of weights, at most: each writes a part of it
+MOST_PROGRAMS = 396  # that multiply: three for each processor of an H200, so that all run at once
+FOR_WEIGHTS = 132  # of these, for the gradient of weights, beside those for the gradient of x
 PARTS = 8192  # numbers of one kind that all programs of a kernel sum up: programs times channels
 LEAST = 132  # programs that multiply, however many channels there are: one for each processor of an H200
 LONG = 16  # tiles of strips that a program of the gradient of weights has at least
@@ -247,12 +247,18 @@ class _Step:
         """Of the gradient of the weights: over all of the buffers, where strips do not stop at the end of a row."""
         whole = self.whole
         count = -(-self.images * self.rows * self.columns // whole.strip)
-        most = min(SHARES // (whole.tall * whole.beside), count // (LONG * merged.TALL[1]))
+        room = max(MOST_PROGRAMS - self.cut_back.blocks * self.back.beside * self.groups, FOR_WEIGHTS)
+        most = min(room // (whole.tall * whole.beside), count // (LONG * merged.TALL[1]))
         return _shared(count, merged.TALL[1], most)
 
-    def cut(self, conv: Conv) -> _Shared:
+    @functools.cached_property
+    def cut_back(self) -> _Shared:
+        """How the strips of a group are shared by programs that find the gradient of x."""
+        return self._cut(self.back, MOST_PROGRAMS - FOR_WEIGHTS)
+
+    def _cut(self, conv: Conv, most: int) -> _Shared:
         """How the strips of a group are shared by programs that sum up what they find."""
-        most = min(max(PARTS // conv.channels_out, LEAST), MOST_PROGRAMS) // self.groups
+        most = min(max(PARTS // conv.channels_out, LEAST), most) // self.groups
         return _shared(conv.images // self.groups * conv.height * conv.across, merged.STRIPS, most)
 
     def _copied(self, channels: int) -> tuple[_Shared, int, int]:
@@ -331,7 +337,7 @@ class _Step:
     def forward(self, buffer: Tensor, weights: Tensor, counters: Tensor) -> tuple[Tensor, Tensor]:
         """y, and its mean and variance; the running ones are moved."""
         conv, norm = self.conv, self.half.norm
-        shared = self.cut(conv)
+        shared = self._cut(conv, MOST_PROGRAMS)
         y = torch.empty(
             (self.images, conv.channels_out, conv.height, conv.width),
             dtype=weights.dtype,
@@ -431,7 +437,7 @@ class _Step:
         `before`: what the half before gave, and its statistics.
         """
         whole, back = self.whole, self.back
-        shared, strips = self.cut(back), self.strips
+        shared, strips = self.cut_back, self.strips
         like = x if before is None else before[0]
         dx = torch.empty_like(like, memory_format=torch.channels_last)
         sums = torch.empty(2, self.groups, back.channels_out, dtype=torch.float32, device=x.device)
