@@ -206,6 +206,9 @@ def run_search(
         "settings": asdict(config),
         "versions": {"natpp": __version__, "torch": torch.__version__},
     }
+    if short is not None and batches is not None and trained is not None and store is not None:
+        # before the run has a folder: a wrong file leaves none behind
+        scorer = ShortScorer(batches, trained, short, fabric, seed=ask.seed, store=store, say=say)
     with catching_signals() as stop:
         run = Run(out if first else None, kept, resume=resume and first, tensorboard=tensorboard and first)
         scores: Scorer | SharedWeights
@@ -217,7 +220,7 @@ def run_search(
             if short is None:
                 scores = SharedWeights(space, trained, batches, config.weights, fabric, ask.seed)
             else:
-                file = store or run.file("scores.jsonl")
+                file = run.file("scores.jsonl")
                 scores = ShortScorer(batches, trained, short, fabric, seed=ask.seed, store=file, say=say)
         search = Search(
             space,

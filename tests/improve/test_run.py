@@ -409,6 +409,8 @@ def test_wrong_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["--data", "digits", "--price", "madds"], "madds=2,params=0.5"),
         (["--data", "digits", "--price", "foo=1"], "unknown cost 'foo'"),
         (["--data", str(tmp_path / "cifar10.safetensors")], "is a file, expected"),
+        (["--data", "digits", "--store", str(tmp_path / "nowhere" / "scores")], "Make it first"),
+        (["--data", "digits", "--store", str(tmp_path / "cifar10.safetensors")], "is no file of scores"),
     ):
         assert main(["search", "--out", str(tmp_path / "run"), *flags]) == 2
         said = capsys.readouterr().err
