@@ -449,10 +449,10 @@ def search(
     trainings, `train_steps` steps each, so many `together` on a GPU, kept in the file `store`; with the preset `paper`
     from a `supernet` trained here, for so many `epochs`, so many `architectures` a step. Both train with a `batch` of
     images in a network of so many `channels` and `cells`. `scorer` may also be a run's folder, a table's file (its
-    column `reward`) or any `Scorer`. At most `evaluations` architectures are scored, or as many as there are `minutes`
-    for; the rest is predicted. The policy learns in so many `steps`. Inputs are drawn from a `space`, cells of so many
-    `nodes` (with `extras`, of operations beyond the paper's too) or nasbench201; with `arch` the policy is learned for
-    that one architecture. `price` is what a halving of living `params` or `madds` is worth, in points of the score.
+    column `reward`) or any `Scorer`. At most `evaluations` architectures are scored, and no more than there are
+    `minutes` for; the rest is predicted. The policy learns in so many `steps`, or in those that there is time for.
+    Inputs are drawn from a `space`, cells of so many `nodes` (with `extras`, of operations beyond the paper's too) or
+    nasbench201; with `arch` the policy is learned for that one architecture. `price` is what a halving of living `params` or `madds` is worth, in points of the score.
     With `caution` a predicted improvement counts less so many of its standard deviations: 1 leaves most of what is good
     already alone. Everything is kept in the folder `out`, and `resume` goes on with what is there.
 

@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -102,8 +103,6 @@ class Ask:
             raise SettingError(f"evaluations is {self.evaluations}, expected a whole number from 2 up")
         if self.minutes is not None and not 0 < self.minutes < float("inf"):
             raise SettingError(f"minutes is {self.minutes}, expected a number above 0")
-        if self.minutes is not None and self.evaluations is not None:
-            raise SettingError("evaluations and minutes both say how many are scored: give one of them")
 
     @property
     def scores(self) -> str:
@@ -184,6 +183,7 @@ def run_search(
     """
     from natpp import __version__
 
+    started = time.perf_counter()
     fabric = make_fabric(ask.device, ask.precision)
     first = fabric.global_rank == 0
     space = ask.make_space()
@@ -236,6 +236,8 @@ def run_search(
             run=run,
             stop=stop,
             watch=watch,
+            say=say,
+            started=started,
         )
         policy = search()
     if out is not None and first:

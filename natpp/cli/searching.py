@@ -210,7 +210,7 @@ class Search(Common):
     """most architectures to score, the rest being predicted; auto: 200 where they are trained (100 on small images), no
     limit with a table"""
     minutes: NumberOrDefault = None
-    """time there is: as many are scored as fit"""
+    """time there is: as many are scored as fit, at most `evaluations`, and the policy learns in what is left"""
     store: Annotated[Word, tyro.conf.arg(metavar="FILE")] = None
     """file that short trainings' scores are kept in and taken from; by default RUN/scores.jsonl"""
     price: Annotated[Word, tyro.conf.arg(metavar="madds=X,params=Y")] = None

@@ -332,7 +332,9 @@ def predicted(
         raise SettingError("a prediction needs a scorer with a limit")
     if scorer.left is not None and scorer.left < 2:
         raise SettingError(f"a prediction needs at least 2 scores, and {scorer.left} are left")
-    budget: int = FIRST_SCORES if plan is not None or scorer.left is None else scorer.left
+    budget = FIRST_SCORES if scorer.left is None else scorer.left
+    if plan is not None:
+        budget = min(budget, FIRST_SCORES)
     archs: list[Architecture] = []
     known: set[Architecture] = set()
 
@@ -357,7 +359,7 @@ def predicted(
             count -= take(inputs.transformed(index, inputs.random_row(index, generator)))
 
     if plan is not None:
-        take_random(FIRST_SCORES)
+        take_random(budget)
         scorer(archs)
         budget = max(plan(), len(archs))
     take_random(max(round(budget * config.random_share), 2) - len(archs))
