@@ -452,9 +452,10 @@ def search(
     column `reward`) or any `Scorer`. At most `evaluations` architectures are scored, and no more than there are
     `minutes` for; the rest is predicted. The policy learns in so many `steps`, or in those that there is time for.
     Inputs are drawn from a `space`, cells of so many `nodes` (with `extras`, of operations beyond the paper's too) or
-    nasbench201; with `arch` the policy is learned for that one architecture. `price` is what a halving of living `params` or `madds` is worth, in points of the score.
-    With `caution` a predicted improvement counts less so many of its standard deviations: 1 leaves most of what is good
-    already alone. Everything is kept in the folder `out`, and `resume` goes on with what is there.
+    nasbench201; with `arch` the policy is learned for that one architecture. `price` is what a halving of
+    living `params` or `madds` is worth, in points of the score. With `caution` a predicted improvement counts less so
+    many of its standard deviations: 1 leaves most of what is good already alone. Everything is kept in the
+    folder `out`, and `resume` goes on with what is there.
 
     Examples:
         A policy for DARTS from two short trainings; leave the numbers out for a real one:

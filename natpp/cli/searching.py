@@ -90,6 +90,8 @@ def optimize(flags: Optimize) -> None:
     if is_module(flags.arch):
         _optimize_module(flags)
         return
+    if flags.arch.endswith(".py"):
+        load_architecture(flags.arch)  # says that its function is missing
     _refuse(flags, OF_MODELS, "goes with a model, not with an architecture")
     if "=" in flags.budget:
         raise SettingError("a budget of figures goes with a model: that of an architecture is strict or rule")
