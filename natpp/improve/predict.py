@@ -24,7 +24,7 @@ from natpp.errors import SettingError
 from natpp.improve.inputs import Inputs, Row
 from natpp.improve.scorer import Gain, Score, Scorer, Scores
 
-FIRST_SCORES = 16  # that tell how fast scores are
+FIRST_SCORES = 16  # that tell how fast scores are, at most
 TRIES = 20  # draws for every random transformation that is wanted
 RARE = 0.02  # share of architectures that a feature is in, at least
 MOST_ROWS, MOST_ROWS_OF_GRID = 4000, 500  # scores that a prediction is fitted on, and its kernel is chosen by
@@ -334,7 +334,7 @@ def predicted(
         raise SettingError(f"a prediction needs at least 2 scores, and {scorer.left} are left")
     budget = FIRST_SCORES if scorer.left is None else scorer.left
     if plan is not None:
-        budget = min(budget, FIRST_SCORES)
+        budget = min(budget, FIRST_SCORES, max(scorer.together, 2))
     archs: list[Architecture] = []
     known: set[Architecture] = set()
 

@@ -502,7 +502,7 @@ def test_a_search_ends_in_the_time_there_is(tmp_path: Path) -> None:
     assert sum(row["phase"] == "scores" for row in rows) > 0
     trained = len((tmp_path / "scores.jsonl").read_text().splitlines())
     state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
-    assert 10 <= trained <= max(state["evaluations"], 16)  # the first ones at least
+    assert 8 <= trained <= max(state["evaluations"], 16)  # the first ones at least
     assert state["learner"]["steps"] == state["steps"] < 10**6
     assert said == [f"there is time for {state['steps']} of 1000000 steps of the policy: more minutes may help it"]
 
