@@ -48,6 +48,7 @@ WHOLE = (
     *("size", "evaluations", "epochs", "architectures", "batch", "steps", "train_steps", "together"),
     *("channels", "cells", "seed"),
 )
+NUMBERS = ("minutes", "caution", "learning_rate")
 LOG = logging.getLogger("natpp")
 PRECISIONS = {"auto": "", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
@@ -97,6 +98,10 @@ class Ask:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
                 raise SettingError(f"{name} is {value!r}, expected a whole number")
+        for name in NUMBERS:
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+                raise SettingError(f"{name} is {value!r}, expected a number")
         if not 0 <= self.seed < 2**63:
             raise SettingError(f"seed is {self.seed}, expected a whole number from 0 to 2^63 - 1")
         if self.evaluations is not None and self.evaluations < 2:

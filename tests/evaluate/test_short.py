@@ -415,6 +415,8 @@ def test_scores_from_python_and_the_command_line(tmp_path: Path, capsys: pytest.
     assert [row["value"] for row in rows] == [one.value for one in found]
     assert main(["score", "darts", *flags]) == 0
     assert "accuracy" in capsys.readouterr().out
+    with pytest.raises(SettingError, match="a list of architectures"):
+        natpp.score("darts", "digits")
     for wrong, words in (
         (["score", "darts"], "give data"),
         (["score", "--data", "digits"], "at least one architecture"),

@@ -384,6 +384,7 @@ def test_resume_starts_a_run_that_is_not_there(tmp_path: Path) -> None:
         ({"price": {"madds": -1.0}}, "from 0 up"),
         ({"scorer": "supernetz"}, "Did you mean 'supernet'"),
         ({"minutes": -1.0, "evaluations": None}, "minutes is -1.0"),
+        ({"minutes": "1"}, "minutes is '1', expected a number"),
         ({"scorer": "short", "train_steps": -1}, "from 1 up"),
         ({"scorer": "nowhere.csv"}, "cannot read the table"),
         ({"resume": True}, "without a folder"),
