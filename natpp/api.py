@@ -309,7 +309,6 @@ def optimize(
         raise SettingError("train, val and what goes with them are for a module: an architecture takes scorer and data")
     if not isinstance(budget, str):
         raise SettingError("the budget of an architecture is 'strict' or 'rule': fractions go with a module")
-    from natpp.data.images import Images
     from natpp.improve.scorer import Task
     from natpp.improve.transform import transform
     from natpp.runs import BUDGETS, make_scorer, short_scorer
@@ -324,7 +323,7 @@ def optimize(
     if isinstance(scorer, str | Path):
         place = None if root is None else str(root)
         if str(scorer) == "short" and data is not None:
-            images = data if isinstance(data, Images) else str(data)
+            images = _images(data)
             scorer = short_scorer(where.network, images, root=place, store=store, seed=seed)
         else:
             scorer = make_scorer(str(scorer), reward=reward, root=place)
@@ -449,12 +448,13 @@ def search(
     trainings, `train_steps` steps each, so many `together` on a GPU, kept in the file `store`; with the preset `paper`
     from a `supernet` trained here, for so many `epochs`, so many `architectures` a step. Both train with a `batch` of
     images in a network of so many `channels` and `cells`. `scorer` may also be a run's folder, a table's file (its
-    column `reward`) or any `Scorer`. At most `evaluations` architectures are scored, or as many as there are `minutes`
-    for; the rest is predicted. The policy learns in so many `steps`. Inputs are drawn from a `space`, cells of so many
-    `nodes` (with `extras`, of operations beyond the paper's too) or nasbench201; with `arch` the policy is learned for
-    that one architecture. `price` is what a halving of living `params` or `madds` is worth, in points of the score.
-    With `caution` a predicted improvement counts less so many of its standard deviations: 1 leaves most of what is good
-    already alone. Everything is kept in the folder `out`, and `resume` goes on with what is there.
+    column `reward`) or any `Scorer`. At most `evaluations` architectures are scored, and no more than there are
+    `minutes` for; the rest is predicted. The policy learns in so many `steps`, or in those that there is time for.
+    Inputs are drawn from a `space`, cells of so many `nodes` (with `extras`, of operations beyond the paper's too) or
+    nasbench201; with `arch` the policy is learned for that one architecture. `price` is what a halving of
+    living `params` or `madds` is worth, in points of the score. With `caution` a predicted improvement counts less so
+    many of its standard deviations: 1 leaves most of what is good already alone. Everything is kept in the
+    folder `out`, and `resume` goes on with what is there.
 
     Examples:
         A policy for DARTS from two short trainings; leave the numbers out for a real one:
@@ -467,9 +467,10 @@ def search(
     from natpp.improve.scorer import Scorer
     from natpp.runs import Ask, run_search
 
-    images = data if isinstance(data, Images) else None
+    found = None if data is None else _images(data)
+    images = found if isinstance(found, Images) else None
     ask = Ask(
-        data=images.name if images is not None else None if data is None else str(data),
+        data=found.name if isinstance(found, Images) else found,
         root=None if root is None else str(root),
         size=size,
         space=space,
@@ -539,10 +540,11 @@ def score(
         >>> one.value == -one.loss, one.reason
         (True, None)
     """
-    from natpp.data.images import Images
     from natpp.evaluate.outcome import Outcome
     from natpp.runs import make_fabric, make_scorer, short_scorer
 
+    if isinstance(architectures, str | Path | Architecture):
+        raise SettingError("expected a list of architectures: natpp.score(['darts'], 'digits')")
     archs = [_architecture(one) for one in architectures]
     if str(scorer) != "short":
         values = make_scorer(str(scorer), root=None if root is None else str(root), fabric=make_fabric(device))(archs)
@@ -555,7 +557,7 @@ def score(
         if places:
             made = short_scorer(
                 network,
-                data if isinstance(data, Images) else str(data),
+                _images(data),
                 root=None if root is None else str(root),
                 size=size,
                 store=store,
@@ -612,7 +614,6 @@ def train(
         >>> 0 <= trained.test_accuracy <= 100
         True
     """
-    from natpp.data.images import Images
     from natpp.trainings import run_training
 
     changes = {
@@ -627,7 +628,7 @@ def train(
     }
     return run_training(
         _architecture(arch),
-        data if isinstance(data, Images) else str(data),
+        _images(data),
         recipe,
         changes=changes,
         root=None if root is None else str(root),
@@ -770,6 +771,18 @@ def samples(count: int, *, nodes: int = 4, seed: int = 0) -> list[Architecture]:
         raise SettingError(f"seed is {seed!r}, expected a whole number from 0 up")
     batch = sample_batch(count, nodes=nodes, generator=np.random.default_rng(seed))
     return [batch[index] for index in range(count)]
+
+
+def _images(given: object) -> Images | str:
+    """What data is: images themselves, or the word or path that names them."""
+    from natpp.data.images import Images
+
+    if isinstance(given, str | Path | Images):
+        return given if isinstance(given, Images) else str(given)
+    raise SettingError(
+        f"data is of type {type(given).__name__}, expected a name such as digits, a folder's path, or "
+        "natpp.data.images.Images"
+    )
 
 
 def _architecture(given: Architecture | str | Path) -> Architecture:

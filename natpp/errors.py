@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import os
+import sys
 from collections.abc import Iterable
+from types import TracebackType
+
+NOT_THE_USERS = {"natpp", "torch", *sys.stdlib_module_names} - {"__main__"}
 
 
 class NatppError(Exception):
@@ -45,6 +50,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if near:
         return f"Did you mean {near[0]!r}?"
     return f"Known: {', '.join(names)}."
+
+
+def line_of(error: BaseException) -> str:
+    """Where the user's own code stood when an error was raised, as in `my_file.py, line 3`; else nothing."""
+    found, step = "", error.__traceback__
+    while isinstance(step, TracebackType):
+        if step.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in NOT_THE_USERS:
+            found = f"{os.path.basename(step.tb_frame.f_code.co_filename)}, line {step.tb_lineno}"
+        step = step.tb_next
+    return found
 
 
 def shortened(text: str, limit: int = 60) -> str:

@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -47,6 +48,7 @@ WHOLE = (
     *("size", "evaluations", "epochs", "architectures", "batch", "steps", "train_steps", "together"),
     *("channels", "cells", "seed"),
 )
+NUMBERS = ("minutes", "caution", "learning_rate")
 LOG = logging.getLogger("natpp")
 PRECISIONS = {"auto": "", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
@@ -96,14 +98,16 @@ class Ask:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
                 raise SettingError(f"{name} is {value!r}, expected a whole number")
+        for name in NUMBERS:
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+                raise SettingError(f"{name} is {value!r}, expected a number")
         if not 0 <= self.seed < 2**63:
             raise SettingError(f"seed is {self.seed}, expected a whole number from 0 to 2^63 - 1")
         if self.evaluations is not None and self.evaluations < 2:
             raise SettingError(f"evaluations is {self.evaluations}, expected a whole number from 2 up")
         if self.minutes is not None and not 0 < self.minutes < float("inf"):
             raise SettingError(f"minutes is {self.minutes}, expected a number above 0")
-        if self.minutes is not None and self.evaluations is not None:
-            raise SettingError("evaluations and minutes both say how many are scored: give one of them")
 
     @property
     def scores(self) -> str:
@@ -184,6 +188,7 @@ def run_search(
     """
     from natpp import __version__
 
+    started = time.perf_counter()
     fabric = make_fabric(ask.device, ask.precision)
     first = fabric.global_rank == 0
     space = ask.make_space()
@@ -206,6 +211,9 @@ def run_search(
         "settings": asdict(config),
         "versions": {"natpp": __version__, "torch": torch.__version__},
     }
+    if short is not None and batches is not None and trained is not None and store is not None:
+        # before the run has a folder: a wrong file leaves none behind
+        scorer = ShortScorer(batches, trained, short, fabric, seed=ask.seed, store=store, say=say)
     with catching_signals() as stop:
         run = Run(out if first else None, kept, resume=resume and first, tensorboard=tensorboard and first)
         scores: Scorer | SharedWeights
@@ -217,7 +225,7 @@ def run_search(
             if short is None:
                 scores = SharedWeights(space, trained, batches, config.weights, fabric, ask.seed)
             else:
-                file = store or run.file("scores.jsonl")
+                file = run.file("scores.jsonl")
                 scores = ShortScorer(batches, trained, short, fabric, seed=ask.seed, store=file, say=say)
         search = Search(
             space,
@@ -233,6 +241,8 @@ def run_search(
             run=run,
             stop=stop,
             watch=watch,
+            say=say,
+            started=started,
         )
         policy = search()
     if out is not None and first:

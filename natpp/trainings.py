@@ -65,6 +65,8 @@ def run_training(
     from natpp import __version__
 
     found = named_recipe(recipe) if isinstance(recipe, str) else recipe
+    if not isinstance(found, Recipe):
+        raise SettingError(f"the recipe is of type {type(found).__name__}, expected a name or a Recipe")
     found = replace(found, **{name: value for name, value in (changes or {}).items() if value is not None})
     if not 0 <= seed < 2**63:
         raise SettingError(f"seed is {seed}, expected a whole number from 0 to 2^63 - 1")

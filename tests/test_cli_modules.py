@@ -121,7 +121,7 @@ def test_what_a_model_costs(run: Runner, file: Path) -> None:  # noqa: F811
 MODEL = ("my_file.py:make_model", "--input", "1,3,8,8")
 WRONG = {
     "no file": (("gone.py:make", "--input", "1,3,8,8"), "there is no file 'gone.py'"),
-    "no function named": (("my_file.py",), "name the function that makes it: my_file.py:make_model"),
+    "no function named": (("my_file.py", *MODEL[1:]), "name the function that makes it: my_file.py:make_model"),
     "no such function": (
         ("my_file.py:make_modle", *MODEL[1:]),
         r"has no function make_modle. Did you mean 'make_model'\?",
@@ -136,13 +136,16 @@ WRONG = {
     "no input": (("my_file.py:make_model",), "needs the shape of its input: --input 1,3,224,224"),
     "wrong channels": (
         ("my_file.py:make_model", "--input", "1,4,8,8"),
-        "does not run on the example input: .*channels",
+        r"does not run on the example input: .*channels.* \(in its part 0\). Give an example of the shape",
     ),
     "no shape": (("my_file.py:make_model", "--input", "1,x"), "input is '1,x', expected sizes with commas between"),
     "zero": (("my_file.py:make_model", "--input", "0,3,8,8"), "input is '0,3,8,8', expected sizes"),
     "a second input": (("my_file.py:make_model", "--input", "1,3,8,8;1"), "the example input does not fit Sequential"),
     "too large": (("my_file.py:make_model", "--input", "9999999,9999999,9999"), "does not fit into the memory here"),
-    "not traced": (("my_file.py:Blind", *MODEL[1:]), "Blind cannot be traced: its own forward stops it .*natpp.leaf"),
+    "not traced": (
+        ("my_file.py:Blind", *MODEL[1:]),
+        r"Blind cannot be traced: its own forward stops it \(.*; my_file.py, line \d+\). .*natpp.leaf",
+    ),
     "out of reach": (
         (*MODEL, "--budget", "madds=0.001"),
         r"the budget cannot be met: .* the nearest allowed result has",

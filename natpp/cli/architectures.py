@@ -102,7 +102,7 @@ def cost(flags: CostFlags) -> None:
     if is_module(flags.arch):
         _module_cost(flags)
         return
-    if flags.input is not None:
+    if flags.input is not None and not flags.arch.endswith(".py"):
         raise SettingError("--input goes with a model, not with an architecture")
     where = flags.setting()
     found = api.cost(

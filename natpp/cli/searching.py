@@ -90,6 +90,8 @@ def optimize(flags: Optimize) -> None:
     if is_module(flags.arch):
         _optimize_module(flags)
         return
+    if flags.arch.endswith(".py"):
+        load_architecture(flags.arch)  # says that its function is missing
     _refuse(flags, OF_MODELS, "goes with a model, not with an architecture")
     if "=" in flags.budget:
         raise SettingError("a budget of figures goes with a model: that of an architecture is strict or rule")
@@ -210,7 +212,7 @@ class Search(Common):
     """most architectures to score, the rest being predicted; auto: 200 where they are trained (100 on small images), no
     limit with a table"""
     minutes: NumberOrDefault = None
-    """time there is: as many are scored as fit"""
+    """time there is: as many are scored as fit, at most `evaluations`, and the policy learns in what is left"""
     store: Annotated[Word, tyro.conf.arg(metavar="FILE")] = None
     """file that short trainings' scores are kept in and taken from; by default RUN/scores.jsonl"""
     price: Annotated[Word, tyro.conf.arg(metavar="madds=X,params=Y")] = None

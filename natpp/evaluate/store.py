@@ -19,6 +19,8 @@ from natpp.arch.graph import Architecture
 from natpp.errors import NatppError
 from natpp.evaluate.outcome import Outcome
 
+START = b'{"mark"'  # of every line
+
 
 class Store:
     """Outcomes of short trainings, by architecture, for one setting and one set of images."""
@@ -30,13 +32,17 @@ class Store:
         self.say = say or (lambda _: None)
         self._known: dict[Architecture, Outcome] = {}
         self._read = 0  # bytes
+        self._cut = False  # whether it was said that the last line is cut short
         if self.path.is_dir():
             raise NatppError(f"{str(self.path)!r} is a folder, expected a file of scores")
         if not self.path.parent.is_dir():
             raise NatppError(f"the folder {str(self.path.parent)!r} does not exist. Make it first")
-        others = self.refresh()
-        if self._read and not others and not self._known:
+        others, damaged, rest = self._more()
+        if not others and not self._known and (self._read or not START.startswith(rest[: len(START)])):
             raise NatppError(f"{str(self.path)!r} is no file of scores: nothing in it is one. Choose another file")
+        self._tell(damaged)
+        if rest:
+            self._tell_cut()
         if others and not self._known:
             self.say(f"{others} scores in {str(self.path)!r} are for other data or settings: they are not used")
 
@@ -47,22 +53,9 @@ class Store:
         """The outcome of an architecture, in canonical form, if it is there."""
         return self._known.get(key)
 
-    def refresh(self) -> int:
-        """Read what was added since, by this or another run; how many lines are not ours."""
-        if not self.path.exists():
-            return 0
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._read)
-                content = file.read()
-        except OSError as error:
-            raise NatppError(f"cannot read {str(self.path)!r}: {error.strerror}") from None
-        lines = content.split(b"\n")
-        found = [self._take(line) for line in lines[:-1] if line.strip()]
-        self._read += len(content) - len(lines[-1])
-        if damaged := found.count(None):
-            self.say(f"damaged lines in {str(self.path)!r} that are not used: {damaged}")
-        return found.count(False)
+    def refresh(self) -> None:
+        """Read what was added since, by this or another run."""
+        self._tell(self._more()[1])
 
     def add(self, key: Architecture, outcome: Outcome) -> None:
         """Append an outcome: one write of one whole line."""
@@ -73,7 +66,7 @@ class Store:
             try:
                 size = os.fstat(handle).st_size
                 if size and os.pread(handle, 1, size - 1) != b"\n":  # a crash cut the last line short
-                    self.say(f"the last line of {str(self.path)!r} was cut short and is not used")
+                    self._tell_cut()
                     line = b"\n" + line
                 os.write(handle, line)
                 os.fsync(handle)
@@ -82,6 +75,31 @@ class Store:
         except OSError as error:
             raise NatppError(f"cannot write {str(self.path)!r}: {error.strerror}") from None
         self._known[key] = outcome
+
+    def _more(self) -> tuple[int, int, bytes]:
+        """Read on: how many lines are somebody else's, how many are damaged, and what has no end yet."""
+        if not self.path.exists():
+            return 0, 0, b""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                content = file.read()
+        except OSError as error:
+            raise NatppError(f"cannot read {str(self.path)!r}: {error.strerror}") from None
+        lines = content.split(b"\n")
+        found = [self._take(line) for line in lines[:-1] if line.strip()]
+        self._read += len(content) - len(lines[-1])
+        return found.count(False), found.count(None), lines[-1]
+
+    def _tell(self, damaged: int) -> None:
+        if damaged:
+            self.say(f"damaged lines in {str(self.path)!r} that are not used: {damaged}")
+
+    def _tell_cut(self) -> None:
+        """Once, whether it is met in reading or in writing."""
+        if not self._cut:
+            self.say(f"the last line of {str(self.path)!r} was cut short and is not used")
+        self._cut = True
 
     def _take(self, line: bytes) -> bool | None:
         """Take a line in; False where it is somebody else's, None where it is no score."""

@@ -29,7 +29,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from natpp.errors import NatppError, SettingError
+from natpp.errors import NatppError, SettingError, line_of
 from natpp.fx.leaf import is_leaf
 
 VALUE = "natpp_value"  # the key of a node's fake value in its meta
@@ -139,9 +139,9 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
 class _Stopped(Exception):
     """Tracing stopped inside a module."""
 
-    def __init__(self, path: str, kind: type[nn.Module] | None, reason: str):
+    def __init__(self, path: str, kind: type[nn.Module] | None, reason: str, line: str = ""):
         super().__init__(reason)
-        self.path, self.kind, self.reason = path, kind, reason
+        self.path, self.kind, self.reason, self.line = path, kind, reason, line
         self.other_way = False  # in training mode only
 
     @property
@@ -474,7 +474,7 @@ def _followed(module: nn.Module, tracer: _Tracer) -> tuple[fx.Graph, dict[str, A
             reason = "it goes another way in training mode than in eval mode"
         else:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise _Stopped(path, kind, reason) from error
+        raise _Stopped(path, kind, reason, line_of(error)) from error
     finally:
         constants = {name: vars(module)[name] for name in set(vars(module)) - before}
         for name in constants:
@@ -682,7 +682,8 @@ def _second_way(module: nn.Module, example_input: Any, stopped: _Stopped) -> Tra
         differences = _differences(graph, twin)
     except Exception as error:  # whatever torch.export or the user's forward raises
         raise TraceError(
-            f"{type(module).__name__} cannot be traced: {stopped.where} stops it ({stopped.reason}). "
+            f"{type(module).__name__} cannot be traced: {stopped.where} stops it "
+            f"({'; '.join(said for said in (stopped.reason.rstrip('.'), stopped.line) if said)}). "
             + (
                 "Call its eval() first: the result is then what it is in eval mode"
                 if stopped.other_way

@@ -24,7 +24,7 @@ from natpp.errors import SettingError
 from natpp.improve.inputs import Inputs, Row
 from natpp.improve.scorer import Gain, Score, Scorer, Scores
 
-FIRST_SCORES = 16  # that tell how fast scores are
+FIRST_SCORES = 16  # that tell how fast scores are, at most
 TRIES = 20  # draws for every random transformation that is wanted
 RARE = 0.02  # share of architectures that a feature is in, at least
 MOST_ROWS, MOST_ROWS_OF_GRID = 4000, 500  # scores that a prediction is fitted on, and its kernel is chosen by
@@ -332,7 +332,9 @@ def predicted(
         raise SettingError("a prediction needs a scorer with a limit")
     if scorer.left is not None and scorer.left < 2:
         raise SettingError(f"a prediction needs at least 2 scores, and {scorer.left} are left")
-    budget: int = FIRST_SCORES if plan is not None or scorer.left is None else scorer.left
+    budget = FIRST_SCORES if scorer.left is None else scorer.left
+    if plan is not None:
+        budget = min(budget, FIRST_SCORES, max(scorer.together, 2))
     archs: list[Architecture] = []
     known: set[Architecture] = set()
 
@@ -357,7 +359,7 @@ def predicted(
             count -= take(inputs.transformed(index, inputs.random_row(index, generator)))
 
     if plan is not None:
-        take_random(FIRST_SCORES)
+        take_random(budget)
         scorer(archs)
         budget = max(plan(), len(archs))
     take_random(max(round(budget * config.random_share), 2) - len(archs))

@@ -36,6 +36,7 @@ STEPS_A_ROW = 50  # of learning, between two rows of the curves
 MOST_EVALUATIONS = 100_000  # however much time there is
 SECONDS_TO_CHOOSE = 0.1  # what to score next, for every score
 SECONDS_TO_LEARN = 40  # kept, at least, for prediction and policy
+STEPS_TO_PLAN = 20  # of learning, that tell how fast it is
 SECONDS_A_CHECKPOINT = 10  # at least, between two checkpoints of scores or of policy steps
 T = TypeVar("T")
 Watch = Callable[[str, int, int, dict[str, float]], None]  # phase, steps done, of how many, figures
@@ -105,8 +106,13 @@ class Search:
         run: Run | None = None,
         stop: Stop | None = None,
         watch: Watch | None = None,
+        say: Callable[[str], None] | None = None,
+        started: float | None = None,
     ):
-        """`arch` is the one input to learn for, Eq. (1); without it inputs are drawn from the space, Eq. (2)."""
+        """`arch` is the one input to learn for, Eq. (1); without it inputs are drawn from the space, Eq. (2).
+
+        `minutes` count from `started`, by `time.perf_counter`; by default from now.
+        """
         self.shared = scores if isinstance(scores, SharedWeights) else None
         self.scorer = scores if isinstance(scores, Scorer) else None
         if self.shared is not None and config.alternate:
@@ -114,11 +120,13 @@ class Search:
             config = replace(config, learn=replace(config.learn, steps=steps))
         self.task, self.config, self.fabric, self.seed = task, config, fabric, seed
         self.evaluations, self.minutes, self.price = evaluations, minutes, dict(price or {})
-        self.run, self.stop, self.watch = run or Run(None, {}), stop or Stop(), watch
+        self.run, self.stop, self.watch, self.say = run or Run(None, {}), stop or Stop(), watch, say
         pool = [arch] if arch is not None else space.draw(config.pool, generator(seed, Use.DRAW, 0))
         self.inputs = Inputs(pool, task, space.ops)
         self.learner = Learner(space.ops, config.learn, number(seed, Use.START, 1))
         self.known: dict[Architecture, float] = {}  # scores, kept for a resumed run
+        self.planned: int | None = None  # scores there is time for, where minutes are given
+        self.planned_steps: int | None = None  # and steps of the policy
         self.prediction: Prediction | None = None  # where scores are dear
         self.chosen: Architecture | None = None  # for one given input: the best by real scores
         self.example: tuple[Architecture, Architecture] | None = None  # for many inputs: the choice that gained most
@@ -126,7 +134,7 @@ class Search:
         self.finished = False
         self.best = float("-inf")  # of all scores
         self.rounds = 0  # of choices by the prediction, as far as the curves have them: chosen is one, scored another
-        self.started = time.perf_counter()
+        self.started = time.perf_counter() if started is None else started
         self._saved = 0.0
 
     def __call__(self) -> Policy:
@@ -179,8 +187,12 @@ class Search:
             self.prediction = predicted(self.inputs, scorer, self.config.predict, chance, plan, self._told)
             scorer.limit += final if plan is None else 0
             score = self.prediction.reward
-        while self.learner.steps < self.config.learn.steps:
+        first, begin = self.learner.steps, time.perf_counter()
+        while self.learner.steps < self.learner.config.steps:
             self._policy_step(score, STEPS_A_ROW)
+            taken = self.learner.steps - first
+            if self.minutes is not None and self.planned_steps is None and taken == STEPS_TO_PLAN:
+                self._plan_learning(scorer, (time.perf_counter() - begin) / taken)
         if scorer.limit is not None or len(self.inputs) == 1:
             self._score_choices(scorer)
 
@@ -192,7 +204,7 @@ class Search:
             generator(self.seed, Use.LEARN, step),
             torch_generator(self.seed, Use.LEARN, step),
         )
-        step, total = self.learner.steps, self.config.learn.steps
+        step, total = self.learner.steps, self.learner.config.steps
         figures = {"improvement": gain, "entropy": entropy}
         self._tell("policy", step, total, figures)
         if step % steps_a_row == 0 or step == total:
@@ -261,14 +273,28 @@ class Search:
     def _planned(self, scorer: Scorer) -> int:
         """How many scores there is time for, by the speed of the first ones; the last quarter is for learning."""
         assert self.minutes is not None
-        if self.evaluations is None:
-            spent = time.perf_counter() - self.started
-            left = 60 * self.minutes - spent - max(15 * self.minutes, SECONDS_TO_LEARN)
+        if self.planned is None:
+            left = self._seconds_left() - max(15 * self.minutes, SECONDS_TO_LEARN)
             each = scorer.seconds_each + SECONDS_TO_CHOOSE
-            self.evaluations = self._agreed(scorer.queries + max(int(left / each), 0))
+            planned = scorer.queries + max(int(left / each), 0)
+            self.planned = self._agreed(planned if scorer.limit is None else min(planned, scorer.limit))
             self._save()
-        scorer.limit = self.evaluations
-        return self.evaluations - min(self.config.final, self.evaluations // 10)
+        scorer.limit = self.planned
+        return self.planned - min(self.config.final, self.planned // 10)
+
+    def _plan_learning(self, scorer: Scorer, seconds_each: float) -> None:
+        """As many steps of the policy as there is time for, with some left to score final choices."""
+        total = self.learner.config.steps
+        left = self._seconds_left() - min(scorer.left or 0, self.config.final) * scorer.seconds_each
+        self.planned_steps = self._agreed(min(self.learner.steps + max(int(left / seconds_each), 0), total))
+        self.learner.config = replace(self.learner.config, steps=self.planned_steps)
+        self._save()
+        if self.planned_steps < total and self.say is not None and self.fabric.global_rank == 0:
+            self.say(f"there is time for {self.planned_steps} of {total} steps of the policy: more minutes may help it")
+
+    def _seconds_left(self) -> float:
+        assert self.minutes is not None
+        return 60 * self.minutes - (time.perf_counter() - self.started)
 
     def _limited(self) -> Scorer:
         """The scorer, with the limit and the price of this search."""
@@ -301,7 +327,8 @@ class Search:
                 "weights": None if self.shared is None else self.shared.state(),
                 "learner": self.learner.state(),
                 "known": [(to_json(arch), score) for arch, score in self.known.items()],
-                "evaluations": self.evaluations,
+                "evaluations": self.planned,
+                "steps": self.planned_steps,
                 "rounds": self.rounds,
                 "chosen": None if self.chosen is None else to_json(self.chosen),
                 "example": None if self.example is None else [to_json(arch) for arch in self.example],
@@ -316,7 +343,9 @@ class Search:
         self.learner.restore(state["learner"])
         self.known = {from_json(text): score for text, score in state["known"]}
         self.best = max(self.known.values(), default=self.best)
-        self.evaluations = state["evaluations"]
+        self.planned, self.planned_steps = state["evaluations"], state.get("steps")
+        if self.planned_steps is not None:
+            self.learner.config = replace(self.learner.config, steps=self.planned_steps)
         self.rounds = state.get("rounds", 0)  # a run of an earlier version has none
         self.chosen = None if state["chosen"] is None else from_json(state["chosen"])
         example = state.get("example")

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from natpp.arch.cost import Cost
-from natpp.errors import SettingError
+from natpp.errors import SettingError, line_of
 from natpp.nets.call import call
 
 WARM_UP, ROUNDS = 5, 30
@@ -144,7 +144,23 @@ def _first(run: Callable[[], Any], module: nn.Module) -> None:
         run()
     except Exception as error:  # whatever the user's module raises
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise SettingError(f"{type(module).__name__} does not run on the example input: {reason}") from error
+        place = _place(error, module)
+        raise SettingError(
+            f"{type(module).__name__} does not run on the example input: {reason.rstrip('.')}{place}. "
+            "Give an example of the shape, dtype and device that it takes"
+        ) from error
+
+
+def _place(error: BaseException, module: nn.Module) -> str:
+    """In which part of a module an error was raised, and at which line of the user's own code."""
+    paths = {id(part): path for path, part in module.named_modules() if path}
+    part, step = "", error.__traceback__
+    while step is not None:
+        path = paths.get(id(step.tb_frame.f_locals.get("self")))
+        part = f"its part {path}" if path else part
+        step = step.tb_next
+    places = [place for place in (part, line_of(error)) if place]
+    return f" (in {'; '.join(places)})" if places else ""
 
 
 def _synchronizer(example_input: Any) -> Callable[[], None]:

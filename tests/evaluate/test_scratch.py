@@ -360,6 +360,10 @@ def test_more_wrong_recipes_are_refused() -> None:
             replace(TINY, **changes)
     with pytest.raises(SettingError, match="momentum above 0"):
         replace(TINY, momentum=0.0, nesterov=True)
+    with pytest.raises(SettingError, match="recipe is of type int"):
+        natpp.train("resnet_block", images(), recipe=3)
+    with pytest.raises(SettingError, match="data is of type list, expected a name"):
+        natpp.train("resnet_block", [images()], recipe=TINY)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -322,8 +322,9 @@ def test_a_line_cut_short_is_dropped_and_said(stripes: Batches, tmp_path: Path) 
     said: list[str] = []
     again = scorer(stripes, store=file, say=said.append)
     assert len(again.store) == 1
+    assert ["cut short" in line for line in said] == [True]  # at once, and not again
     assert np.array_equal(again(given), values)
-    assert any("cut short" in line for line in said)
+    assert len(said) == 1
     said.clear()
     lines = file.read_text().splitlines()
     assert json.loads(lines[0])["value"] == json.loads(whole.splitlines()[0])["value"]
@@ -339,11 +340,14 @@ def test_lines_that_are_no_scores_are_dropped(stripes: Batches, tmp_path: Path) 
     wrong = [row | {"value": "x"}, row | {"arch": {"version": 1}}, row | {"more": 1}, [], 3]
     broken = json.loads(json.dumps(row))
     broken["arch"]["normal"][0][1] = 99
-    file.write_text("".join(json.dumps(one) + "\n" for one in [*wrong, broken]) + "{half\n")
-    before = file.read_bytes()
-    with pytest.raises(NatppError, match="is no file of scores"):
-        scorer(stripes, store=file)
-    assert file.read_bytes() == before
+    before = ("".join(json.dumps(one) + "\n" for one in [*wrong, broken]) + "{half\n").encode()
+    for content in (b"a letter without an end", before):
+        file.write_bytes(content)
+        heard: list[str] = []
+        with pytest.raises(NatppError, match="is no file of scores"):
+            scorer(stripes, store=file, say=heard.append)
+        assert file.read_bytes() == content
+        assert not heard  # the error is all there is to say
     file.write_text(json.dumps(row) + "\n" + before.decode())
     said: list[str] = []
     assert len(scorer(stripes, store=file, say=said.append).store) == 1
@@ -411,6 +415,8 @@ def test_scores_from_python_and_the_command_line(tmp_path: Path, capsys: pytest.
     assert [row["value"] for row in rows] == [one.value for one in found]
     assert main(["score", "darts", *flags]) == 0
     assert "accuracy" in capsys.readouterr().out
+    with pytest.raises(SettingError, match="a list of architectures"):
+        natpp.score("darts", "digits")
     for wrong, words in (
         (["score", "darts"], "give data"),
         (["score", "--data", "digits"], "at least one architecture"),

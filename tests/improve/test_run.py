@@ -30,7 +30,7 @@ from natpp.improve.checkpoint import Interrupted, Run
 from natpp.improve.inputs import Inputs
 from natpp.improve.learn import Weights, best
 from natpp.improve.predict import PredictConfig
-from natpp.improve.run import PRESETS, SearchConfig
+from natpp.improve.run import PRESETS, STEPS_TO_PLAN, SearchConfig
 from natpp.improve.scorer import Scorer, Scores, Task
 from natpp.improve.seeds import Use, generator
 from natpp.improve.shared import usual_setting
@@ -383,8 +383,8 @@ def test_resume_starts_a_run_that_is_not_there(tmp_path: Path) -> None:
         ({"price": {"latency": 1.0}}, "unknown cost 'latency'"),
         ({"price": {"madds": -1.0}}, "from 0 up"),
         ({"scorer": "supernetz"}, "Did you mean 'supernet'"),
-        ({"minutes": 1.0}, "give one of them"),
         ({"minutes": -1.0, "evaluations": None}, "minutes is -1.0"),
+        ({"minutes": "1"}, "minutes is '1', expected a number"),
         ({"scorer": "short", "train_steps": -1}, "from 1 up"),
         ({"scorer": "nowhere.csv"}, "cannot read the table"),
         ({"resume": True}, "without a folder"),
@@ -409,6 +409,8 @@ def test_wrong_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["--data", "digits", "--price", "madds"], "madds=2,params=0.5"),
         (["--data", "digits", "--price", "foo=1"], "unknown cost 'foo'"),
         (["--data", str(tmp_path / "cifar10.safetensors")], "is a file, expected"),
+        (["--data", "digits", "--store", str(tmp_path / "nowhere" / "scores")], "Make it first"),
+        (["--data", "digits", "--store", str(tmp_path / "cifar10.safetensors")], "is no file of scores"),
     ):
         assert main(["search", "--out", str(tmp_path / "run"), *flags]) == 2
         said = capsys.readouterr().err
@@ -493,13 +495,27 @@ def test_the_command_exits_as_signals_ask(number: int, tmp_path: Path) -> None:
 
 def test_a_search_ends_in_the_time_there_is(tmp_path: Path) -> None:
     start = time.monotonic()
-    natpp.search(images(), minutes=0.02, nodes=(2,), channels=2, cells=1, train_steps=1, batch=8, steps=5, out=tmp_path)
+    said: list[str] = []
+    small = {"nodes": (2,), "channels": 2, "cells": 1, "train_steps": 1, "batch": 8}
+    natpp.search(images(), minutes=0.02, steps=10**6, out=tmp_path, say=said.append, **small)
     assert time.monotonic() - start < 30
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert sum(row["phase"] == "scores" for row in rows) > 0
     trained = len((tmp_path / "scores.jsonl").read_text().splitlines())
-    planned = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["evaluations"]
-    assert 10 <= trained <= max(planned, 16)  # the first ones at least
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert 8 <= trained <= max(state["evaluations"], 16)  # the first ones at least
+    assert state["learner"]["steps"] == state["steps"] < 10**6
+    assert said == [f"there is time for {state['steps']} of 1000000 steps of the policy: more minutes may help it"]
+
+
+def test_of_many_minutes_a_search_takes_what_its_evaluations_need() -> None:
+    class Dear(CountOps):
+        free = False
+
+    for evaluations in (4, 30):  # fewer and more than the first ones
+        scorer = Dear("skip_connect")
+        natpp.search(scorer=scorer, minutes=60, evaluations=evaluations, nodes=(2,), steps=STEPS_TO_PLAN + 1)
+        assert evaluations - 3 <= scorer.queries <= evaluations
 
 
 def two_processes(*arguments: str) -> None:
