@@ -94,7 +94,10 @@ def stored(name: str, root: str | Path) -> Path:
 def _imagenet(root: str | Path | None, size: int, say: Say | None) -> Images:
     if root is None:
         here = f". The folder of that name here is ./{IMAGENET}" if os.path.isdir(IMAGENET) else ""
-        raise NatppError(f"{IMAGENET} needs the folder it is in: root=DIR, with train/CLASS/* and val/CLASS/*{here}")
+        raise NatppError(
+            f"{IMAGENET} needs the folder it is in: --root DIR, or root=DIR in Python, with train/CLASS/* and "
+            f"val/CLASS/*{here}"
+        )
     return replace(read_folder(root, size, photographs=True, say=say), name=IMAGENET)
 
 
@@ -107,7 +110,10 @@ def _named(name: str, root: str | Path | None) -> Images:
         near = did_you_mean(name, NAMES)
         raise NatppError(f"unknown data {name!r}. {near} A folder of images is possible too: give its path")
     if root is None:
-        raise NatppError(f"{name} needs the folder it is in: root=DIR (natpp data {name} --root DIR puts it there)")
+        raise NatppError(
+            f"{name} needs the folder it is in: --root DIR, or root=DIR in Python (natpp data {name} --root DIR puts "
+            "it there)"
+        )
     file = stored(name, root)
     if not file.is_file():
         raise NatppError(f"there is no {name} in {str(root)!r}. natpp data {name} --root {root} puts it there")

@@ -16,7 +16,7 @@ from typing import Any
 
 from natpp.arch.formats import from_json, to_json
 from natpp.arch.graph import Architecture
-from natpp.errors import NatppError
+from natpp.errors import NatppError, SettingError
 from natpp.evaluate.outcome import Outcome
 
 START = b'{"mark"'  # of every line
@@ -27,6 +27,8 @@ class Store:
 
     def __init__(self, path: str | Path, settings: dict[str, Any], data: str, say: Callable[[str], None] | None = None):
         """`settings` and `data` (a fingerprint) tell which lines are ours."""
+        if not isinstance(path, str | Path):
+            raise SettingError(f"the store is of type {type(path).__name__}, expected the path of a file")
         self.path = Path(path)
         self.mark = hashlib.sha256(json.dumps([settings, data], sort_keys=True).encode()).hexdigest()[:16]
         self.say = say or (lambda _: None)

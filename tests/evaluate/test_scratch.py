@@ -427,7 +427,7 @@ def test_wrong_commands_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["dart", "--data", "digits"], "Did you mean 'darts'"),
         (["darts", "--data", "digit"], "Did you mean 'digits'"),
         (["darts", "--data", "cifar10"], "natpp data cifar10 --root DIR"),
-        (["darts", "--data", "imagenet"], "imagenet needs the folder it is in: root=DIR"),
+        (["darts", "--data", "imagenet"], "imagenet needs the folder it is in: --root DIR"),
         (["darts", "--data", "imagenet", "--root", str(tmp_path / "no")], "there is no folder"),
         (["darts", "--data", "imagenet", "--root", str(tmp_path)], "has no folder 'train': expected train/CLASS"),
         (["darts", "--data", str(tmp_path)], "has no class folders"),

@@ -348,6 +348,8 @@ def test_lines_that_are_no_scores_are_dropped(stripes: Batches, tmp_path: Path) 
             scorer(stripes, store=file, say=heard.append)
         assert file.read_bytes() == content
         assert not heard  # the error is all there is to say
+    with pytest.raises(NatppError, match="the store is of type int, expected the path of a file"):
+        scorer(stripes, store=3)
     file.write_text(json.dumps(row) + "\n" + before.decode())
     said: list[str] = []
     assert len(scorer(stripes, store=file, say=said.append).store) == 1
