@@ -144,6 +144,9 @@ def _built(data: Mapping[str, Any], foreign: _Foreign) -> fx.GraphModule:
     graph = _graph(data["graph"], foreign)
     module = fx.GraphModule(root, graph, class_name=name)
     graph.lint()
+    for path, first in data["same"].items():  # a graph calls a part by one of its names
+        if first in modules:
+            module.add_submodule(path, module.get_submodule(first))
     for path, part in root.named_modules():  # constants stay constants
         if part._non_persistent_buffers_set and type(part) is nn.Module:
             module.get_submodule(path)._non_persistent_buffers_set |= part._non_persistent_buffers_set
