@@ -302,9 +302,11 @@ def _restore_modes(module: fx.GraphModule, original: nn.Module) -> None:
 
 def _restore_persistence(module: fx.GraphModule, original: nn.Module) -> None:
     """Buffers that were not kept in the state dict still are not, nor are constants that tracing made."""
-    for name in module._buffers:
-        if not hasattr(original, name):
-            module._non_persistent_buffers_set.add(name)
+    known = {name for name, _ in original.named_buffers(remove_duplicate=False)}
+    for path, part in module.named_modules():
+        if type(part) is nn.Module or part is module:  # layers know by themselves
+            prefix = f"{path}." if path else ""
+            part._non_persistent_buffers_set |= {name for name in part._buffers if prefix + name not in known}
     for path, part in original.named_modules():
         for name in part._non_persistent_buffers_set:
             try:
