@@ -244,6 +244,8 @@ class _Partition:
         own = {node for item in group for node in item.nodes}
         nodes, numbers = self._nodes(group, older if others else None, newer)
         heard = [numbers[item.output] for item in group if item.output in numbers and not set(item.output.users) <= own]
+        if not heard:  # what is computed and then not used
+            return None
         nodes, heard = _padded(nodes, heard)
         nodes = [replace(node, terms=_filled(node.terms)) for node in nodes]
         graph = Graph.from_inputs([[(term.op, term.source) for term in node.terms] for node in nodes], heard)

@@ -220,8 +220,7 @@ def weights(node: Node, parts: Mapping[str, Any]) -> tuple[Tensor, Tensor | None
     if node.op == "call_module":
         module = parts[str(node.target)]
         return module.weight, module.bias
-    given = [*node.args, *([node.kwargs["weight"]] if "weight" in node.kwargs else [])]
-    weight = given[1]
+    weight = node.kwargs["weight"] if "weight" in node.kwargs else node.args[1]
     bias = node.kwargs.get("bias", node.args[2] if len(node.args) > 2 else None)
     assert isinstance(weight, Node)
     return parts[str(weight.target)], parts[str(bias.target)] if isinstance(bias, Node) else None

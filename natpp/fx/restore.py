@@ -144,6 +144,14 @@ def _built(data: Mapping[str, Any], foreign: _Foreign) -> fx.GraphModule:
     graph = _graph(data["graph"], foreign)
     module = fx.GraphModule(root, graph, class_name=name)
     graph.lint()
+    for path, first in data["same"].items():  # a graph calls a part by one of its names
+        if first in modules:
+            module.add_submodule(first, root.get_submodule(first))
+            module.add_submodule(path, root.get_submodule(first))
+    for path, part in root.named_modules():  # parameters under several names go by the first
+        if type(part) is nn.Module:
+            held = module.get_submodule(path)._modules
+            held.update({name: held.pop(name) for name in part._modules if name in held})
     for path, part in root.named_modules():  # constants stay constants
         if part._non_persistent_buffers_set and type(part) is nn.Module:
             module.get_submodule(path)._non_persistent_buffers_set |= part._non_persistent_buffers_set
@@ -203,7 +211,7 @@ def _fill(
         if name not in holder._buffers:
             raise FormatError(f"there is no buffer {path}")
         holder._buffers[name] = tensor
-    modules = {path for path, _ in module.named_modules()}
+    modules = {path for path, _ in module.named_modules(remove_duplicate=False)}
     for path, first in data["same"].items():
         if first not in modules:
             holder, name = _holder(module, path)

@@ -21,6 +21,7 @@ from natpp.fx.blocks import Block, BlockNode, Term, shape
 from natpp.fx.replace import FadeIn, build, forms, shortcut
 from natpp.fx.sites import Site, Sum, mutated
 from natpp.fx.trace import Traced, copied, value
+from natpp.fx.upstream import idle
 
 Ops = Sequence[str]  # one operation for each term of a block
 
@@ -48,7 +49,8 @@ class _Writer:
         self.traced, self.shared = traced, shared
         self.graph = fx.Graph()
         self.new: dict[Node, Node] = {}  # old value → new one
-        self.had_readers: set[Node] = set()  # new nodes whose old ones were read
+        self.idle = idle(traced.graph, traced.parts)
+        self.had_readers: set[Node] = set()  # new nodes whose old ones were read by what leads somewhere
         self.made: dict[str, nn.Module] = {}  # new modules by path
         self.guarded: set[Node] = set()  # new nodes with a reader that the original does not have
         self.changed = [_Changed(block, row) for block, row in zip(blocks, ops, strict=True) if tuple(row) != block.ops]
@@ -74,12 +76,12 @@ class _Writer:
     def _copied(self, node: Node, find: Callable[[Node], Node]) -> Node:
         touched = mutated(node, self.traced.parts)
         if touched is not None and find(touched) in self.guarded:
-            safe = self.graph.call_function(torch.clone, (find(touched),))
+            safe = self._function(torch.clone, find(touched))
             found = self.graph.node_copy(node, lambda read: safe if read is touched else find(read))
         else:
             found = self.graph.node_copy(node, find)
         found.meta = {}
-        if node.users:
+        if set(node.users) - self.idle:
             self.had_readers.add(found)
         return found
 
@@ -172,10 +174,16 @@ class _Writer:
         return node
 
     def _prune(self) -> None:
-        """Remove what lost its last reader."""
-        for node in reversed(self.graph.nodes):
-            if not node.users and node in self.had_readers and node.op != "placeholder":
-                self.graph.erase_node(node)
+        """Remove what lost its last reader; what leads nowhere, such as a check of its size, is none and goes along."""
+        nowhere = idle(self.graph, {**self.traced.parts, **self.made})
+        for node in reversed(list(self.graph.nodes)):
+            if node in self.had_readers and node.op != "placeholder" and set(node.users) <= nowhere:
+                self._erase(node)
+
+    def _erase(self, node: Node) -> None:
+        for reader in list(node.users):
+            self._erase(reader)
+        self.graph.erase_node(node)
 
     # Modules.
 
@@ -190,6 +198,7 @@ class _Writer:
         module = fx.GraphModule(parts | self.made, self.graph, class_name=type(original).__name__)
         module.graph.lint()
         module.meta = {}
+        _restore_names(module, original)
         _restore_modes(module, original)
         _restore_persistence(module, original)
         return module
@@ -268,6 +277,19 @@ def _shortcut_path(block: Block, number: int, term: Term, traced: Traced, taken:
     return _free(f"{name}.{label}", taken | traced.parts.keys())
 
 
+def _restore_names(module: fx.GraphModule, original: nn.Module) -> None:
+    """Parts that stood under several names still do, whichever of them they are called by."""
+    names: dict[int, list[str]] = {}
+    for path, part in original.named_modules(remove_duplicate=False):
+        names.setdefault(id(part), []).append(path)
+    called = {str(node.target) for node in module.graph.nodes if node.op == "call_module"}
+    for same in names.values():
+        own = next((path for path in same if path in called), None)
+        for path in same if own is not None else ():
+            if path not in called:
+                module.add_submodule(path, module.get_submodule(str(own)))
+
+
 def _restore_modes(module: fx.GraphModule, original: nn.Module) -> None:
     """Training or eval as it was, part by part; what is new is in the mode of what it stands in."""
     modes = {path: part.training for path, part in original.named_modules()}
@@ -279,7 +301,12 @@ def _restore_modes(module: fx.GraphModule, original: nn.Module) -> None:
 
 
 def _restore_persistence(module: fx.GraphModule, original: nn.Module) -> None:
-    """Buffers that were not kept in the state dict still are not."""
+    """Buffers that were not kept in the state dict still are not, nor are constants that tracing made."""
+    known = {name for name, _ in original.named_buffers(remove_duplicate=False)}
+    for path, part in module.named_modules():
+        if type(part) is nn.Module or part is module:  # layers know by themselves
+            prefix = f"{path}." if path else ""
+            part._non_persistent_buffers_set |= {name for name in part._buffers if prefix + name not in known}
     for path, part in original.named_modules():
         for name in part._non_persistent_buffers_set:
             try:

@@ -17,13 +17,18 @@ import functools
 import inspect
 import logging
 import operator
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.fx.node import Node
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -36,11 +41,16 @@ VALUE = "natpp_value"  # the key of a node's fake value in its meta
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")  # they log what is raised anyway
 FACTORIES = ("zeros", "ones", "empty", "full", "arange", "linspace", "eye", "rand", "randn", "randint", "randperm")
+LIMITS = ("finfo", "iinfo")  # of the type of a value
 CONSTANTS = (bool, int, float, str, type(None))
 
 
 class TraceError(NatppError):
     """A module whose forward cannot be followed."""
+
+
+class _OwnGradient(TraceError):
+    """A function with a gradient of its own, which a graph would lose."""
 
 
 @dataclass(frozen=True)
@@ -109,31 +119,54 @@ def trace(module: nn.Module, example_input: Any) -> Traced:
 
 def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArguments) -> Traced:
     leaves = _Leaves()
+    by_name, left_out = isinstance(example_input, dict), ""  # left out: what only training does
+    kept_for_training: _Stopped | None = None
     while True:
+        differences: list[tuple[Node, Any, Any, Any]] = []
         try:
             with _mode(module, training=False):
-                tracer = _Tracer(arguments, leaves)
+                tracer = _Tracer(arguments, leaves, by_name=by_name)
                 graph, extra = _followed(module, tracer)
-            with _mode(module, training=True):
-                differences = _compared(module, arguments, leaves, graph)
+            if not left_out:
+                with _mode(module, training=True):
+                    differences = _compared(module, _Tracer(arguments, leaves, list(graph.nodes), by_name=by_name))
             break
         except _Stopped as stopped:
             only_there = stopped.other_way and module.get_submodule(stopped.path) not in {module, *tracer.visited}
             if not only_there and leaves.add(stopped, module):
+                kept_for_training = kept_for_training or (stopped if stopped.other_way else None)
                 continue
             if stopped.other_way and not module.training:
-                leaves.notes.append(f"in training mode {stopped.where} makes it go another way: the result does not")
-                differences = []
+                left_out = stopped.where
                 break
+            if kept_for_training is not None and not module.training and not left_out:
+                leaves, left_out = _Leaves(), kept_for_training.where  # whole it does not go either
+                continue
             _check_runs(module, example_input)
+            if isinstance(stopped.__cause__, _OwnGradient):
+                raise _refused(module, stopped) from stopped
             return _second_way(module, example_input, stopped)
+    if left_out:
+        leaves.notes.append(f"in training mode {left_out} makes it go another way: the result does not")
     extra |= _by_mode(graph, differences)
     parts = {
         node.target: extra[node.target] if node.target in extra else _get(module, node.target)
         for node in graph.nodes
         if node.op in ("call_module", "get_attr")
     }
-    return Traced(module, graph, parts, example_input, tuple(leaves.notes))
+    unread = [] if left_out else _unread(module, parts)
+    return Traced(module, graph, parts, example_input, (*leaves.notes, *unread))
+
+
+def _unread(module: nn.Module, parts: Mapping[str, Any]) -> list[str]:
+    """A note that names the parameters which the forward does not read, if there are any."""
+    read = {id(part) for part in parts.values() if isinstance(part, Tensor)}
+    read |= {id(held) for part in parts.values() if isinstance(part, nn.Module) for held in part.parameters()}
+    found = [name for name, parameter in module.named_parameters() if id(parameter) not in read]
+    if not found:
+        return []
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return [f"{', '.join(found[:3])}{more}: not read by the forward in eval mode, and left out of the result"]
 
 
 class _Stopped(Exception):
@@ -184,9 +217,17 @@ class _Tracer(fx.Tracer):
 
     proxy_buffer_attributes = True  # what is computed of buffers alone is computed at every call, and is no constant
 
-    def __init__(self, arguments: inspect.BoundArguments, leaves: _Leaves, reference: list[Node] | None = None):
+    def __init__(
+        self,
+        arguments: inspect.BoundArguments,
+        leaves: _Leaves,
+        reference: list[Node] | None = None,
+        *,
+        by_name: bool = False,
+    ):
         super().__init__()
         self.arguments = arguments
+        self.by_name = by_name  # whether the example names its arguments
         self.leaves = leaves
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.quiet = False  # while shapes are computed nothing is recorded
@@ -228,11 +269,15 @@ class _Tracer(fx.Tracer):
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
         own = vars(self.root).get("forward")  # a forward that was put on this very module
-        function = inspect.unwrap(root_fn) if own is None else lambda _, *args, **kwargs: own(*args, **kwargs)
+        plain = getattr(root_fn, "_torchdynamo_orig_callable", root_fn)
+        function = plain if own is None else lambda _, *args, **kwargs: own(*args, **kwargs)
         given = self.arguments.arguments
         positional: list[Any] = [self.root]
         named: dict[str, Any] = {}
-        for name, parameter in self.arguments.signature.parameters.items():
+        parameters = self.arguments.signature.parameters
+        any_number = any(given.get(name) for name, one in parameters.items() if one.kind is one.VAR_POSITIONAL)
+        by_name = self.by_name
+        for name, parameter in parameters.items():
             if parameter.kind is parameter.VAR_POSITIONAL:
                 proxy: Any = self._placeholder(f"*{name}", given.get(name, ()))
                 positional += [proxy[i] for i in range(len(given.get(name, ())))]
@@ -242,8 +287,13 @@ class _Tracer(fx.Tracer):
             else:
                 default = () if parameter.default is parameter.empty else (parameter.default,)
                 proxy = self._placeholder(name, given[name], default)
-                passed = self._fixed(proxy, name, given[name]) if isinstance(given[name], CONSTANTS) else proxy
-                if parameter.kind is parameter.KEYWORD_ONLY:
+                constant = isinstance(given[name], CONSTANTS)
+                passed = self._fixed(proxy, name, given[name]) if constant else proxy
+                if constant and given[name] is parameter.default and not any_number:
+                    by_name = True  # left out, as the caller does: what wraps a forward may look at what it is given
+                elif parameter.kind is parameter.KEYWORD_ONLY or (
+                    by_name and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+                ):
                     named[name] = passed
                 else:
                     positional.append(passed)
@@ -258,7 +308,8 @@ class _Tracer(fx.Tracer):
 
     def _placeholder(self, target: str, given: Any, default: tuple[Any, ...] = ()) -> fx.Proxy:
         self._given = given
-        return self.create_proxy("placeholder", target, default, {})
+        proxy: fx.Proxy = self.create_proxy("placeholder", target, default, {})
+        return proxy
 
     def _fixed(self, proxy: fx.Proxy, name: str, given: Any) -> Any:
         """A plain argument is what the example gives: the result takes no other."""
@@ -282,6 +333,12 @@ class _Tracer(fx.Tracer):
             self._compare(node)
         self.made += 1
         return node
+
+    def create_proxy(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> Any:
+        """A stand-in; where the value is None, None itself, so that a forward which asks `is None` is answered."""
+        proxy = super().create_proxy(kind, target, *args, **kwargs)
+        nothing = kind.startswith("call_") and proxy.node.meta.get(VALUE) is None
+        return None if nothing else proxy
 
     def _check_context(self) -> None:
         """A graph does not keep what a forward switches for some of its lines: precision, gradients."""
@@ -309,7 +366,7 @@ class _Tracer(fx.Tracer):
                 if type(module) is nn.BatchNorm2d and len(args) == 1 and _fits_norm(module, args[0]):
                     return torch.empty_like(args[0])  # the same, and ten times as fast
                 return module(*args, **kwargs)
-        except DataDependentOutputException:
+        except (DataDependentOutputException, DynamicOutputShapeException):
             if node.op != "call_module":
                 raise TraceError("its way depends on the data in a tensor") from None
             return self._run_once(_get(self.root, str(node.target)), args, kwargs)
@@ -349,7 +406,7 @@ class _Tracer(fx.Tracer):
 
     # What the forward asks.
 
-    def fix(self, obj: Any, known: int) -> None:
+    def fix(self, obj: Any, known: float) -> None:
         """Let the result refuse inputs for which a number that shaped it would be another."""
         if obj.node not in self.fixed:
             self.fixed.add(obj.node)
@@ -388,6 +445,9 @@ class _Known:
         return len(self.node.meta[VALUE])
 
     def __getattr__(self, name: str) -> Any:
+        known = self.node.meta.get(VALUE)
+        if not isinstance(known, Tensor) and getattr(known, name, self) is None:
+            return None
         return _Attribute(self, name)  # type: ignore[arg-type]
 
     def __setitem__(self, key: Any, given: Any) -> None:
@@ -401,7 +461,18 @@ class _Known:
         self.tracer.fix(self, known)
         return known
 
-    __int__ = __index__
+    def __float__(self) -> float:
+        known = self.node.meta.get(VALUE)
+        if not isinstance(known, int | float):
+            raise TraceError(f"it asks for a number where a {type(known).__name__} is")
+        self.tracer.fix(self, known)
+        return float(known)
+
+    def __int__(self) -> int:
+        return int(float(self)) if isinstance(self.node.meta.get(VALUE), float) else self.__index__()
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return round(float(self), digits)
 
 
 class _Proxy(_Known, fx.Proxy):
@@ -442,7 +513,7 @@ def _recorded_factories(tracer: _Tracer) -> Iterator[None]:
 
         return call
 
-    own = {name: getattr(torch, name) for name in FACTORIES}
+    own = {name: getattr(torch, name) for name in (*FACTORIES, *LIMITS)}
     try:
         for name, function in own.items():
             setattr(torch, name, recording(function))
@@ -450,6 +521,29 @@ def _recorded_factories(tracer: _Tracer) -> Iterator[None]:
     finally:
         for name, function in own.items():
             setattr(torch, name, function)
+
+
+@contextlib.contextmanager
+def _own_gradients_stop(while_true: Callable[[], bool]) -> Iterator[None]:
+    """A `torch.autograd.Function` stops tracing: only what it computes would get into the graph, not its gradient."""
+    # Every call of `apply` asks it, however it was bound; it is torch's own, from 2.0 up.
+    own = torch.autograd.function._is_setup_context_defined
+
+    def asked(setup_context: Any) -> Any:
+        kind = sys._getframe(1).f_locals.get("cls", torch.autograd.Function)
+        if while_true() and not kind.__module__.startswith("torch."):
+            raise _OwnGradient(f"{kind.__name__} has a gradient of its own, which a graph does not keep")
+        return own(setup_context)  # type: ignore[no-untyped-call]
+
+    try:
+        torch.autograd.function._is_setup_context_defined = asked
+        yield
+    finally:
+        torch.autograd.function._is_setup_context_defined = own
+
+
+def _always() -> bool:
+    return True
 
 
 def _leaves_of(tree: Any) -> Iterator[Any]:
@@ -466,7 +560,7 @@ def _followed(module: nn.Module, tracer: _Tracer) -> tuple[fx.Graph, dict[str, A
     """The graph of one pass and the constants it made; what fails names its place."""
     before = set(vars(module))
     try:
-        with _Chance(tracer), _recorded_factories(tracer):
+        with _Chance(tracer), _recorded_factories(tracer), _own_gradients_stop(lambda: not tracer.quiet):
             graph = tracer.trace(module)
     except Exception as error:  # whatever a user's forward raises on stand-ins
         path, kind = next(reversed(tracer.module_stack.values()), ("", None))
@@ -482,11 +576,8 @@ def _followed(module: nn.Module, tracer: _Tracer) -> tuple[fx.Graph, dict[str, A
     return graph, constants
 
 
-def _compared(
-    module: nn.Module, arguments: inspect.BoundArguments, leaves: _Leaves, graph: fx.Graph
-) -> list[tuple[Node, Any, Any, Any]]:
+def _compared(module: nn.Module, tracer: _Tracer) -> list[tuple[Node, Any, Any, Any]]:
     """Constants that differ in training mode: (node, path into its arguments, in training, otherwise)."""
-    tracer = _Tracer(arguments, leaves, list(graph.nodes))
     try:
         _followed(module, tracer)
     except _Stopped as stopped:
@@ -674,25 +765,30 @@ def _second_way(module: nn.Module, example_input: Any, stopped: _Stopped) -> Tra
 
     arguments = _bound(module, example_input)
     try:
-        with _mode(module, training=False):
+        with _mode(module, training=False), _own_gradients_stop(_always):
             graph, parts = exported(module, arguments)
             evaluate(graph, parts, arguments, VALUE)
-        with _mode(module, training=True):
+        with _mode(module, training=True), _own_gradients_stop(_always):
             twin, _ = exported(module, arguments)
         differences = _differences(graph, twin)
     except Exception as error:  # whatever torch.export or the user's forward raises
-        raise TraceError(
-            f"{type(module).__name__} cannot be traced: {stopped.where} stops it "
-            f"({'; '.join(said for said in (stopped.reason.rstrip('.'), stopped.line) if said)}). "
-            + (
-                "Call its eval() first: the result is then what it is in eval mode"
-                if stopped.other_way
-                else "Mark the part that does it with natpp.leaf, or move that code into a submodule and mark it"
-            )
-        ) from error
+        raise _refused(module, stopped) from error
     parts |= _by_mode(graph, differences)
     note = f"{stopped.where} could not be followed by torch.fx ({stopped.reason}): it was traced by torch.export"
-    return Traced(module, graph, parts, example_input, (note,))
+    return Traced(module, graph, parts, example_input, (note, *_unread(module, parts)))
+
+
+def _refused(module: nn.Module, stopped: _Stopped) -> TraceError:
+    """An error that names the place and the way round."""
+    return TraceError(
+        f"{type(module).__name__} cannot be traced: {stopped.where} stops it "
+        f"({'; '.join(said for said in (stopped.reason.rstrip('.'), stopped.line) if said)}). "
+        + (
+            "Call its eval() first: the result is then what it is in eval mode"
+            if stopped.other_way
+            else "Mark the part that does it with natpp.leaf, or move that code into a submodule and mark it"
+        )
+    )
 
 
 def _differences(graph: fx.Graph, twin: fx.Graph) -> list[tuple[Node, Any, Any, Any]]:

@@ -33,7 +33,7 @@ from natpp.fx.replace import forms
 from natpp.fx.rewrite import node_shape, rewrite
 from natpp.fx.sites import Keep, called_twice, kept_parts
 from natpp.fx.trace import Traced, batch_of, trace, value
-from natpp.fx.upstream import feeds_learned
+from natpp.fx.upstream import way_out
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import Encoded, GraphBatch, Policy, Transitions, collate, encode_cells
 from natpp.registry import OPS, RULES
@@ -279,11 +279,11 @@ def _reads_older(graph: Graph) -> bool:
 
 
 class _Alike(NamedTuple):
-    """Blocks of a group whose shortcuts fit at the same terms, and which must read the same inputs."""
+    """Blocks of a group whose shortcuts fit at the same terms, and which must read the same nodes."""
 
     block: Block
     fits: tuple[bool, ...]  # per term, whether a shortcut can be put in there
-    needs: tuple[bool, ...]  # per input, whether something must go on reading it
+    needs: tuple[bool, ...]  # per node, whether something must go on reading it
     costs: NDArray[np.float64]  # (terms, ops, 3): parameters, multiply-adds, bytes made, of all of them together
 
 
@@ -298,6 +298,7 @@ class Problem:
         self.rule, self.strict = rule, strict
         self.batch = batch_of(traced.example)
         self.site_nodes = {node for block in blocks for item in block.items for node in item.nodes}
+        self.way_out = way_out(traced.graph, self.site_nodes, traced.parts)
         self.shared = share
         self.groups = grouped(blocks, share=share)
         self.first = [blocks[group[0]] for group in self.groups]
@@ -443,19 +444,20 @@ class Problem:
                     made = value(site.output)
                     size = made.numel() * made.element_size() if forms(site, op) else 0
                     costs[row, column] = params, madds, size
-            needs = tuple(self._needed(block, given) for given in block.inputs)
+            needs = self._needs(block)
             key = (block.inputs[0] is None, *fits, *needs)
             total = found[key].costs + costs if key in found else costs
             found[key] = _Alike(block, fits, needs, total)
         return list(found.values())
 
-    def _needed(self, block: Block, given: fx.Node | None) -> bool:
-        """Whether something learned that is in no block lives by this block's reading of an input."""
+    def _needs(self, block: Block) -> tuple[bool, ...]:
+        """Per node of a block, whether something of it must go on reading it: what was learned goes out that way."""
         own = {node for item in block.items for node in item.nodes}
-        read = {source for item in block.items for source in item.sources}
-        if given is None or given not in read or not set(given.users) <= own:
-            return False
-        return feeds_learned(given, self.site_nodes, self.traced.parts)
+        live, _ = block.alive(block.ops)
+        read = {term.source for (_, term), alive in zip(block.terms, live, strict=True) if alive}
+        given = [*block.inputs, *(None if node.item is None else node.item.output for node in block.nodes)]
+        ways = [None if one is None else self.way_out.get(one) for one in given]
+        return tuple(number in read and way in own for number, way in enumerate(ways))
 
     # The policy's answer.
 

@@ -53,6 +53,7 @@ ATTRIBUTES = frozenset(
         *("shape", "dtype", "device", "layout", "ndim", "T", "mT", "H", "mH", "real", "imag", "data", "requires_grad"),
         *("is_cuda", "is_cpu", "is_sparse", "is_quantized", "itemsize", "nbytes", "values", "indices", "mode", "sign"),
         *("logabsdet", "eigenvalues", "eigenvectors", "U", "S", "Vh", "Q", "R", "L", "solution", "residuals", "rank"),
+        *("min", "max", "eps", "tiny", "smallest_normal"),  # of the limits of a type
     )
 )
 FORBIDDEN = frozenset(
@@ -110,7 +111,11 @@ def is_importable(function: Any) -> bool:
 
 @functools.cache
 def _functions() -> dict[str, Function]:
-    found: dict[str, Function] = {"torch._assert": torch._assert}
+    found: dict[str, Function] = {
+        "torch._assert": torch._assert,
+        "torch.finfo": torch.finfo,
+        "torch.iinfo": torch.iinfo,
+    }
     for space in ("torch.linalg", "torch.fft", "torch.special"):
         module = getattr(torch, space.rpartition(".")[2])
         names = [name for name in vars(module) if not name.startswith("_")]

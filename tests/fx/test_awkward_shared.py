@@ -31,3 +31,21 @@ def test_shared_weights_stay_and_stay_shared() -> None:
 
     copied = rewrite(traced)
     assert copied.tied_a.weight is copied.tied_b.weight
+
+
+def test_a_part_under_two_names() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.activation = nn.PReLU()
+            self.first = nn.ModuleDict({"conv": nn.Conv2d(3, 3, 3, padding=1), "gate": nn.Linear(3, 3)})
+            self.second = nn.ModuleDict({"conv": nn.Conv2d(3, 3, 3, padding=1), "gate": self.first["gate"]})
+            self.second["activation"] = self.activation
+
+        def forward(self, x: Tensor) -> Tensor:
+            for part in (self.first, self.second):
+                x = part["conv"](x)
+                x = x * part["gate"](x.mean((2, 3)))[:, :, None, None]
+            return self.second["activation"](x)
+
+    keeps_promises(Twice(), torch.randn(2, 3, 6, 6), seeds=2, deploys=False)

@@ -144,10 +144,12 @@ def test_a_kept_type_is_kept_where_torch_export_traces() -> None:
             self.conv = nn.Conv2d(3, 4, 5, padding=2)
 
         def forward(self, x: Tensor) -> Tensor:
-            np.asarray([float(x.shape[0])]).round()
-            return self.conv(self.block(x)) * len(torch.nn.functional.pad(x, [int(x.ndim)] * 2).data.shape)
+            if not isinstance(x, Tensor):  # nor is a stand-in
+                raise TypeError("expected a tensor")
+            return self.conv(self.block(x))
 
     result = natpp.optimize(Rounds(), example_input=X, keep=[BasicBlock])
+    assert "it was traced by torch.export" in result.notes[0]
     assert {change.name for change in result.changes} == {"conv"}
 
 
@@ -289,3 +291,67 @@ def test_chance_that_only_training_draws_is_left_out_of_a_module_in_eval_mode() 
     assert traced.notes == ("in training mode its own forward makes it go another way: the result does not",)
     with pytest.raises(NatppError, match=r"it draws random numbers.* Call its eval\(\) first"):
         trace(module.train(), X)
+
+
+def test_a_part_that_can_neither_be_followed_in_training_nor_stay_whole_is_what_it_is_in_eval_mode() -> None:
+    class Drops(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 3, 3, padding=1)
+
+        def forward(self, x: Tensor, dropped: np.ndarray) -> Tensor:
+            x = self.conv(x)
+            return x * torch.from_numpy(dropped) if self.training else x
+
+    class Columns(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.column = Drops()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.column(x, np.ones(1, dtype=np.float32))  # a graph holds no arrays
+
+    module = Columns().eval()
+    traced = trace(module, X)
+    assert_same(outputs(rewrite(traced), X), outputs(module, X))
+    assert traced.notes == ("in training mode its part column makes it go another way: the result does not",)
+    with pytest.raises(NatppError, match="its part column stops it"):
+        trace(module.train(), X)
+
+
+def test_parameters_that_the_forward_does_not_read_are_named() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1))
+    module.mask_token = nn.Parameter(torch.zeros(3))
+    assert trace(module, X).notes == ("mask_token: not read by the forward in eval mode, and left out of the result",)
+
+
+def test_a_part_that_gives_as_much_as_the_data_says_is_kept_whole() -> None:
+    class Points(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.nonzero(x > 0)
+
+    traced = no_change_is_no_change(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), Points()), X)
+    assert traced.notes == ("1 (Points) is kept whole: its way depends on the data in a tensor",)
+
+
+def test_constants_that_torch_export_finds_in_a_part_stay_out_of_the_state_dict() -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * torch.tensor([1.0, 2.0, 3.0])[:, None, None]
+
+    class Rounds(nn.Module):  # torch.fx cannot follow it
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), Scaled())
+
+        def forward(self, x: Tensor) -> Tensor:
+            if not isinstance(x, Tensor):
+                raise TypeError("expected a tensor")
+            return self.part(x)
+
+    module = Rounds().eval()
+    traced = trace(module, X)
+    same = rewrite(traced)
+    assert "it was traced by torch.export" in traced.notes[0]
+    assert same.state_dict().keys() == module.state_dict().keys()
+    assert_same(outputs(same, X), outputs(module, X))

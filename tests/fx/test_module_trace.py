@@ -65,6 +65,7 @@ def test_a_constant_made_in_the_forward_stays_out_of_the_module() -> None:
     module = Constant()
     same = rewrite(trace(module, torch.randn(1, 3, 2, 2)))
     assert not [name for name in vars(module) if "constant" in name]
+    assert not same.state_dict()
     x = torch.randn(2, 3, 2, 2)
     assert torch.equal(same(x), module(x))
 
