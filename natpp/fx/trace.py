@@ -542,10 +542,6 @@ def _own_gradients_stop(while_true: Callable[[], bool]) -> Iterator[None]:
         torch.autograd.function._is_setup_context_defined = own
 
 
-def _always() -> bool:
-    return True
-
-
 def _leaves_of(tree: Any) -> Iterator[Any]:
     if isinstance(tree, (tuple, list)):
         for branch in tree:
@@ -765,10 +761,10 @@ def _second_way(module: nn.Module, example_input: Any, stopped: _Stopped) -> Tra
 
     arguments = _bound(module, example_input)
     try:
-        with _mode(module, training=False), _own_gradients_stop(_always):
+        with _mode(module, training=False), _own_gradients_stop(lambda: True):
             graph, parts = exported(module, arguments)
             evaluate(graph, parts, arguments, VALUE)
-        with _mode(module, training=True), _own_gradients_stop(_always):
+        with _mode(module, training=True), _own_gradients_stop(lambda: True):
             twin, _ = exported(module, arguments)
         differences = _differences(graph, twin)
     except Exception as error:  # whatever torch.export or the user's forward raises

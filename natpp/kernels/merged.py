@@ -159,7 +159,33 @@ def _within(place, size):
 
 
 @triton.jit
-def _early(value, BLOCK_N: tl.constexpr, PERIOD: tl.constexpr):
+def _pixels_of_strips(begin, last, right, width, strip, BLOCK_M: tl.constexpr):
+    """How many pixels strips have: fewer at the end of a row, none from `last` on."""
+    return tl.where(begin + tl.arange(0, BLOCK_M) < last, tl.minimum(width - right, strip), 0)
+
+
+@triton.jit
+def _read(pointer, mask, EVEN: tl.constexpr):
+    """Numbers in float32, zeros where the mask has none; EVEN: it has all, and is not asked."""
+    if EVEN:
+        value = tl.load(pointer)
+    else:
+        value = tl.load(pointer, mask=mask, other=0.0)
+    return value.to(tl.float32)
+
+
+@triton.jit
+def _write(pointer, value, mask, EVEN: tl.constexpr):
+    """Numbers in the type of the pointer, where the mask has some; EVEN: it has all, and is not asked."""
+    value = value.to(pointer.dtype.element_ty)
+    if EVEN:
+        tl.store(pointer, value)
+    else:
+        tl.store(pointer, value, mask=mask)
+
+
+@triton.jit
+def _folded_early(value, BLOCK_N: tl.constexpr, PERIOD: tl.constexpr):
     """Of something for every (pixel of the strip, channel) the sums over the pixels, where channels have a period.
 
     That is cheap, and so few numbers are held while tiles are multiplied.
@@ -170,7 +196,7 @@ def _early(value, BLOCK_N: tl.constexpr, PERIOD: tl.constexpr):
 
 
 @triton.jit
-def _late(value, n, channels, PERIOD: tl.constexpr):
+def _folded_late(value, n, channels, PERIOD: tl.constexpr):
     """The same where they have none: the sums are in the first places."""
     if PERIOD == 0:
         channel = n - _quotient(n, channels) * channels
@@ -463,27 +489,22 @@ def forward(
         right = right * strip
         place = corner + (image * rows + down * stride) * columns + right * stride
         target = y + (((image * height + down) * width + right) * channels_out)[:, None] + n[None, :]
-        if EVEN:
-            total = _multiplied(
-                buffer, weights, place, n, columns, wide * ALIGN, kernel, stride, dilation, strip, beside, RECTIFIED,
-                ALIGN, BLOCK_M, BLOCK_K, BLOCK_N,
-            )  # fmt: skip
-            tl.store(target, total.to(y.dtype.element_ty))
-        else:
-            valid = begin + tl.arange(0, BLOCK_M) < last
-            total = _multiplied(
-                buffer, weights, tl.where(valid, place, 0), n, columns, wide * ALIGN, kernel, stride, dilation, strip,
-                beside, RECTIFIED, ALIGN, BLOCK_M, BLOCK_K, BLOCK_N,
-            )  # fmt: skip
-            pixels = tl.where(valid, tl.minimum(width - right, strip), 0)
-            mask = n[None, :] < (pixels * channels_out)[:, None]
-            tl.store(target, total.to(y.dtype.element_ty), mask=mask)
+        pixels = _pixels_of_strips(begin, last, right, width, strip, BLOCK_M)
+        mask = n[None, :] < (pixels * channels_out)[:, None]
+        if not EVEN:
+            place = tl.where(pixels > 0, place, 0)
+        total = _multiplied(
+            buffer, weights, place, n, columns, wide * ALIGN, kernel, stride, dilation, strip, beside, RECTIFIED, ALIGN,
+            BLOCK_M, BLOCK_K, BLOCK_N,
+        )  # fmt: skip
+        _write(target, total, mask, EVEN)
+        if not EVEN:
             total = tl.where(mask, total, 0.0)
             count += tl.sum(pixels, axis=0) - tl.minimum(last - begin, BLOCK_M) * strip
-        plain += _early(tl.sum(total, axis=0), BLOCK_N, PERIOD)
-        squares += _early(tl.sum(total * total, axis=0), BLOCK_N, PERIOD)
-    plain = _late(plain, n, channels_out, PERIOD)
-    squares = _late(squares, n, channels_out, PERIOD)
+        plain += _folded_early(tl.sum(total, axis=0), BLOCK_N, PERIOD)
+        squares += _folded_early(tl.sum(total * total, axis=0), BLOCK_N, PERIOD)
+    plain = _folded_late(plain, n, channels_out, PERIOD)
+    squares = _folded_late(squares, n, channels_out, PERIOD)
     inside = column < channels_out
     counted = count.to(tl.float32)
     mean = plain / counted
@@ -692,36 +713,24 @@ def _of_input(
         pixel = (image * rows + down) * columns + right
         place = (((image * height + down) * width + right) * channels_in)[:, None] + n[None, :]
         at = ((lead + pixel) * channels_in)[:, None] + n[None, :]
-        if EVEN:
-            total = _multiplied(
-                gradient, weights, corner + pixel, n, columns, channels, kernel, 1, dilation, strip, beside, False,
-                ALIGN, BLOCK_M, BLOCK_K, BLOCK_N,
-            )  # fmt: skip
-            active = tl.load(buffer + at).to(tl.float32)
-            value = tl.where(active <= 0.0, 0.0, total)
-            tl.store(dx + place, value.to(dx.dtype.element_ty))
-            if NORMED:
-                raw = tl.load(before + place).to(tl.float32)
-                plain += _early(tl.sum(value, axis=0), BLOCK_N, PERIOD)
-                weighted += _early(tl.sum(value * raw, axis=0), BLOCK_N, PERIOD)
-        else:
-            valid = begin + tl.arange(0, BLOCK_M) < last
-            total = _multiplied(
-                gradient, weights, tl.where(valid, corner + pixel, 0), n, columns, channels, kernel, 1, dilation, strip,
-                beside, False, ALIGN, BLOCK_M, BLOCK_K, BLOCK_N,
-            )  # fmt: skip
-            limit = tl.where(valid, tl.minimum(width - right, strip), 0) * channels_in
-            mask = n[None, :] < limit[:, None]
-            active = tl.load(buffer + at, mask=mask, other=0.0).to(tl.float32)
-            value = tl.where(active <= 0.0, 0.0, total)  # zero beside the strip
-            tl.store(dx + place, value.to(dx.dtype.element_ty), mask=mask)
-            if NORMED:
-                raw = tl.load(before + place, mask=mask, other=0.0).to(tl.float32)
-                plain += _early(tl.sum(value, axis=0), BLOCK_N, PERIOD)
-                weighted += _early(tl.sum(value * raw, axis=0), BLOCK_N, PERIOD)
+        pixels = _pixels_of_strips(begin, last, right, width, strip, BLOCK_M)
+        mask = n[None, :] < (pixels * channels_in)[:, None]
+        start = corner + pixel
+        if not EVEN:
+            start = tl.where(pixels > 0, start, 0)
+        total = _multiplied(
+            gradient, weights, start, n, columns, channels, kernel, 1, dilation, strip, beside, False, ALIGN, BLOCK_M,
+            BLOCK_K, BLOCK_N,
+        )  # fmt: skip
+        value = tl.where(_read(buffer + at, mask, EVEN) <= 0.0, 0.0, total)  # zero beside the strip
+        _write(dx + place, value, mask, EVEN)
+        if NORMED:
+            raw = _read(before + place, mask, EVEN)
+            plain += _folded_early(tl.sum(value, axis=0), BLOCK_N, PERIOD)
+            weighted += _folded_early(tl.sum(value * raw, axis=0), BLOCK_N, PERIOD)
     if NORMED:
-        plain = _late(plain, n, channels_in, PERIOD)
-        weighted = _late(weighted, n, channels_in, PERIOD)
+        plain = _folded_late(plain, n, channels_in, PERIOD)
+        weighted = _folded_late(weighted, n, channels_in, PERIOD)
         inside = column < channels_in
         weighted -= plain * tl.load(mean + group * channels_in + column, mask=inside, other=0.0)
         target = partial + (group * programs + part) * channels_in + column
@@ -874,7 +883,7 @@ def _finished(
             of_out = tl.sum(tl.where((tap < taps)[:, None], total * weight[:, None], 0.0), axis=0)
             tl.store(
                 at_pointwise + n * channels_in + channel,
-                _late(of_out, n, channels_out, 0).to(found.dtype.element_ty),
+                _folded_late(of_out, n, channels_out, 0).to(found.dtype.element_ty),
                 mask=n < channels_out,
             )
     tl.store(
