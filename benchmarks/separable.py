@@ -81,11 +81,13 @@ TUNED: tuple[dict[str, Any], ...] = (  # of natpp.kernels.merged and natpp.kerne
     {"BREADTH": 32},
     {"WIDE": 4},
     {"TALL": (64, 64)},
-    {"LONG": 8},
-    {"LONG": 32},
+    {"MULTIPLIED": 1},
+    {"MULTIPLIED": 4},
+    {"LONG": 16},
+    {"LONG": 64},
     {"NUMBERS": 8192},
-    {"COPYING": 264},
-    {"COPYING": 1056},
+    {"COPIED": 1},
+    {"COPIED": 8},
 )
 SMALL = (("sep_conv_3x3", (2, 4, 6, 6), 1), ("max_pool_3x3", (2, 4, 6, 6), 2))
 

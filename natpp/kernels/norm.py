@@ -24,6 +24,7 @@ from natpp.kernels.tiles import columns_of, in_steps, on_device_of
 
 TILE_BYTES = 16 * 1024  # of a tensor, what a program loads at once
 PARTS = 4096  # numbers of one kind that a program combines at once: blocks times columns
+TILES = 2  # that a program has at least: many trainings side by side fill a GPU, few programs cost it less
 PROGRAMS = 1024  # of a second kernel, at most: each combines all blocks, so it should have some rows to go over
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
 
@@ -225,7 +226,7 @@ class _Cut:
     def _shared(self, most: int) -> tuple[int, int]:
         """Rows of a block, whole tiles of them, and the number of blocks, none of which is empty."""
         tiles = -(-self.rows // self.block_r)
-        share = -(-tiles // most) * self.block_r
+        share = max(-(-tiles // most), TILES) * self.block_r
         return share, -(-self.rows // share)
 
     def partial(self, x: Tensor, count: int) -> Tensor:

@@ -29,12 +29,14 @@ from natpp.kernels.norm import gradient_sums, normalize
 from natpp.kernels.tiles import columns_of, in_steps, on_device_of
 
 NUMBERS = 4096  # of a tile that is copied: 32 for each thread
-COPYING = 528  # programs that copy, at most: each joins all statistics, so it should have some pixels to go over
+COPYING = 528  # programs that copy, at most: four for each processor of an H200
+COPIED = 4  # tiles that a program copies at least: many trainings side by side fill a GPU, few programs cost it less
 MOST_PROGRAMS = 396  # that multiply: three for each processor of an H200, so that all run at once
 FOR_WEIGHTS = 132  # of these, for the gradient of weights, beside those for the gradient of x
 PARTS = 8192  # numbers of one kind that all programs of a kernel sum up: programs times channels
 LEAST = 132  # programs that multiply, however many channels there are: one for each processor of an H200
-LONG = 16  # tiles of strips that a program of the gradient of weights has at least
+MULTIPLIED = 2  # tiles of strips that a program multiplies at least
+LONG = 32  # the same of the gradient of weights, where every program leaves a sum of its own
 JOINED = 4096  # numbers of parts that are joined at once
 WIDE = 8  # numbers copied at once, at most: 16 bytes, which Triton up to 3.6 sends past the first cache, unlike 8
 FINISHED = 256  # numbers of parts of the gradient of weights that a column of threads reads at once
@@ -178,10 +180,10 @@ class _Shared:
     blocks: int
 
 
-def _shared(count: int, tile: int, most: int) -> _Shared:
-    """Whole tiles each, and no program without any."""
+def _shared(count: int, tile: int, most: int, least: int) -> _Shared:
+    """Whole tiles each, at least so many, and no program without any."""
     tiles = -(-count // tile)
-    share = -(-tiles // max(most, 1)) * tile
+    share = max(-(-tiles // max(most, 1)), least) * tile
     return _Shared(share, -(-count // share))
 
 
@@ -248,8 +250,7 @@ class _Step:
         whole = self.whole
         count = -(-self.images * self.rows * self.columns // whole.strip)
         room = max(MOST_PROGRAMS - self.cut_back.blocks * self.back.beside * self.groups, FOR_WEIGHTS)
-        most = min(room // (whole.tall * whole.beside), count // (LONG * merged.TALL[1]))
-        return _shared(count, merged.TALL[1], most)
+        return _shared(count, merged.TALL[1], room // (whole.tall * whole.beside), LONG)
 
     @functools.cached_property
     def cut_back(self) -> _Shared:
@@ -259,7 +260,7 @@ class _Step:
     def _cut(self, conv: Conv, most: int) -> _Shared:
         """How the strips of a group are shared by programs that sum up what they find."""
         most = min(max(PARTS // conv.channels_out, LEAST), most) // self.groups
-        return _shared(conv.images // self.groups * conv.height * conv.across, merged.STRIPS, most)
+        return _shared(conv.images // self.groups * conv.height * conv.across, merged.STRIPS, most, MULTIPLIED)
 
     def _copied(self, channels: int) -> tuple[_Shared, int, int]:
         """How the pixels of a buffer are shared by programs that copy; rows and columns of a tile."""
@@ -268,7 +269,7 @@ class _Step:
         block_r = NUMBERS // block_c
         size = self.images // self.groups * self.rows * self.columns
         last = self.pixels - (self.groups - 1) * size - (0 if self.groups == 1 else self.lead)  # of the last group
-        return _shared(last, block_r, COPYING // (across * self.groups)), block_r, block_c
+        return _shared(last, block_r, COPYING // (across * self.groups), COPIED), block_r, block_c
 
     def prepare(
         self, x: Tensor, dtype: torch.dtype, norm: Norm | None, statistics: Tensor | None

@@ -274,6 +274,8 @@ def test_programs_that_go_over_many_tiles(device: str, groups: int, monkeypatch:
         monkeypatch.setattr(separated, "COPYING", 6)
         monkeypatch.setattr(separated, "PARTS", 48)
         monkeypatch.setattr(separated, "LEAST", 3)
+        monkeypatch.setattr(separated, "COPIED", 1)
+        monkeypatch.setattr(separated, "MULTIPLIED", 1)
         monkeypatch.setattr(separated, "LONG", 2)
         monkeypatch.setattr(separated, "JOINED", 32)
         monkeypatch.setattr(separated, "FINISHED", 32)
