@@ -28,6 +28,7 @@ from natpp.improve.checkpoint import Interrupted, Run, Stop
 from natpp.improve.seeds import Use, number
 from natpp.nets.call import call
 from natpp.nets.captured import Captured, captures, changing_state
+from natpp.nets.network import Network
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -227,7 +228,9 @@ class Loop(Generic[Net]):
 
             changing = changing_state(self.network, self.optimizer)
             try:
-                self._captured = Captured(step, leaves, changing, self.fabric.device)
+                self._captured = Captured(
+                    step, leaves, changing, self.fabric.device, blind=isinstance(self.network, Network)
+                )
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # a module may look at values, which cannot be captured

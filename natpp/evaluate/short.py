@@ -576,7 +576,9 @@ def _train_captured(branches: Sequence[Branch], feed: Feed | LoadedFeed, config:
 
     with _timed(spent, "capture"):
         feed.fetch(0)
-        captured = Captured(step, (), [number, *(tensor for branch in branches for tensor in branch.changing)], device)
+        state = [number, *(tensor for branch in branches for tensor in branch.changing)]
+        ours = all(branch.own_loss is None for branch in branches)
+        captured = Captured(step, (), state, device, blind=ours)
     with _timed(spent, "training"):
         for index in range(config.steps):
             feed.fetch(index)  # after the replay before it, on the same stream

@@ -14,7 +14,7 @@ import importlib.util
 import logging
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 
 import torch
@@ -26,7 +26,18 @@ from natpp.kernels import composed
 from natpp.kernels.halves import Half, Norm
 from natpp.kernels.tiles import aligned
 
-__all__ = ["Half", "Norm", "average_pool", "batch_norm", "fast", "fits", "max_pool", "plain", "separable"]
+__all__ = [
+    "Half",
+    "Norm",
+    "average_pool",
+    "batch_norm",
+    "compile_ahead",
+    "fast",
+    "fits",
+    "max_pool",
+    "plain",
+    "separable",
+]
 
 LOG = logging.getLogger("natpp")
 LARGEST = 2**31 - 2**24  # numbers in a tensor: places are counted in 32 bits
@@ -180,6 +191,18 @@ def fast(x: object) -> bool:
         and not _PLAIN.get()
         and _available(x.device)
     )
+
+
+def compile_ahead(step: Callable[[], object], device: torch.device) -> int:
+    """Compile what kernels a step on a device needs, by all cores; how many. What the step computes is undefined.
+
+    It is gone through with kernels that do nothing, so it must not look at values.
+    """
+    if device.type != "cuda" or _PLAIN.get() or not _available(device):
+        return 0
+    from natpp.kernels.ahead import compile_for
+
+    return compile_for(step)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from natpp.kernels import composed
+from natpp.kernels.ahead import launch
 from natpp.kernels.tiles import columns_of, in_steps, on_device_of
 
 TILE_BYTES = 16 * 1024  # of a tensor, what a program loads at once
@@ -87,8 +88,18 @@ def _forward(
     partial = cut.partial(x, 3)
     statistics = torch.empty(2, groups, cut.channels, dtype=torch.float32, device=x.device)
     with on_device_of(x):
-        _partial_statistics[cut.first](
-            x, partial, cut.rows, cut.columns, cut.share, cut.align, cut.block_r, cut.block_c, **OPTIONS
+        launch(
+            _partial_statistics,
+            cut.first,
+            x,
+            partial,
+            cut.rows,
+            cut.columns,
+            cut.share,
+            cut.align,
+            cut.block_r,
+            cut.block_c,
+            **OPTIONS,
         )
         y, counters = normalize(x, statistics, partial, weight, bias, eps, groups, running_mean, running_var, momentum)
     return y, statistics, counters
@@ -116,7 +127,9 @@ def normalize(
     cut = _Cut(x, groups)
     y = torch.empty_like(x, memory_format=torch.channels_last)
     counters = torch.empty(groups, cut.first[1], dtype=torch.int32, device=x.device)
-    _normalize[cut.second](
+    launch(
+        _normalize,
+        cut.second,
         x,
         y,
         x if added is None else added,  # any pointer: it is not read
@@ -155,7 +168,9 @@ def gradient_sums(x: Tensor, dy: Tensor, step: int, mean: Tensor, counters: Tens
     cut = _Cut(x, groups)
     partial = cut.partial(x, 2)
     sums = torch.empty(2, groups, cut.channels, dtype=torch.float32, device=x.device)
-    _partial_gradients[cut.first](
+    launch(
+        _partial_gradients,
+        cut.first,
         x,
         dy,
         partial,
@@ -184,7 +199,9 @@ def _backward(
     gradients = torch.empty(2, groups, cut.channels, dtype=torch.float32, device=x.device)
     with on_device_of(x):
         sums = gradient_sums(x, dy, step, statistics[0], counters, groups)
-        _gradients[cut.second](
+        launch(
+            _gradients,
+            cut.second,
             x,
             dy,
             dx,

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from natpp.kernels import composed
+from natpp.kernels.ahead import launch
 from natpp.kernels.tiles import columns_of, in_steps, on_device_of
 
 TILE_BYTES = 4096  # that a program makes
@@ -94,7 +95,9 @@ def _launch(
     block_p = TILE_BYTES // target.element_size() // block_c
     grid = (-(-pixels // block_p), -(-channels // block_c))
     with on_device_of(source):
-        function[grid](
+        launch(
+            function,
+            grid,
             source,
             target,
             *others,

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from natpp.kernels import composed, merged
+from natpp.kernels.ahead import launch
 from natpp.kernels.halves import Half, Norm
 from natpp.kernels.merged import Conv
 from natpp.kernels.norm import gradient_sums, normalize
@@ -160,7 +161,9 @@ def _finish(steps: Sequence[_Step], partial: Sequence[Tensor]) -> Any:
     for begin in range(0, len(steps), 2):  # a launch for up to two halves
         pair = steps[begin : begin + 2]
         taps = max(16, 1 << max(step.conv.kernel**2 - 1 for step in pair).bit_length())
-        merged.finish[(max(step.conv.channels_in for step in pair), len(pair))](
+        launch(
+            merged.finish,
+            (max(step.conv.channels_in for step in pair), len(pair)),
             found,
             *rows[begin],
             *rows[min(begin + 1, len(rows) - 1)],
@@ -291,7 +294,9 @@ class _Step:
             buffer = torch.empty(self.pixels, conv.channels_in, dtype=dtype, device=x.device)
         blocks = [one.depth // merged.MERGED * one.beside for one in (conv, back)]
         any_pointer = self.half.norm.weight
-        merged.prepare[(programs + sum(blocks), across, self.groups if programs else 1)](
+        launch(
+            merged.prepare,
+            (programs + sum(blocks), across, self.groups if programs else 1),
             x,
             buffer,
             any_pointer if statistics is None else statistics,
@@ -349,7 +354,9 @@ class _Step:
         statistics = torch.empty(2, self.groups, conv.channels_out, dtype=torch.float32, device=y.device)
         even = conv.even(self.groups)
         block_c, _ = columns_of(conv.channels_out)
-        merged.forward[(shared.blocks, conv.beside, self.groups)](
+        launch(
+            merged.forward,
+            (shared.blocks, conv.beside, self.groups),
             buffer,
             weights,
             y,
@@ -397,7 +404,9 @@ class _Step:
         shared, block_r, block_c = self._copied(channels)
         buffer = torch.empty(self.pixels, channels, dtype=y.dtype, device=y.device)
         gradients = torch.empty(2, self.groups, channels, dtype=torch.float32, device=y.device)
-        merged.through_norm[(shared.blocks, -(-channels // block_c), self.groups)](
+        launch(
+            merged.through_norm,
+            (shared.blocks, -(-channels // block_c), self.groups),
             y,
             dz,
             buffer,
@@ -448,7 +457,9 @@ class _Step:
         shape = (strips.blocks, whole.depth, whole.beside * merged.BREADTH)
         partial = torch.empty(shape, dtype=torch.float32, device=x.device)
         programs = whole.tall * whole.beside * strips.blocks + shared.blocks * back.beside * self.groups
-        merged.backward[(programs,)](
+        launch(
+            merged.backward,
+            (programs,),
             buffer,
             gradient,
             weights,

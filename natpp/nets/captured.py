@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from natpp.kernels import compile_ahead
+
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
@@ -22,24 +24,40 @@ Step = Callable[..., Tensor | None]  # reads its arguments and changes a state
 class Captured:
     """A step, captured once and replayed with other arguments of the same shapes."""
 
-    def __init__(self, step: Step, arguments: Sequence[Tensor], state: Sequence[Tensor], device: torch.device):
+    def __init__(
+        self,
+        step: Step,
+        arguments: Sequence[Tensor],
+        state: Sequence[Tensor],
+        device: torch.device,
+        *,
+        blind: bool = False,
+    ):
         """The step is tried once before, so that every kernel is chosen and loaded; then the state is put back.
 
-        So is that of chance: the first replay draws what the step would have drawn.
+        So is that of chance: the first replay draws what the step would have drawn. A `blind` step bears numbers that
+        mean nothing: before all that it is gone through to compile its kernels at once.
         """
         before = [tensor.clone() for tensor in state]
+
+        def put_back() -> None:
+            with torch.no_grad():
+                for tensor, value in zip(state, before, strict=True):
+                    tensor.copy_(value)
+            torch.cuda.set_rng_state(chance, device)
+
         chance = torch.cuda.get_rng_state(device)
         self.places = [tensor.clone() for tensor in arguments]
         aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(aside), _streams_may_differ():
+            if blind:
+                compile_ahead(lambda: step(*self.places), device)
+                put_back()
             step(*self.places)
         torch.cuda.current_stream(device).wait_stream(aside)
-        with torch.no_grad():
-            for tensor, value in zip(state, before, strict=True):
-                tensor.copy_(value)
-        torch.cuda.set_rng_state(chance, device)
-        del before
+        put_back()
+        before.clear()
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()  # a graph has memory of its own
         self.graph = torch.cuda.CUDAGraph()
