@@ -91,9 +91,18 @@ class Trainer:
         self._images: dict[bool, Batches] = {}
 
     def __call__(
-        self, name: str, recipe: Recipe, archs: Mapping[str, Architecture], seeds: Sequence[int] = (0,)
+        self,
+        name: str,
+        recipe: Recipe,
+        archs: Mapping[str, Architecture],
+        seeds: Sequence[int] = (0,),
+        *,
+        store: str | None = None,
     ) -> bool:
-        """Whether all architectures are trained by a recipe with all seeds; what is known is written to `NAME.json`."""
+        """Whether all architectures are trained by a recipe with all seeds; what is known is written to `NAME.json`.
+
+        Those with one `store` have one recipe, and what one of them trained the others know.
+        """
         recipe = recipe.small() if self.smoke else recipe
         images = self.images(tested=recipe.tested)
         where = recipe.where(images)
@@ -101,7 +110,7 @@ class Trainer:
         before = json.loads(file.read_text()) if file.exists() else {}
         groups: list[dict[str, Any]] = list(before.get("groups", []))
         found: dict[tuple[str, int], Outcome] = {}
-        scorers = {seed: self._scorer(name, recipe, where, seed) for seed in seeds}
+        scorers = {seed: self._scorer(store or name, recipe, where, seed) for seed in seeds}
 
         def learn_of(seed: int, known: Mapping[Architecture, Outcome]) -> None:
             """Write what is known now: somebody may end us in the next group."""
@@ -127,7 +136,7 @@ class Trainer:
                 print(f"{name}, seed {seed}: {size} in {groups[-1]['seconds']:.0f} s{left}", flush=True)
         return len(found) == len(archs) * len(seeds)
 
-    def _scorer(self, name: str, recipe: Recipe, where: Setting, seed: int) -> ShortScorer:
+    def _scorer(self, store: str, recipe: Recipe, where: Setting, seed: int) -> ShortScorer:
         """What trains with a seed, and keeps it."""
         return ShortScorer(
             self.images(tested=recipe.tested),
@@ -135,7 +144,7 @@ class Trainer:
             recipe.config,
             self.fabric,
             seed=seed,
-            store=self.runs / f"{name}.jsonl",
+            store=self.runs / f"{store}.jsonl",
             say=print,
             tested=recipe.tested,
         )

@@ -72,10 +72,10 @@ def harm_answers(runs: Path, *, smoke: bool) -> dict[str, Architecture]:
 def train(arguments: argparse.Namespace) -> None:
     trainer = Trainer(arguments)
     if arguments.only in (None, "worth"):
-        trainer("worth", LONGER, worth_answers(arguments.runs, smoke=arguments.smoke))
+        trainer("worth", LONGER, worth_answers(arguments.runs, smoke=arguments.smoke), store="longer")
     if arguments.only in (None, "harm"):
         seeds = SEEDS[:2] if arguments.smoke else SEEDS
-        trainer("harm", LONGER, harm_answers(arguments.runs, smoke=arguments.smoke), seeds)
+        trainer("harm", LONGER, harm_answers(arguments.runs, smoke=arguments.smoke), seeds, store="longer")
 
 
 def judge(arguments: argparse.Namespace) -> None:
