@@ -372,7 +372,7 @@ def judged(runs: Path, *, smoke: bool) -> dict[str, Any]:
         found["seconds"] = first["seconds"]
         found["search"] = {name: value for name, value in first.items() if name != "scores"}
     truth = judged_cells(runs, smoke=smoke)
-    if len(truth) < 4 or not models:
+    if len(truth) < 4 or not models or not searches:  # what is set aside is looked at once, when all is there
         return found
     model = best_of(models)
     found["model"] = model

@@ -24,7 +24,8 @@ from natpp.arch.cost import counts
 from natpp.arch.formats import from_dict
 from natpp.arch.graph import Architecture
 from natpp.arch.layout import setting
-from natpp.improve.predict import Features, PredictConfig, Prediction
+from natpp.improve.features import Features
+from natpp.improve.predict import PredictConfig, Prediction
 from natpp.improve.scorer import Scores
 
 LOSSES = {"validation": 0.0, "both": 0.5, "training": 1.0}  # the share of the training loss in a score
@@ -100,8 +101,8 @@ def value_model(
 
     def fitted(known: Known, prior: Prediction | None = None, *, by_cost: bool = False) -> Prediction:
         kept = {arch: value for arch, value in known.items() if arch not in without}
-        features = cost_features if by_cost else None
-        return Prediction(list(kept), np.array(list(kept.values())), config, features, prior)
+        views = (cost_features,) if by_cost else None
+        return Prediction(list(kept), np.array(list(kept.values())), config, views, prior)
 
     if model == "longer":
         return fitted(dear)

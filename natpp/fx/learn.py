@@ -46,8 +46,9 @@ from natpp.fx.transform import (
     perturbed,
     within,
 )
+from natpp.improve.features import Features
 from natpp.improve.learn import LearnConfig, Learner
-from natpp.improve.predict import Features, PredictConfig, Prediction
+from natpp.improve.predict import PredictConfig, Prediction
 from natpp.improve.scorer import Scores
 from natpp.improve.seeds import Use, generator, number, torch_generator
 from natpp.nets.measure import module_cost
@@ -383,7 +384,7 @@ class ModuleSearch:
         """Tune the policy on the prediction so far, and score what is worth most."""
         keys, seen = list(self.known), self.known | self.probed
         prediction = Prediction(
-            list(seen), np.array(list(seen.values())), self.config.predict, self.candidates.features
+            list(seen), np.array(list(seen.values())), self.config.predict, (self.candidates.features,)
         )
         for _ in range(min(steps, self.config.learn.steps - self.learner.steps)):
             step = self.learner.steps

@@ -1,12 +1,13 @@
 """Few scores, the rest predicted: which architectures to score next, and what to expect of the others.
 
-A score can be dear. So a value model, a Gaussian process over walks through the living graph, is fitted
+A score can be dear. So a value model, a Gaussian process over views of the living graph, is fitted
 on what was scored. The next ones to score are those that the current prediction would choose for random
 inputs, with some at random. It sees graphs of any size, and what it is unsure of counts less.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -19,8 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from natpp.arch.graph import NUM_INPUTS, Architecture
+from natpp.arch.graph import Architecture
 from natpp.errors import SettingError
+from natpp.improve.features import Features, flow_features, walk_features
 from natpp.improve.inputs import Inputs, Row
 from natpp.improve.scorer import Gain, Score, Scorer, Scores
 
@@ -29,12 +31,11 @@ TRIES = 20  # draws for every random transformation that is wanted
 RARE = 0.02  # share of architectures that a feature is in, at least
 MOST_ROWS, MOST_ROWS_OF_GRID = 4000, 500  # scores that a prediction is fitted on, and its kernel is chosen by
 AT_ONCE = 256  # architectures predicted
-EXACTLY = "donot_use_mm_for_euclid_dist"
 MOST_KNOWN = 1 << 18  # answers that are kept
-LONGEST_WALK = 3  # operations of a walk that are told apart; longer ones by both their ends
+MOST_SEEN = 1 << 17  # architectures whose features are kept
+WEIGHTS = (0.1, 0.25, 0.5)  # that a further view may have, beside those before it
 
-
-Features = dict[tuple[str, ...], float]
+View = Callable[[Any], Features]
 
 
 @dataclass(frozen=True)
@@ -62,56 +63,6 @@ class PredictConfig:
             raise SettingError(f"rounds is {self.rounds}, expected a whole number from 1 up")
 
 
-def walk_features(arch: Architecture) -> Features:
-    """What a value model sees of an architecture: counts of operations, pairs and walks in its living graph.
-
-    Cells of both kinds are told apart, and in a reduction cell the operations that stand at stride 2.
-    """
-    found: Features = {}
-    for kind, graph in arch.cells():
-        nodes, concat = graph.living()
-        features = _graph_features(nodes, concat)
-        if kind == "reduce":
-            features.update(("stride 2", op) for node in nodes for op, source in node if source < NUM_INPUTS)
-        for name, count in features.items():
-            found[(kind, *name)] = math.log1p(count)
-    return found
-
-
-def _graph_features(nodes: list[list[tuple[str, int]]], concat: list[int]) -> Counter[tuple[str, ...]]:
-    features: Counter[tuple[str, ...]] = Counter()
-    walks: list[Counter[tuple[str, ...]]] = [Counter({(f"input {node}",): 1}) for node in range(NUM_INPUTS)]
-    for inputs in nodes:
-        arriving: Counter[tuple[str, ...]] = Counter()
-        for op, source in inputs:
-            features["op", op] += 1
-            if source >= NUM_INPUTS:
-                features.update(("pair", before, op) for before, _ in nodes[source - NUM_INPUTS])
-            for walk, count in walks[source].items():
-                arriving[_extended(walk, op)] += count
-        walks.append(arriving)
-    longest = deepest = 0
-    depth = [0] * NUM_INPUTS
-    convs = [0] * NUM_INPUTS
-    for inputs in nodes:
-        depth.append(1 + max((depth[source] for _, source in inputs), default=-1))
-        convs.append(max((convs[source] + ("conv" in op) for op, source in inputs), default=0))
-    outputs = [node for node in concat if nodes[node - NUM_INPUTS]]
-    for node in outputs:
-        features.update({("walk", *walk): count for walk, count in walks[node].items()})
-        longest, deepest = max(longest, depth[node]), max(deepest, convs[node])
-    features["longest",] += longest
-    features["deepest",] += deepest
-    features["outputs",] += len(outputs)
-    return features
-
-
-def _extended(walk: tuple[str, ...], op: str) -> tuple[str, ...]:
-    """A walk with one more operation; the middle of a long one is forgotten."""
-    longer = (*walk, op)
-    return longer if len(longer) <= 1 + LONGEST_WALK else (longer[0], "…", *longer[-LONGEST_WALK:])
-
-
 class Prediction:
     """Scores of architectures as a Gaussian process over their features expects them.
 
@@ -125,26 +76,18 @@ class Prediction:
         archs: Sequence[Hashable],
         scores: Scores,
         config: PredictConfig,
-        features_of: Callable[[Any], Features] | None = None,
+        views: Sequence[View] | None = None,
         prior: Prediction | None = None,
     ):
-        """`features_of` is for values other than architectures.
+        """`views` are what is seen, for values other than architectures or for other features.
 
         `prior` predicts scores of another kind, many cheap ones say, of which these few are then a multiple and a
         process of their own.
         """
         self.config, self._prior = config, prior
-        self._features_of: Callable[[Any], Features] = features_of or _cached_features
         self.archs: list[Any] = list(archs)
         self.scores = scores
-        features = [self._features_of(arch) for arch in self.archs]
-        often = Counter(name for one in features for name in one)
-        least = max(RARE * len(features), 2)
-        self._columns = {name: i for i, name in enumerate(sorted(name for name in often if often[name] >= least))}
-        table = self._table(features)
-        self._mean, spread = table.mean(axis=0), table.std(axis=0)
-        self._kept = spread > 0
-        self._spread = np.where(self._kept, spread, 1)
+        self._views = [_Table(view, self.archs) for view in views or VIEWS]
         targets = _normal_scores(scores)
         self._slope = 0.0
         if prior is not None:
@@ -153,7 +96,7 @@ class Prediction:
             if spread_of_cheap > 0:
                 self._slope = max(float(np.cov(cheap, targets, ddof=0)[0, 1] / spread_of_cheap), 0.0)
             targets = targets - self._slope * cheap
-        self._process = _Process(self._scaled(table), torch.from_numpy(targets))
+        self._process = _Process([view.rows(self.archs) for view in self._views], torch.from_numpy(targets))
         self._answers: dict[Hashable, tuple[float, ...]] = {}
 
     def expected(self, archs: Sequence[Hashable]) -> Scores:
@@ -196,10 +139,9 @@ class Prediction:
             deviation = np.hypot(deviation, self._slope * cheap_deviation)
         return mean, deviation
 
-    def _padded(self, archs: Sequence[Hashable]) -> Tensor:
-        """Rows of architectures, always as many: so neighbours change no bit."""
-        rows = self._scaled(self._table([self._features_of(arch) for arch in archs]))
-        return functional.pad(rows, (0, 0, 0, AT_ONCE - len(archs)))
+    def _padded(self, archs: Sequence[Hashable]) -> list[Tensor]:
+        """Rows of architectures in every view, always as many: so neighbours change no bit."""
+        return [functional.pad(view.rows(archs), (0, 0, 0, AT_ONCE - len(archs))) for view in self._views]
 
     def _both(self, archs: Sequence[Hashable]) -> Scores:
         """Expected scores and their standard deviations, (architectures, 2)."""
@@ -216,17 +158,34 @@ class Prediction:
             self._answers |= dict(zip(some, map(tuple, answers.tolist()), strict=True))
         return np.array([self._answers[arch] for arch in archs]).reshape(-1, 2)
 
-    def _table(self, features: Sequence[Features]) -> NDArray[np.float64]:
+
+class _Table:
+    """A view as numbers of one scale: features that some of the architectures have, less mean, over deviation."""
+
+    def __init__(self, view: View, archs: Sequence[Any]):
+        self._view = view
+        features = [view(arch) for arch in archs]
+        often = Counter(name for one in features for name in one)
+        least = max(RARE * len(features), 2)
+        self._columns = {name: i for i, name in enumerate(sorted(name for name in often if often[name] >= least))}
+        table = self._counted(features)
+        self._mean, spread = table.mean(axis=0), table.std(axis=0)
+        self._kept = spread > 0
+        self._spread = np.where(self._kept, spread, 1)
+
+    def rows(self, archs: Sequence[Any]) -> Tensor:
+        """A row for each."""
+        table = self._counted([self._view(arch) for arch in archs])
+        scaled = ((table - self._mean) / self._spread)[:, self._kept]
+        return torch.from_numpy(scaled.clip(-5, 5))
+
+    def _counted(self, features: Sequence[Features]) -> NDArray[np.float64]:
         table = np.zeros((len(features), len(self._columns)))
         for row, one in zip(table, features, strict=True):
             for name, value in one.items():
                 if name in self._columns:
                     row[self._columns[name]] = value
         return table
-
-    def _scaled(self, table: NDArray[np.float64]) -> Tensor:
-        scaled = ((table - self._mean) / self._spread)[:, self._kept]
-        return torch.from_numpy(scaled.clip(-5, 5))
 
 
 def _normal_scores(scores: Scores) -> Scores:
@@ -236,56 +195,58 @@ def _normal_scores(scores: Scores) -> Scores:
     return np.asarray(torch.special.ndtri(torch.from_numpy(ranks)).numpy())
 
 
-_known_features: dict[Architecture, dict[tuple[str, ...], float]] = {}
-
-
-def _cached_features(arch: Architecture) -> Features:
-    if arch not in _known_features:
-        if len(_known_features) >= 1 << 17:
-            _known_features.clear()
-        _known_features[arch] = walk_features(arch)
-    return _known_features[arch]
+VIEWS: tuple[View, ...] = tuple(functools.lru_cache(MOST_SEEN)(view) for view in (flow_features, walk_features))
 
 
 class _Process:
-    """A Gaussian process with a Matérn 5/2 kernel, fitted to rows and targets.
+    """A Gaussian process with a Matérn 5/2 kernel over one view or a sum of some over several, fitted to targets.
 
-    Length, noise and scale are those that make the targets likeliest, the first two out of a grid.
+    Lengths, weights, noise and scale are those that make the targets likeliest, all but the last out of a grid.
     """
 
-    def __init__(self, rows: Tensor, targets: Tensor):
-        if len(rows) > MOST_ROWS:  # its cost grows with their cube
-            some = torch.from_numpy(np.sort(np.random.default_rng(0).permutation(len(rows))[:MOST_ROWS]))
-            rows, targets = rows[some], targets[some]
-        self.rows, self.mean = rows, targets.mean()
+    def __init__(self, views: Sequence[Tensor], targets: Tensor):
+        """Rows of every view, and a target for each."""
+        if len(targets) > MOST_ROWS:  # its cost grows with their cube
+            some = torch.from_numpy(np.sort(np.random.default_rng(0).permutation(len(targets))[:MOST_ROWS]))
+            views, targets = [rows[some] for rows in views], targets[some]
+        self.views, self.mean = list(views), targets.mean()
         centred = targets - self.mean
-        few = slice(None, None, -(-len(rows) // MOST_ROWS_OF_GRID))
-        self.length, noise = _likeliest(rows[few], centred[few])
-        kernel = self._kernel(rows)
+        few = slice(None, None, -(-len(targets) // MOST_ROWS_OF_GRID))
+        self.lengths, self.weights, noise = _likeliest([rows[few] for rows in views], centred[few])
+        kernel = self._kernel(views)
         kernel.diagonal().add_(noise)
         self.root = torch.linalg.cholesky(kernel)
         self.solved = torch.cholesky_solve(centred[:, None], self.root)[:, 0]
-        self.scale = (centred @ self.solved / len(rows)).item()
+        self.scale = (centred @ self.solved / len(targets)).item()
 
-    def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, views: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Means and standard deviations at rows."""
-        mean, known = self._known(rows)
+        mean, known = self._known(views)
         return mean, (self.scale * (1 - known.square().sum(dim=0)).clamp(min=0)).sqrt()
 
-    def difference(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    def difference(self, first: Sequence[Tensor], second: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Of every row of the second less that of the first: means and standard deviations."""
         (mean, known), (other_mean, other) = self._known(first), self._known(second)
-        alike = _matern((first - second).norm(dim=1) / self.length)
+        alike = self._summed([(one - two).norm(dim=1) for one, two in zip(first, second, strict=True)])
         variance = 2 * (1 - alike) - (known - other).square().sum(dim=0)
         return other_mean - mean, (self.scale * variance.clamp(min=0)).sqrt()
 
-    def _known(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _known(self, views: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Means at rows, and the part of them that the given rows explain: (given rows, rows)."""
-        kernel = self._kernel(rows)
+        kernel = self._kernel(views)
         return self.mean + self.solved @ kernel, torch.linalg.solve_triangular(self.root, kernel, upper=False)
 
-    def _kernel(self, rows: Tensor) -> Tensor:
-        return _matern(torch.cdist(self.rows, rows, compute_mode=EXACTLY) / self.length)
+    def _kernel(self, views: Sequence[Tensor]) -> Tensor:
+        return self._summed([_distances(*both) for both in zip(self.views, views, strict=True)])
+
+    def _summed(self, distances: Sequence[Tensor]) -> Tensor:
+        """How alike rows are, by their distances in every view: 1 where they are equal."""
+        parts = zip(self.weights, distances, self.lengths, strict=True)
+        return torch.stack([weight * _matern(one / length) for weight, one, length in parts if weight > 0]).sum(dim=0)
+
+
+def _distances(rows: Tensor, others: Tensor) -> Tensor:
+    return torch.cdist(rows, others, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _matern(distance: Tensor) -> Tensor:
@@ -293,19 +254,39 @@ def _matern(distance: Tensor) -> Tensor:
     return (1 + scaled + scaled.square() / 3) * torch.exp(-scaled)
 
 
-def _likeliest(rows: Tensor, targets: Tensor) -> tuple[float, float]:
-    """Length and noise (as a share of the scale) under which the targets are likeliest."""
-    distances = torch.cdist(rows, rows, compute_mode=EXACTLY)
-    noises = torch.logspace(-3, 1, 17, dtype=rows.dtype)
-    found: list[tuple[float, float, float]] = []
-    for length in (math.sqrt(max(rows.shape[1], 1)) * torch.logspace(-1, 3, 9, base=2)).tolist():
-        values, vectors = torch.linalg.eigh(_matern(distances / length))
-        spectrum = values.clamp(min=0) + noises[:, None]  # (noises, rows)
-        scale = ((vectors.T @ targets).square() / spectrum).mean(dim=1).clamp(min=1e-12)
-        likelihood = -(len(rows) * scale.log() + spectrum.log().sum(dim=1))
-        best = int(likelihood.argmax())
-        found.append((likelihood[best].item(), length, noises[best].item()))
-    return max(found)[1:]
+def _likeliest(views: Sequence[Tensor], targets: Tensor) -> tuple[list[float], list[float], float]:
+    """Lengths and weights of views, and the noise as a share of the scale, under which the targets are likeliest.
+
+    Views are taken up one after the other: each gets the length and the weight, beside those before it, that are best.
+    """
+    lengths: list[float] = []
+    weights: list[float] = []
+    best = -math.inf, 0.0  # how likely, and the noise
+    kernel = torch.zeros(len(targets), len(targets), dtype=targets.dtype)
+    for rows in views:
+        distances = _distances(rows, rows)
+        so_far, length, weight = kernel, 1.0, 0.0
+        for tried in (math.sqrt(max(rows.shape[1], 1)) * torch.logspace(-1, 3, 9, base=2)).tolist():
+            alone = _matern(distances / tried)
+            for share in WEIGHTS if weights else (1.0,):
+                mixed = so_far + share * (alone - so_far)
+                found = _likelihood(mixed, targets)
+                if found > best:
+                    best, kernel, length, weight = found, mixed, tried, share
+        lengths.append(length)
+        weights = [*(one * (1 - weight) for one in weights), weight]
+    return lengths, weights, best[1]
+
+
+def _likelihood(kernel: Tensor, targets: Tensor) -> tuple[float, float]:
+    """Of the likeliest noise, how likely the targets are; and that noise."""
+    noises = torch.logspace(-3, 1, 17, dtype=targets.dtype)
+    values, vectors = torch.linalg.eigh(kernel)
+    spectrum = values.clamp(min=0) + noises[:, None]  # (noises, rows)
+    scale = ((vectors.T @ targets).square() / spectrum).mean(dim=1).clamp(min=1e-12)
+    likelihood = -(len(targets) * scale.log() + spectrum.log().sum(dim=1))
+    best = int(likelihood.argmax())
+    return likelihood[best].item(), noises[best].item()
 
 
 class Round(NamedTuple):

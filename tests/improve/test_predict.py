@@ -10,8 +10,9 @@ import natpp
 from natpp.api import samples
 from natpp.arch.layout import setting
 from natpp.errors import SettingError
+from natpp.improve.features import flow_features, walk_features
 from natpp.improve.inputs import Inputs
-from natpp.improve.predict import PredictConfig, Prediction, _Process, ascended, predicted, walk_features
+from natpp.improve.predict import PredictConfig, Prediction, _Process, ascended, predicted
 from natpp.improve.scorer import Gain, Scorer, Scores, Task
 from natpp.registry import ZOO
 from tests.improve.test_learn import OPS5, RULE, SMALL, STRICT, number
@@ -30,10 +31,13 @@ class Numbers(Scorer):
 
 
 def test_features_see_function_not_names() -> None:
-    for entry in ZOO.values():
-        assert walk_features(entry.arch) == walk_features(entry.arch.canonical()) == walk_features(entry.arch.pruned())
-    assert walk_features(natpp.load("darts")) != walk_features(natpp.load("nat_darts"))
-    assert len({tuple(sorted(walk_features(arch).items())) for arch in samples(200, nodes=5)}) == 200
+    for view in (flow_features, walk_features):
+        for entry in ZOO.values():
+            seen = view(entry.arch)
+            for same in (entry.arch.canonical(), entry.arch.pruned()):
+                assert view(same) == pytest.approx(seen)
+        assert view(natpp.load("darts")) != view(natpp.load("nat_darts"))
+        assert len({tuple(sorted(view(arch).items())) for arch in samples(200, nodes=5)}) == 200
 
 
 def test_a_prediction_knows_what_it_was_shown_and_doubts_the_rest() -> None:
@@ -67,17 +71,19 @@ def test_a_process_is_what_another_library_says() -> None:
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
     rows, targets = torch.randn(40, 6, dtype=torch.float64), torch.randn(40, dtype=torch.float64)
-    process = _Process(rows, targets)
+    process = _Process([rows], targets)
+    (length,) = process.lengths
+    assert process.weights == [1.0]
     noise = (process.root @ process.root.T).diagonal().mean().item() - 1
-    kernel = ConstantKernel(process.scale) * Matern(process.length, nu=2.5) + WhiteKernel(process.scale * noise)
+    kernel = ConstantKernel(process.scale) * Matern(length, nu=2.5) + WhiteKernel(process.scale * noise)
     known = GaussianProcessRegressor(kernel, optimizer=None).fit(rows.numpy(), (targets - process.mean).numpy())
     new = torch.randn(10, 6, dtype=torch.float64)
     mean, spread = known.predict(new.numpy(), return_std=True)
-    found, deviation = process(new)
+    found, deviation = process([new])
     assert np.allclose(found.numpy(), process.mean.item() + mean)
     assert np.allclose(deviation.numpy() ** 2 + process.scale * noise, spread**2)
     _, covariance = known.predict(new.numpy(), return_cov=True)
-    difference, deviation = process.difference(new[:5], new[5:])
+    difference, deviation = process.difference([new[:5]], [new[5:]])
     assert np.allclose(difference.numpy(), mean[5:] - mean[:5])
     own = covariance.diagonal() - process.scale * noise
     expected = own[:5] + own[5:] - 2 * covariance[np.arange(5), np.arange(5, 10)]
@@ -118,7 +124,7 @@ def test_gains_are_over_the_input() -> None:
 def test_many_scores_are_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("natpp.improve.predict.MOST_ROWS", 50)
     archs = samples(80, seed=3)
-    assert len(Prediction(archs, np.arange(80.0), QUICK)._process.rows) == 50
+    assert len(Prediction(archs, np.arange(80.0), QUICK)._process.solved) == 50
 
 
 @pytest.mark.parametrize("task", [RULE, STRICT])
