@@ -5,14 +5,17 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 import natpp
 from natpp.api import samples
+from natpp.arch.graph import Edge, Graph
 from natpp.arch.layout import setting
 from natpp.errors import SettingError
 from natpp.improve.features import flow_features, walk_features
 from natpp.improve.inputs import Inputs
-from natpp.improve.predict import PredictConfig, Prediction, _Process, ascended, predicted
+from natpp.improve.predict import WEIGHTS, PredictConfig, Prediction, _Process, ascended, predicted
 from natpp.improve.scorer import Gain, Scorer, Scores, Task
 from natpp.registry import ZOO
 from tests.improve.test_learn import OPS5, RULE, SMALL, STRICT, number
@@ -67,9 +70,6 @@ def test_only_the_order_of_scores_counts() -> None:
 
 def test_a_process_is_what_another_library_says() -> None:
     """With length and noise given, means and deviations are scikit-learn's."""
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-
     rows, targets = torch.randn(40, 6, dtype=torch.float64), torch.randn(40, dtype=torch.float64)
     process = _Process([rows], targets)
     (length,) = process.lengths
@@ -88,6 +88,42 @@ def test_a_process_is_what_another_library_says() -> None:
     own = covariance.diagonal() - process.scale * noise
     expected = own[:5] + own[5:] - 2 * covariance[np.arange(5), np.arange(5, 10)]
     assert np.allclose(deviation.numpy() ** 2, expected)
+
+
+def test_a_process_over_two_views_is_the_sum_of_both() -> None:
+    """Means and deviations by the textbook's formula, from lengths, weights and noise that were found."""
+    generator = torch.Generator().manual_seed(0)
+    views = [torch.randn(40, size, generator=generator, dtype=torch.float64) for size in (3, 5)]
+    targets = views[0][:, 0].sin() + 0.5 * views[1][:, 1]
+    process = _Process(views, targets)
+    assert process.weights[1] in WEIGHTS
+    assert sum(process.weights) == pytest.approx(1)
+
+    def alike(one: list[torch.Tensor], other: list[torch.Tensor]) -> Scores:
+        kernels = [Matern(length, nu=2.5) for length in process.lengths]
+        parts = zip(process.weights, kernels, one, other, strict=True)
+        return np.asarray(sum(weight * kernel(a.numpy(), b.numpy()) for weight, kernel, a, b in parts))
+
+    noise = (process.root @ process.root.T).diagonal().mean().item() - 1
+    inverse = np.linalg.inv(alike(views, views) + noise * np.eye(40))
+    new = [torch.randn(10, size, generator=generator, dtype=torch.float64) for size in (3, 5)]
+    mean = process.mean.item() + alike(new, views) @ inverse @ (targets - process.mean).numpy()
+    covariance = process.scale * (alike(new, new) - alike(new, views) @ inverse @ alike(views, new))
+    found, deviation = process(new)
+    assert np.allclose(found.numpy(), mean)
+    assert np.allclose(deviation.numpy() ** 2, covariance.diagonal())
+    difference, deviation = process.difference([rows[:5] for rows in new], [rows[5:] for rows in new])
+    assert np.allclose(difference.numpy(), mean[5:] - mean[:5])
+    own = covariance.diagonal()
+    assert np.allclose(deviation.numpy() ** 2, own[:5] + own[5:] - 2 * covariance[np.arange(5), np.arange(5, 10)])
+
+
+def test_a_view_that_says_nothing_weighs_nothing() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows, noise = (torch.randn(60, 4, generator=generator, dtype=torch.float64) for _ in range(2))
+    process = _Process([rows, noise], rows.sum(dim=1))
+    assert process.weights == [1.0, 0.0]
+    assert torch.equal(process([rows, noise])[0], process([rows, 0 * noise])[0])
 
 
 def test_with_caution_only_sure_gains_count() -> None:
@@ -175,14 +211,39 @@ def test_bad_settings_are_refused() -> None:
 
 
 def test_features_see_both_cells_any_size_and_stride_2() -> None:
-    at_stride = {name for name in walk_features(natpp.load("darts")) if name[1] == "stride 2"}
-    assert {kind for kind, *_ in at_stride} == {"reduce"}  # edges of a normal cell have stride 1
-    reduce = natpp.load("darts").reduce
-    assert reduce is not None
-    ops = {edge.op for edge in reduce.edges if edge.source < 2}
-    assert {name[2] for name in at_stride} == ops
-    sizes = [walk_features(arch) for nodes in (3, 4, 5, 6) for arch in samples(2, nodes=nodes, seed=3)]
-    assert all({kind for kind, *_ in one} == {"normal", "reduce"} for one in sizes)
+    for view, kinds in ((flow_features, {"normal", "reduce", "both"}), (walk_features, {"normal", "reduce"})):
+        at_stride = {name for name in view(natpp.load("darts")) if name[1] == "stride 2"}
+        assert {kind for kind, *_ in at_stride} == {"reduce"}  # edges of a normal cell have stride 1
+        reduce = natpp.load("darts").reduce
+        assert reduce is not None
+        ops = {edge.op for edge in reduce.edges if edge.source < 2}
+        assert {name[2] for name in at_stride} == ops
+        sizes = [view(arch) for nodes in (3, 4, 5, 6) for arch in samples(2, nodes=nodes, seed=3)]
+        assert all({kind for kind, *_ in one} == kinds for one in sizes)
+
+
+def test_what_flows_through_a_cell_is_expected_on_a_random_way_back() -> None:
+    edges = (("conv_3x3", 0, 2), ("skip_connect", 1, 2), ("sep_conv_3x3", 2, 3), ("max_pool_3x3", 1, 3))
+    cell = Graph(tuple(Edge(*edge) for edge in edges), concat=(2, 3))
+    seen = flow_features(natpp.Architecture(normal=cell))
+    assert {name[1:]: value for name, value in seen.items() if name[0] == "normal"} == pytest.approx(
+        {
+            # a way from node 2 has one operation; one from node 3 has the pool, or the conv and one of node 2
+            ("input 0",): (1 / 2 + 1 / 4) / 2,
+            ("input 1",): (1 / 2 + 3 / 4) / 2,
+            ("op", "conv_3x3"): (1 / 2 + 1 / 4) / 2,
+            ("op", "skip_connect"): (1 / 2 + 1 / 4) / 2,
+            ("op", "sep_conv_3x3"): 1 / 4,
+            ("op", "max_pool_3x3"): 1 / 4,
+            ("ops",): (1 + 3 / 2) / 2,
+            ("convs",): (1 / 2 + 1 / 2 + 1 / 4) / 2,
+            ("unlearned",): (1 / 2 + 1 / 2) / 2,
+            ("edges",): 4,
+            ("outputs",): 2,
+            ("longest",): 2,
+            ("deepest",): 2,
+        }
+    )
 
 
 def convs(arch: natpp.Architecture) -> float:
