@@ -40,7 +40,7 @@ def run_apart(script: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A seed and both rivals of the experiment on truth."""
     folder = tmp_path_factory.mktemp("runs")
@@ -77,7 +77,7 @@ def test_a_schedule_on_digits(tmp_path: Path) -> None:
     assert len(json.loads(out.read_text())["400 steps"]["losses"]) == 4
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Cells trained by the longer recipe and by one schedule, a search, and both its rivals."""
     folder = tmp_path_factory.mktemp("cells")

@@ -463,11 +463,18 @@ def command(out: Path, *more: str) -> list[str]:
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
-def test_kill_9_at_three_random_moments_and_resume(tmp_path: Path) -> None:
+@pytest.fixture(scope="session")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, float]:
+    """The policy of a search that nobody disturbed, and its seconds."""
+    out = tmp_path_factory.mktemp("straight") / "run"
     start = time.monotonic()
-    subprocess.run(command(tmp_path / "straight"), check=True, env=ALONE, capture_output=True)
-    seconds = time.monotonic() - start
-    expected = (tmp_path / "straight" / "policy.safetensors").read_bytes()
+    subprocess.run(command(out), check=True, env=ALONE, capture_output=True)
+    return (out / "policy.safetensors").read_bytes(), time.monotonic() - start
+
+
+@pytest.mark.xdist_group("straight")
+def test_kill_9_at_three_random_moments_and_resume(straight: tuple[bytes, float], tmp_path: Path) -> None:
+    expected, seconds = straight
     out = tmp_path / "killed"
     moments = random.Random()  # truly random, different every time
     for _ in range(3):
@@ -538,17 +545,16 @@ def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
     assert (tmp_path / "two" / "policy.safetensors").exists()
 
 
-def test_two_processes_share_short_trainings_and_choose_as_one(tmp_path: Path) -> None:
+@pytest.mark.xdist_group("straight")
+def test_two_processes_share_short_trainings_and_choose_as_one(straight: tuple[bytes, float], tmp_path: Path) -> None:
     """A run that was stopped by one process is resumed by two; the policy is the same to the bit."""
-    subprocess.run(command(tmp_path / "one"), check=True, env=ALONE, capture_output=True)
     process = subprocess.Popen(command(tmp_path / "two"), env=ALONE, stderr=subprocess.PIPE)
     assert process.stderr is not None
     process.stderr.readline()  # some are scored
     process.kill()
     process.communicate()
     two_processes(*command(tmp_path / "two", "--resume")[1:])
-    one, two = ((tmp_path / name / "policy.safetensors").read_bytes() for name in ("one", "two"))
-    assert one == two
+    assert (tmp_path / "two" / "policy.safetensors").read_bytes() == straight[0]
 
 
 def test_fabric_knows_its_devices() -> None:

@@ -26,7 +26,7 @@ from tests.improve.test_learn import OPS5, SMALL, STRICT, number
 from tests.strategies import random_architecture
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def policy() -> Policy:
     torch.manual_seed(0)
     return Policy(PolicyConfig(width=16)).eval()

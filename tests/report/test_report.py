@@ -225,7 +225,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: small_search(name, tmp_path_factory.mktemp("run") / name) for name in SEARCHES}
 
