@@ -60,6 +60,7 @@ from natpp.arch.formats import from_dict, to_dict
 from natpp.arch.graph import Architecture
 from natpp.arch.layout import Setting, setting
 from natpp.arch.space import CellSpace
+from natpp.data.batches import Batches
 from natpp.evaluate.short import ShortConfig, ShortScorer
 from natpp.files import write_whole
 from natpp.improve.learn import WeightsConfig
@@ -158,7 +159,7 @@ def search_config(*, smoke: bool) -> SearchConfig:
     """Settings of a search and of the prediction in it."""
     usual = preset("best", free=False)
     learn = replace(usual.learn, steps=5 if smoke else usual.learn.steps)
-    predict = PredictConfig(RANDOM_SHARE, ROUNDS, caution=CAUTION)
+    predict = PredictConfig(RANDOM_SHARE, 1 if smoke else ROUNDS, caution=CAUTION)
     return replace(usual, pool=60 if smoke else usual.pool, final=0, learn=learn, predict=predict)
 
 
@@ -201,7 +202,7 @@ def supernet(arguments: argparse.Namespace) -> None:
     """A supernet in the same seconds: seven tenths for its weights, the rest for scores, prediction and policy."""
     whole = allowed(arguments)
     fabric, images, clock = started(arguments)
-    where, space = usual_setting("cifar", images, "supernet"), CellSpace(names=tuple(OPS))
+    where, space = supernet_setting(images, "supernet", smoke=arguments.smoke), CellSpace(names=tuple(OPS))
     m = len(OPS)  # so that every operation is dealt out once an edge
     weights = WeightsConfig(architectures=m, batch=8 if arguments.smoke else 512 // m, epochs=1)
     trial = SharedWeights(space, where, images, weights, fabric, arguments.seed)
@@ -239,7 +240,7 @@ def paper(arguments: argparse.Namespace) -> None:
     """The preset `paper`, stopped after the same seconds."""
     whole = allowed(arguments)
     fabric, images, clock = started(arguments)
-    where, space = usual_setting("cifar", images, "paper"), CellSpace(names=tuple(OPS))
+    where, space = supernet_setting(images, "paper", smoke=arguments.smoke), CellSpace(names=tuple(OPS))
     settings = replace(preset("paper", free=False), pool=search_config(smoke=arguments.smoke).pool)
     shared = SharedWeights(space, where, images, settings.weights, fabric, arguments.seed)
 
@@ -264,6 +265,12 @@ def paper(arguments: argparse.Namespace) -> None:
         scores=[],
         settings={"search": asdict(settings), "network": asdict(where)},
     )
+
+
+def supernet_setting(images: Batches, kind: str, *, smoke: bool) -> Setting:
+    """The network of a supernet."""
+    where = usual_setting("cifar", images, kind)
+    return replace(where, channels=4, cells=3) if smoke else where
 
 
 RIVALS = {"supernet": supernet, "paper": paper}
