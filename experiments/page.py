@@ -184,6 +184,14 @@ def truth(found: dict[str, Any]) -> str:
         for run in runs.get(name, []):
             peak = f"peak {run['peak_memory_gib']:.1f} GiB"
             lines.append(f"In {run['seconds']:.0f} s {what.format(**run)} of its weights, {peak}.")
+    lines += [
+        "",
+        _paragraph(
+            "What would come next: trainings wait for many short kernels, not for the memory, of whose bandwidth they"
+            " use a quarter (the table on speed below). So fewer and larger launches would save most, such as both"
+            " convolutions of a node in one; then capturing a group of trainings while the one before it still runs."
+        ),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -512,7 +520,7 @@ def truth_cells(found: dict[str, Any]) -> str:
         ),
         "",
         _paragraph(
-            f"{_count(found['cells'], 'cell')} trained from scratch, {recipe['config']['steps']:,} steps of"
+            f"{_so_far(found['cells'], longer['asked'])} trained from scratch, {recipe['config']['steps']:,} steps of"
             f" {recipe['config']['batch']} images with a full cosine, {recipe['cells']} cells, {recipe['channels']}"
             f" channels, {longer['images']:,} images; accuracy on the validation images, with statistics of the batch."
             f" {found['trained_seconds']:,.0f} s of {_device(longer['machine'])}{_peak(groups)}. A third of each kind"
@@ -540,13 +548,19 @@ def truth_cells(found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _so_far(trained: int, asked: int) -> str:
+    """How many cells, and of how many, where some are missing."""
+    return _count(trained, "cell") if trained == asked else f"So far {trained} of {_count(asked, 'cell')}"
+
+
 def _cell_schedules(found: dict[str, Any]) -> list[str]:
     pick = found["pick"]
+    cells = _count(min(one["trained"] for one in found["schedules"].values()), "cell")
     lines = [
         _paragraph(
-            "Schedules of short trainings on the cells that are not set aside: Spearman with the longer training, its"
-            " part given live MAdds, and Spearman of the differences between a cell and its change. The score is minus"
-            " the loss of the validation images, of the last training steps, or the mean of both. Searches use"
+            f"Schedules of short trainings on the {cells} that are not set aside: Spearman with the longer training,"
+            " its part given live MAdds, and Spearman of the differences between a cell and its change. The score is"
+            " minus the loss of the validation images, of the last training steps, or the mean of both. Searches use"
             f" *{pick['schedule']}*, loss: {pick['losses']} (the highest mean of the first two figures)."
         ),
         "",
