@@ -6,8 +6,9 @@
 The first needs no GPU: it fits the value model on the short trainings of `truth_cells.py search` and `schedules` and
 on the longer trainings of cells that are not set aside, learns both policies on it, and keeps them in FOLDER with a
 fixed map fitted on the same score and `policies.json`. With caution: a predicted improvement counts only less one
-standard deviation of itself, so that what the value model is not sure to improve stays. The second puts the files and
-their model cards into the package, with what `worth.py judge` found, and says which line of
+standard deviation of itself, so that what the value model is not sure to improve stays. Little that `nat` allows, a
+skip or nothing, is sure to improve anything; so there a saving counts too. The second puts the files and their model
+cards into the package, with what `worth.py judge` found, and says which line of
 `natpp/policies/__init__.py` makes them the default. `--smoke` learns for a few steps.
 """
 
@@ -17,7 +18,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from values import CAUTION, Pick, best_of, cheap_scores, dear_scores, value_mode
 import natpp
 from natpp import policies as shipped
 from natpp.arch.cost import counts
+from natpp.arch.graph import Architecture
 from natpp.arch.layout import setting
 from natpp.baselines.nat import PolicyMethod
 from natpp.baselines.random import Random
@@ -41,7 +43,7 @@ from natpp.improve.inputs import Inputs, Row
 from natpp.improve.learn import LearnConfig, Learner
 from natpp.improve.predict import PredictConfig, Prediction
 from natpp.improve.run import preset
-from natpp.improve.scorer import Task
+from natpp.improve.scorer import Gain, Score, Scores, Task
 from natpp.improve.seeds import Use, generator, number, torch_generator
 from natpp.nets.policy import Policy
 from natpp.registry import OPS, ZOO
@@ -49,6 +51,7 @@ from natpp.registry import OPS, ZOO
 RESULTS = Path(__file__).parent / "results"
 NAMES = {"nat++": "cifar10", "nat": "cifar10_nat"}  # under which they ship: what they learned from
 FILES = {"nat++": "policy_natpp.safetensors", "nat": "policy_nat.safetensors"}
+PRICES = {"nat++": 0.0, "nat": 1.0}  # what all living MAdds are worth, in deviations of the normal scale
 POOL, FRESH, SEED = 4000, 200, 0
 LARGEST = 4 << 20  # bytes of a policy file
 
@@ -76,6 +79,7 @@ def learn(arguments: argparse.Namespace) -> None:
         "model": model,
         "models": models,
         "caution": CAUTION,
+        "prices": PRICES,
         "pool": pool,
         "kinds_drawn": KINDS_DRAWN,
         "learn": asdict(config),
@@ -87,11 +91,11 @@ def learn(arguments: argparse.Namespace) -> None:
         began = time.perf_counter()
         task = Task(rule, setting("cifar"), strict=True)
         train, test = Inputs(archs[:pool], task, tuple(OPS)), Inputs(archs[pool:], task, tuple(OPS))
-        policy = learned(train, prediction, config)
-        policy.save(runs / file, {"rule": rule, "data": "cifar10", "caution": CAUTION, "seed": SEED})
-        rows = {
-            "policy": PolicyMethod(rule, config, policy).one_shot(test, prediction.reward, np.random.default_rng(0))
-        }
+        reward = priced(prediction, PRICES[rule])
+        policy = learned(train, reward, config)
+        said = {"rule": rule, "data": "cifar10", "caution": CAUTION, "price": PRICES[rule], "seed": SEED}
+        policy.save(runs / file, said)
+        rows = {"policy": PolicyMethod(rule, config, policy).one_shot(test, reward, np.random.default_rng(0))}
         if rule == "nat++":
             constant = fitted_constant(train, prediction, sample=4 if arguments.smoke else 200)
             found["constant"] = map_to_json(constant)
@@ -100,7 +104,7 @@ def learn(arguments: argparse.Namespace) -> None:
                 for file in sorted(runs.glob(f"{stem}_[0-9].safetensors"))[:1]:
                     method = PolicyMethod(rule, config, Policy.load(file))
                     rows[f"policy of {stem}"] = method.one_shot(test, prediction.reward, np.random.default_rng(0))
-        rows["random best of 10"] = Random(10).one_shot(test, prediction.reward, np.random.default_rng(0))
+        rows["random best of 10"] = Random(10).one_shot(test, reward, np.random.default_rng(0))
         found["policies"][rule] = {
             "seconds": time.perf_counter() - began,
             "bytes": os.path.getsize(runs / file),
@@ -114,14 +118,24 @@ def learn(arguments: argparse.Namespace) -> None:
     write_whole(arguments.out / "policies.json", json.dumps(found, indent=1) + "\n")
 
 
-def learned(inputs: Inputs, prediction: Prediction, config: LearnConfig) -> Policy:
-    """A policy that learned on the improvements that a value model is sure of."""
+def priced(prediction: Prediction, price: float) -> Score | Gain:
+    """Improvements that a value model is sure of, and the share of living MAdds that is saved, at a price."""
+    if price == 0:
+        return prediction.reward
+
+    def gains(before: Sequence[Architecture], after: Sequence[Architecture]) -> Scores:
+        old, new = (np.array([counts(arch, WHERE).live_madds for arch in archs]) for archs in (before, after))
+        return np.asarray(prediction.gains(before, after) + price * (1 - new / np.maximum(old, 1)))
+
+    return Gain(gains)
+
+
+def learned(inputs: Inputs, reward: Score | Gain, config: LearnConfig) -> Policy:
+    """A policy that learned on a reward."""
     learner = Learner(inputs.ops, config, number(SEED, Use.START, 12))
     while learner.steps < config.steps:
         step = learner.steps
-        learner.step(
-            inputs, prediction.reward, generator(SEED, Use.LEARN, 12, step), torch_generator(SEED, Use.LEARN, 12, step)
-        )
+        learner.step(inputs, reward, generator(SEED, Use.LEARN, 12, step), torch_generator(SEED, Use.LEARN, 12, step))
     return learner.policy.eval()
 
 
@@ -222,6 +236,7 @@ def card(rule: str, said: Mapping[str, Any], measured: Mapping[str, Any] | None)
         " aside and in none of them |",
         f"| value model | `{said['model']}`, picked by folds over the cells that are not set aside |",
         f"| caution | a predicted improvement counts less {said['caution']} of its standard deviations |",
+        f"| price | a saved share of living multiply-adds counts {said['prices'][rule]} times as much |",
         f"| inputs | {said['pool']:,}: "
         + ", ".join(f"{share:.0%} {kind}" for kind, share in said["kinds_drawn"].items())
         + " |",
