@@ -188,8 +188,8 @@ def truth(found: dict[str, Any]) -> str:
         "",
         _paragraph(
             "What would come next: trainings wait for many short kernels, not for the memory, of whose bandwidth they"
-            " use a quarter (the table on speed below). So fewer and larger launches would save most, such as both"
-            " convolutions of a node in one; then capturing a group of trainings while the one before it still runs."
+            " use at most a quarter (the table on speed below). So fewer and larger launches would save most, such as"
+            " both convolutions of a node in one; then capturing a group of trainings while the one before it still runs."
         ),
     ]
     return "\n".join(lines) + "\n"

@@ -108,6 +108,8 @@ class Trainer:
         where = recipe.where(images)
         file = self.runs / KEPT.format(name=name)
         before = json.loads(file.read_text()) if file.exists() else {}
+        first = self.runs / KEPT.format(name=store or name)  # that may have trained all there is
+        elsewhere = before or (json.loads(first.read_text()) if first.exists() else {})
         groups: list[dict[str, Any]] = list(before.get("groups", []))
         found: dict[tuple[str, int], Outcome] = {}
         scorers = {seed: self._scorer(store or name, recipe, where, seed) for seed in seeds}
@@ -116,7 +118,7 @@ class Trainer:
             """Write what is known now: somebody may end us in the next group."""
             key = scorers[seed].key
             found.update({(one, seed): known[key(arch)] for one, arch in archs.items() if key(arch) in known})
-            on = machine() if len(groups) > len(before.get("groups", [])) or not before else before["machine"]
+            on = machine() if len(groups) > len(before.get("groups", [])) or not elsewhere else elsewhere["machine"]
             self._write(file, recipe, where, archs, found, groups, on)
 
         for seed, scorer in scorers.items():

@@ -83,6 +83,8 @@ class Loop(Generic[Net]):
         )
         self.module, self.optimizer = fabric.setup(self.network, optimizer)
         self._captured: Captured | None = None
+        ours = isinstance(network, Network) and loss is None and teacher is None
+        self._blind = id(self) if ours else None  # whether all that a step does bears numbers that mean nothing
         self.steps_an_epoch = source.steps_an_epoch
         self.total = recipe.epochs * self.steps_an_epoch
         self.steps = 0  # taken so far
@@ -228,9 +230,7 @@ class Loop(Generic[Net]):
 
             changing = changing_state(self.network, self.optimizer)
             try:
-                self._captured = Captured(
-                    step, leaves, changing, self.fabric.device, blind=isinstance(self.network, Network)
-                )
+                self._captured = Captured(step, leaves, changing, self.fabric.device, blind=self._blind)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # a module may look at values, which cannot be captured

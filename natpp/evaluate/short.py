@@ -578,7 +578,8 @@ def _train_captured(branches: Sequence[Branch], feed: Feed | LoadedFeed, config:
         feed.fetch(0)
         state = [number, *(tensor for branch in branches for tensor in branch.changing)]
         ours = all(branch.own_loss is None for branch in branches)
-        captured = Captured(step, (), state, device, blind=ours)
+        widths = frozenset(norm.num_features for branch in branches for norm in _norms(branch.module))
+        captured = Captured(step, (), state, device, blind=widths if ours else None)
     with _timed(spent, "training"):
         for index in range(config.steps):
             feed.fetch(index)  # after the replay before it, on the same stream

@@ -5,6 +5,7 @@ What flows through it says most where few scores are known; which walks it has t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter, defaultdict
 
@@ -14,10 +15,12 @@ Name = tuple[str, ...]
 Features = dict[Name, float]
 Nodes = list[list[tuple[str, int]]]  # of every inner node: operations that arrive, and where from
 
+MOST_SEEN = 1 << 15  # architectures whose features are kept, some kilobytes each
 LONGEST_WALK = 3  # operations of a walk that are told apart; longer ones by both their ends
 UNLEARNED = ("unlearned",)
 
 
+@functools.lru_cache(MOST_SEEN)
 def flow_features(arch: Architecture) -> Features:
     """What is met on a way back from an output to an input, drawn at random at every node: expected numbers.
 
@@ -39,6 +42,7 @@ def flow_features(arch: Architecture) -> Features:
     return dict(found)
 
 
+@functools.lru_cache(MOST_SEEN)
 def walk_features(arch: Architecture) -> Features:
     """Counts of operations, of pairs one after the other, and of walks from input to output, on a scale of logarithms.
 

@@ -7,7 +7,6 @@ inputs, with some at random. It sees graphs of any size, and what it is unsure o
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -32,10 +31,10 @@ RARE = 0.02  # share of architectures that a feature is in, at least
 MOST_ROWS, MOST_ROWS_OF_GRID = 4000, 500  # scores that a prediction is fitted on, and its kernel is chosen by
 AT_ONCE = 256  # architectures predicted
 MOST_KNOWN = 1 << 18  # answers that are kept
-MOST_SEEN = 1 << 17  # architectures whose features are kept
 WEIGHTS = (0.1, 0.25, 0.5)  # that a further view may have, beside those before it
 
 View = Callable[[Any], Features]
+VIEWS: tuple[View, ...] = (flow_features, walk_features)
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class Prediction:
             if spread_of_cheap > 0:
                 self._slope = max(float(np.cov(cheap, targets, ddof=0)[0, 1] / spread_of_cheap), 0.0)
             targets = targets - self._slope * cheap
-        self._process = _Process([view.rows(self.archs) for view in self._views], torch.from_numpy(targets))
+        self._process = _Process([view.known for view in self._views], torch.from_numpy(targets))
         self._answers: dict[Hashable, tuple[float, ...]] = {}
 
     def expected(self, archs: Sequence[Hashable]) -> Scores:
@@ -172,10 +171,14 @@ class _Table:
         self._mean, spread = table.mean(axis=0), table.std(axis=0)
         self._kept = spread > 0
         self._spread = np.where(self._kept, spread, 1)
+        self.known = self._scaled(table)
+        """rows of what it was made of"""
 
     def rows(self, archs: Sequence[Any]) -> Tensor:
         """A row for each."""
-        table = self._counted([self._view(arch) for arch in archs])
+        return self._scaled(self._counted([self._view(arch) for arch in archs]))
+
+    def _scaled(self, table: NDArray[np.float64]) -> Tensor:
         scaled = ((table - self._mean) / self._spread)[:, self._kept]
         return torch.from_numpy(scaled.clip(-5, 5))
 
@@ -193,9 +196,6 @@ def _normal_scores(scores: Scores) -> Scores:
     _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(count) - count / 2)[place] / len(scores)  # between 0 and 1
     return np.asarray(torch.special.ndtri(torch.from_numpy(ranks)).numpy())
-
-
-VIEWS: tuple[View, ...] = tuple(functools.lru_cache(MOST_SEEN)(view) for view in (flow_features, walk_features))
 
 
 class _Process:

@@ -14,7 +14,7 @@ import importlib.util
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 
 import torch
@@ -193,16 +193,17 @@ def fast(x: object) -> bool:
     )
 
 
-def compile_ahead(step: Callable[[], object], device: torch.device) -> int:
+def compile_ahead(step: Callable[[], object], device: torch.device, kind: Hashable) -> int:
     """Compile what kernels a step on a device needs, by all cores; how many. What the step computes is undefined.
 
-    It is gone through with kernels that do nothing, so it must not look at values.
+    It is gone through with kernels that do nothing, so it must not look at values. Once a step of a kind needed nothing
+    new, those after it are not gone through any more.
     """
-    if device.type != "cuda" or _PLAIN.get() or not _available(device):
+    if device.type != "cuda" or _PLAIN.get() or _interpreted() or not _available(device):
         return 0
     from natpp.kernels.ahead import compile_for
 
-    return compile_for(step)
+    return compile_for(step, kind)
 
 
 @contextlib.contextmanager

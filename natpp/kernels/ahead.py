@@ -7,8 +7,10 @@ compiled by all cores.
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -29,13 +31,13 @@ class _Launch(NamedTuple):
     device: int
 
 
-class _Notes:
-    """What a step would launch. Of the process, since gradients are computed in a thread of their own."""
+class _Notes(threading.local):
+    """What a step would launch, noted in the thread that goes through it."""
 
     def __init__(self) -> None:
         self.taken = False  # while a step is gone through
-        self.launches: dict[_Launch, tuple[Any, ...]] = {}  # and their grids
-        self.settled = False  # whether the last step had nothing new
+        self.launches: dict[_Launch, tuple[int, ...]] = {}  # and their grids
+        self.settled: set[Hashable] = set()  # kinds of steps of which one had nothing new
 
 
 _NOTES = _Notes()
@@ -50,24 +52,28 @@ def launch(kernel: Kernel, grid: tuple[int, ...], *given: Any, **options: Any) -
     _NOTES.launches.setdefault(_Launch(kernel, like, tuple(options.items()), torch.cuda.current_device()), grid)
 
 
-def compile_for(step: Callable[[], object]) -> int:
+def compile_for(step: Callable[[], object], kind: Hashable) -> int:
     """Compile the kernels of a step that are new, and say how many; what the step itself computes is undefined.
 
-    Once a step had no new ones, later steps are expected to have few, and are not gone through any more: those are
-    compiled where they are launched.
+    Once a step of a kind had no new ones, later ones are expected to have few, and are not gone through any more:
+    those are compiled where they are launched.
     """
-    if _NOTES.settled or not hasattr(triton, "AsyncCompileMode"):
+    if kind in _NOTES.settled or not can_compile_ahead():
         return 0
     known = set(_NOTES.launches)
     _NOTES.taken = True
     try:
-        step()
+        with torch.autograd.set_multithreading_enabled(False):  # gradients in this thread too
+            step()
     finally:
         _NOTES.taken = False
     new = [(launch, grid) for launch, grid in _NOTES.launches.items() if launch not in known]
-    _NOTES.settled = not new
+    if not new:
+        _NOTES.settled.add(kind)
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with (
-        ThreadPoolExecutor(os.cpu_count()) as threads,
+        ThreadPoolExecutor(cores) as threads,
         triton.AsyncCompileMode(threads, ignore_errors=True),  # a launch will tell of them
     ):
         for one, grid in new:
@@ -76,8 +82,14 @@ def compile_for(step: Callable[[], object]) -> int:
     return len(new)
 
 
+def can_compile_ahead() -> bool:
+    """Whether this Triton compiles in threads, as 3.6 and later ones do."""
+    mode = getattr(triton, "AsyncCompileMode", None)
+    return mode is not None and "ignore_errors" in inspect.signature(mode).parameters
+
+
 def _like(parameter: Any, value: Any) -> Any:
-    """What of an argument changes the code: nothing of a number that is no constant, but whether it has a point."""
+    """What of an argument changes the code: of a number that is no constant, only its type."""
     if isinstance(value, Tensor):
         return value.dtype
     if parameter.is_constexpr or not parameter.do_not_specialize:

@@ -7,7 +7,7 @@ every replay; what it changes (weights, statistics, momentum) stays where it is.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,12 +31,13 @@ class Captured:
         state: Sequence[Tensor],
         device: torch.device,
         *,
-        blind: bool = False,
+        blind: Hashable | None = None,
     ):
         """The step is tried once before, so that every kernel is chosen and loaded; then the state is put back.
 
         So is that of chance: the first replay draws what the step would have drawn. A `blind` step bears numbers that
-        mean nothing: before all that it is gone through to compile its kernels at once.
+        mean nothing: before all that it is gone through to compile its kernels at once. The value is its kind: of those
+        that are alike, only the first ones are.
         """
         before = [tensor.clone() for tensor in state]
 
@@ -51,9 +52,11 @@ class Captured:
         aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(aside), _streams_may_differ():
-            if blind:
-                compile_ahead(lambda: step(*self.places), device)
-                put_back()
+            if blind is not None:
+                try:
+                    compile_ahead(lambda: step(*self.places), device, blind)
+                finally:
+                    put_back()
             step(*self.places)
         torch.cuda.current_stream(device).wait_stream(aside)
         put_back()
