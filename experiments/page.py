@@ -189,7 +189,8 @@ def truth(found: dict[str, Any]) -> str:
         _paragraph(
             "What would come next: trainings wait for many short kernels, not for the memory, of whose bandwidth they"
             " use at most a quarter (the table on speed below). So fewer and larger launches would save most, such as"
-            " both convolutions of a node in one; then capturing a group of trainings while the one before it still runs."
+            " both convolutions of a node in one; then capturing a group of trainings while the one before it still"
+            " runs."
         ),
     ]
     return "\n".join(lines) + "\n"
