@@ -182,13 +182,12 @@ def random_transformation(
     return arch.with_ops({kind: [str(generator.choice(names[row])) for row in mask] for kind, mask in found.items()})
 
 
-@pytest.mark.parametrize("cases", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_a_strict_budget_holds_over_random_cases(cases: int) -> None:
+def test_a_strict_budget_holds_over_10000_random_cases() -> None:
     generator = np.random.default_rng(0)
     rules = tuple(RULES)
     networks = [random_setting(generator) for _ in range(500)]
     repaired = 0
-    for case in range(cases):
+    for case in range(10_000):
         arch = random_architecture(generator)
         where = networks[generator.integers(len(networks))]
         # half of the transformations ignore the first filter, to try the repair hard
@@ -200,7 +199,7 @@ def test_a_strict_budget_holds_over_random_cases(cases: int) -> None:
         assert now.live_params <= before.live_params
         assert now.live_madds <= before.live_madds
         repaired += bool(found.undone)
-    assert repaired > cases // 20  # else the test would not try anything
+    assert repaired > 500  # else the test would not try anything
 
 
 def test_the_least_probable_change_goes_first() -> None:

@@ -125,7 +125,7 @@ def test_a_crash_at_any_moment_and_resume_give_the_same_policy(way: str, tmp_pat
         }[way]
     )
     first = {phase: phases.index(phase) + 1 for phase in set(phases)}
-    moments = {*first.values(), len(phases) // 2, len(phases)}
+    moments = {*first.values(), *(moment + 1 for moment in first.values()), len(phases) // 2, len(phases)}
     curves = (tmp_path / "straight" / "metrics.jsonl").read_text().splitlines()
     for moment in sorted(moments):
         out = tmp_path / str(moment)
