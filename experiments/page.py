@@ -142,8 +142,9 @@ def truth(found: dict[str, Any]) -> str:
             f" {schedule['steps']} steps, learning rate {schedule['learning_rate']} after {schedule['warm_up']} of"
             f" warm-up, {schedule['together']} at a time;"
             f" {first['at_random']} architectures at random and {first['evaluations'] - first['at_random']} chosen by"
-            f" the prediction in {settings['search']['predict']['rounds']} rounds; then a policy. The clock starts with"
-            " the images on the device and ends with the closed policy file; warm-up and capture are in it."
+            f" the prediction in {_count(settings['search']['predict']['rounds'], 'round')}; then a policy."
+            " The clock starts with the images on the device and ends with the closed policy file; warm-up and capture"
+            " are in it."
             " The schedule was picked on 64 other architectures by `val_200` ([Searches](search.md)); nothing else saw"
             " the table."
         ),
@@ -173,9 +174,10 @@ def truth(found: dict[str, Any]) -> str:
         "| *asked for* | ≤ 376 | | ≥ 0.88 | | ≥ 0.85 | ≥ 0.70 | ≥ 0.33 | ≥ 0.95 |",
         "",
         _paragraph(
-            f"Seconds by phase: {', '.join(f'{name} {spent}' for name, spent in phases.items())}. Images a second in"
-            f" trainings: {_spread([run['images_per_second'] for run in runs['seed']], 0)}. Peak GPU memory:"
-            f" {max(run['peak_memory_gib'] for run in runs['seed']):.1f} GiB."
+            f"Seconds by phase: {', '.join(f'{name} {spent}' for name, spent in phases.items())}. Images a second:"
+            f" {_spread([_trained_images(run) / run['phases']['training'] for run in runs['seed']], 0)} in training,"
+            f" {_spread([run['images_per_second'] for run in runs['seed']], 0)} with all that scoring takes. Peak GPU"
+            f" memory: {max(run['peak_memory_gib'] for run in runs['seed']):.1f} GiB."
         ),
     ]
     notes = {f"Seed {run['seed']}: {run['policy_note']}." for run in runs["seed"] if "policy_note" in run}
@@ -194,6 +196,12 @@ def truth(found: dict[str, Any]) -> str:
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _trained_images(run: dict[str, Any]) -> float:
+    """How many images all trainings of a run saw."""
+    schedule = run["settings"]["schedule"]
+    return float(run["evaluations"] * schedule["steps"] * schedule["batch"])
 
 
 def _as_long(found: dict[str, Any], rival: str) -> bool:
