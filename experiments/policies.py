@@ -101,8 +101,8 @@ def learn(arguments: argparse.Namespace) -> None:
             found["constant"] = map_to_json(constant)
             rows["constant"] = constant.one_shot(test, prediction.reward, np.random.default_rng(0))
             for stem in ("search", "supernet", "paper"):  # what those learned that had to be quick
-                for file in sorted(runs.glob(f"{stem}_[0-9].safetensors"))[:1]:
-                    method = PolicyMethod(rule, config, Policy.load(file))
+                for quick in sorted(runs.glob(f"{stem}_[0-9].safetensors"))[:1]:
+                    method = PolicyMethod(rule, config, Policy.load(quick))
                     rows[f"policy of {stem}"] = method.one_shot(test, prediction.reward, np.random.default_rng(0))
         rows["random best of 10"] = Random(10).one_shot(test, reward, np.random.default_rng(0))
         found["policies"][rule] = {

@@ -97,6 +97,8 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
         assert run("truth_cells.py", command, *given) == ""  # what is there is not done again
     policies = [*given, "--out", str(tmp_path), "--package", str(tmp_path)]
     run("policies.py", "learn", *policies)
+    learned = json.loads((tmp_path / "policies.json").read_text())["policies"]
+    assert learned["nat++"]["bytes"] == (cells / "policy_natpp.safetensors").stat().st_size
     run("worth.py", "train", *given)
     assert run("worth.py", "train", *given) == ""
     run("worth.py", "judge", "--out", str(tmp_path / "worth.json"), *given)
