@@ -40,9 +40,10 @@ class Knowledge:
 
 
 def fitted_constant(inputs: Inputs, prediction: Prediction, *, sample: int = MAPPED) -> Constant:
-    """One map from operation to operation for every kind of cell, fitted on the score."""
+    """One map from operation to operation for every kind of cell, fitted on the score, caution growing as it does."""
     constant = Constant(by_edge=False, sample=sample)
-    constant.fit(inputs, prediction.reward, np.random.default_rng(0))
+    for done in (0.0, 1.0):
+        constant.fit(inputs, prediction.reward(done), np.random.default_rng(0))
     return constant
 
 
@@ -63,7 +64,7 @@ def map_from_json(data: Mapping[str, Mapping[str, str]]) -> Constant:
 
 def _one_shot(rule: str) -> Callable[[Inputs, Knowledge, np.random.Generator], list[Row]]:
     def answer(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[Row]:
-        return PolicyMethod(rule, best(), known.policies[rule]).one_shot(inputs, known.prediction.reward, generator)
+        return PolicyMethod(rule, best(), known.policies[rule]).one_shot(inputs, known.prediction.reward(), generator)
 
     return answer
 
@@ -72,17 +73,17 @@ def _best_of(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -
     """Ten samples of the policy, its one shot among them in place of the last."""
     method = PolicyMethod("nat++", best(), known.policies["nat++"])
     rows = method.candidates(inputs, CANDIDATES - 1, generator)
-    likely = method.one_shot(inputs, known.prediction.reward, generator)
-    return picked(inputs, [[one, *some] for one, some in zip(likely, rows, strict=True)], known.prediction.reward)
+    likely = method.one_shot(inputs, known.prediction.reward(), generator)
+    return picked(inputs, [[one, *some] for one, some in zip(likely, rows, strict=True)], known.prediction.reward())
 
 
 def _constant(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[Row]:
-    return known.constant.one_shot(inputs, known.prediction.reward, generator)
+    return known.constant.one_shot(inputs, known.prediction.reward(), generator)
 
 
 def _random(tries: int) -> Callable[[Inputs, Knowledge, np.random.Generator], list[Row]]:
     def answer(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[Row]:
-        return Random(tries).one_shot(inputs, known.prediction.reward, generator)
+        return Random(tries).one_shot(inputs, known.prediction.reward(), generator)
 
     return answer
 

@@ -92,18 +92,18 @@ def learn(arguments: argparse.Namespace) -> None:
         task = Task(rule, setting("cifar"), strict=True)
         train, test = Inputs(archs[:pool], task, tuple(OPS)), Inputs(archs[pool:], task, tuple(OPS))
         reward = priced(prediction, PRICES[rule])
-        policy = learned(train, reward, config)
+        policy = learned(train, prediction, PRICES[rule], config)
         said = {"rule": rule, "data": "cifar10", "caution": CAUTION, "price": PRICES[rule], "seed": SEED}
         policy.save(runs / file, said)
         rows = {"policy": PolicyMethod(rule, config, policy).one_shot(test, reward, np.random.default_rng(0))}
         if rule == "nat++":
             constant = fitted_constant(train, prediction, sample=4 if arguments.smoke else 200)
             found["constant"] = map_to_json(constant)
-            rows["constant"] = constant.one_shot(test, prediction.reward, np.random.default_rng(0))
+            rows["constant"] = constant.one_shot(test, prediction.reward(), np.random.default_rng(0))
             for stem in ("search", "supernet", "paper"):  # what those learned that had to be quick
                 for quick in sorted(runs.glob(f"{stem}_[0-9].safetensors"))[:1]:
                     method = PolicyMethod(rule, config, Policy.load(quick))
-                    rows[f"policy of {stem}"] = method.one_shot(test, prediction.reward, np.random.default_rng(0))
+                    rows[f"policy of {stem}"] = method.one_shot(test, prediction.reward(), np.random.default_rng(0))
         rows["random best of 10"] = Random(10).one_shot(test, reward, np.random.default_rng(0))
         found["policies"][rule] = {
             "seconds": time.perf_counter() - began,
@@ -118,23 +118,25 @@ def learn(arguments: argparse.Namespace) -> None:
     write_whole(arguments.out / "policies.json", json.dumps(found, indent=1) + "\n")
 
 
-def priced(prediction: Prediction, price: float) -> Score | Gain:
+def priced(prediction: Prediction, price: float, done: float = 1.0) -> Score | Gain:
     """Improvements that a value model is sure of, and the share of living MAdds that is saved, at a price."""
-    if price == 0:
-        return prediction.reward
+    reward = prediction.reward(done)
+    if price == 0 or not isinstance(reward, Gain):
+        return reward
 
     def gains(before: Sequence[Architecture], after: Sequence[Architecture]) -> Scores:
         old, new = (np.array([counts(arch, WHERE).live_madds for arch in archs]) for archs in (before, after))
-        return np.asarray(prediction.gains(before, after) + price * (1 - new / np.maximum(old, 1)))
+        return np.asarray(reward.of(before, after) + price * (1 - new / np.maximum(old, 1)))
 
     return Gain(gains)
 
 
-def learned(inputs: Inputs, reward: Score | Gain, config: LearnConfig) -> Policy:
-    """A policy that learned on a reward."""
+def learned(inputs: Inputs, prediction: Prediction, price: float, config: LearnConfig) -> Policy:
+    """A policy that learned on a prediction."""
     learner = Learner(inputs.ops, config, number(SEED, Use.START, 12))
     while learner.steps < config.steps:
         step = learner.steps
+        reward = priced(prediction, price, step / config.steps)
         learner.step(inputs, reward, generator(SEED, Use.LEARN, 12, step), torch_generator(SEED, Use.LEARN, 12, step))
     return learner.policy.eval()
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import json
 import platform
@@ -215,7 +216,7 @@ def keep(file: Path, clock: Clock, **said: Any) -> None:
     print(f"{file.stem}: {clock.seconds:.1f} s, {dict(clock.spent)}", flush=True)
 
 
-def judge(run: Path, table: Table) -> dict[str, Any]:
+def judge(run: Path, table: Table, living: Living) -> dict[str, Any]:
     """What the table says of a run's policy and of the scores it was learned from."""
     said = json.loads(run.read_text())
     known = [(from_dict(arch), value) for arch, value in said.pop("scores")]
@@ -229,10 +230,10 @@ def judge(run: Path, table: Table) -> dict[str, Any]:
         return found
     settings = PredictConfig(**said["settings"]["search"]["predict"])
     prediction = Prediction([arch for arch, _ in known], np.array([value for _, value in known]), settings)
-    found |= agreement(table, prediction.expected)
+    found |= living.agreement(prediction.expected(living.archs))
     if run.stem.startswith("seed"):
         train = Inputs(training[:2000], TASK, policy.ops)
-        found["rivals"] = rivals(table, train, test, prediction.careful, said["seed"])
+        found["rivals"] = rivals(table, living, train, test, prediction.careful, said["seed"])
     return found
 
 
@@ -306,18 +307,26 @@ def direct(table: Table, scored: Sequence[tuple[Architecture, float]]) -> dict[s
     }
 
 
-def agreement(table: Table, score: Callable[[Sequence[Architecture]], Scores]) -> dict[str, float]:
-    """A score of every architecture with a living path against its test accuracy, over all and within groups."""
-    rows = [row for row, arch in enumerate(table.archs) if arch.normal.liveness().output]
-    archs = [table.archs[row] for row in rows]
-    truth, values = table.column("test_200")[rows], score(archs)
-    madds = [counts(arch, WHERE).live_madds for arch in archs]
-    kinds = [tuple(sorted(Counter(op for node in arch.normal.living()[0] for op, _ in node).items())) for arch in archs]
-    return {
-        "spearman": spearman(values, truth),
-        "within_equal_madds": within(madds, values, truth),
-        "within_equal_ops": within(kinds, values, truth),
-    }
+class Living:
+    """All architectures of the table with a living path."""
+
+    def __init__(self, table: Table):
+        rows = [row for row, arch in enumerate(table.archs) if arch.normal.liveness().output]
+        self.archs = [table.archs[row] for row in rows]
+        self.truth = table.column("test_200")[rows]
+        self.madds = live_madds(self.archs)
+        self.kinds = [
+            tuple(sorted(Counter(op for node in arch.normal.living()[0] for op, _ in node).items()))
+            for arch in self.archs
+        ]
+
+    def agreement(self, values: Scores) -> dict[str, float]:
+        """Scores of all against their test accuracy, over all and within groups."""
+        return {
+            "spearman": spearman(values, self.truth),
+            "within_equal_madds": within(self.madds, values, self.truth),
+            "within_equal_ops": within(self.kinds, values, self.truth),
+        }
 
 
 def within(groups: Sequence[Any], values: Scores, truth: Scores) -> float:
@@ -337,7 +346,12 @@ def share(table: Table, inputs: Inputs, rows: Sequence[Any]) -> float:
 
 
 def rivals(
-    table: Table, train: Inputs, test: Inputs, score: Callable[[Sequence[Architecture]], Scores], seed: int
+    table: Table,
+    living: Living,
+    train: Inputs,
+    test: Inputs,
+    score: Callable[[Sequence[Architecture]], Scores],
+    seed: int,
 ) -> dict[str, Any]:
     """Other methods on the same predictions, and living multiply-adds as the score."""
     empty = dict.fromkeys(FIGURES)
@@ -348,12 +362,17 @@ def rivals(
         method.fit(train, score, generator)
         found[name] = empty | {"share_of_oracle": share(table, test, method.one_shot(test, score, generator))}
     shares = [share(table, test, rows) for rows in dearest(test, ties=20)]
-    found["live MAdds"] = empty | agreement(table, live_madds) | {"share_of_oracle": float(np.mean(shares))}
+    found["live MAdds"] = empty | living.agreement(living.madds) | {"share_of_oracle": float(np.mean(shares))}
     return found
 
 
 def live_madds(archs: Sequence[Architecture]) -> Scores:
-    return np.array([counts(arch, WHERE).live_madds for arch in archs], dtype=float)
+    return np.array([_live_madds(arch) for arch in archs], dtype=float)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _live_madds(arch: Architecture) -> int:
+    return counts(arch, WHERE).live_madds
 
 
 def dearest(inputs: Inputs, ties: int) -> Iterator[list[Any]]:
@@ -420,8 +439,10 @@ def main() -> None:
                 run(seed, arguments)
         return
     table = read_table(arguments.table, ["val_12", "val_200", "test_200"])
+    living = Living(table)
     runs = {
-        stem: [judge(run, table) for run in sorted(arguments.runs.glob(f"{stem}_*.json"))] for stem in ("seed", *RIVALS)
+        stem: [judge(run, table, living) for run in sorted(arguments.runs.glob(f"{stem}_*.json"))]
+        for stem in ("seed", *RIVALS)
     }
     beside: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in runs["seed"]:

@@ -34,7 +34,7 @@ MODELS = ("short", "mixture", "longer", f"short{COST}", f"mixture{COST}")
 WHERE = setting("cifar", channels=16, cells=8, classes=10, size=32)  # of the longer training: costs are counted in it
 FOLDS = 9
 MOST_SECONDS = 3.5  # a short training may take, on a GPU, to be picked
-CAUTION = 1.0  # standard deviations that an improvement has to be sure by
+CAUTION = 0.5  # standard deviations that an improvement has to be sure by
 Known = dict[Architecture, float]  # scores by what an architecture computes
 
 

@@ -115,7 +115,9 @@ class Graph:
         for node in links:
             if node < NUM_INPUTS or sources.count(node) > 1 or node in (self.concat or ()):
                 raise GraphError(f"a fixed skip joins two parts of one node, but node {node} is read elsewhere too")
-        if _two_input_edges(self._merged[0])[0] != self.edges:
+        if _two_input_edges(self._merged[0])[0] != [
+            (edge.op, edge.source, edge.target, edge.fixed) for edge in self.edges
+        ]:
             raise GraphError("fixed edges stand where no node needs them to have two inputs")
 
     @functools.cached_property
@@ -196,7 +198,8 @@ class Graph:
 
         Sources and concat count these nodes from 2 (0 and 1 are the inputs).
         """
-        edges, places = _two_input_edges(nodes)
+        given, places = _two_input_edges(nodes)
+        edges = tuple(Edge(*one) for one in given)
         if concat is None:
             return cls(edges)
         for node in concat:
@@ -327,9 +330,11 @@ class Architecture:
         return self.canonical() == other.canonical()
 
 
-def _two_input_edges(nodes: Sequence[Sequence[tuple[str, int]]]) -> tuple[tuple[Edge, ...], dict[int, int]]:
-    """Edges that carry nodes of any number of inputs, and where each node ends up in the graph."""
-    edges: list[Edge] = []
+def _two_input_edges(
+    nodes: Sequence[Sequence[tuple[str, int]]],
+) -> tuple[list[tuple[str, int, int, bool]], dict[int, int]]:
+    """What edges that carry nodes of any number of inputs are made of, and where each node ends up in the graph."""
+    edges: list[tuple[str, int, int, bool]] = []
     places = {0: 0, 1: 1}  # number of a node as given → its number in the graph
     for number, inputs in enumerate(nodes, start=NUM_INPUTS):
         read = []
@@ -342,12 +347,12 @@ def _two_input_edges(nodes: Sequence[Sequence[tuple[str, int]]]) -> tuple[tuple[
         while len(read) < 2:
             read.append((NULL, 0, True))
         target = NUM_INPUTS + len(edges) // 2
-        edges += (Edge(op, source, target, fixed) for op, source, fixed in read[:2])
+        edges += ((op, source, target, fixed) for op, source, fixed in read[:2])
         for op, source, fixed in read[2:]:
-            edges += (Edge(SKIP, target, target + 1, True), Edge(op, source, target + 1, fixed))
+            edges += ((SKIP, target, target + 1, True), (op, source, target + 1, fixed))
             target += 1
         places[number] = target
-    return tuple(edges), places
+    return edges, places
 
 
 def _quoted(node: object) -> str:

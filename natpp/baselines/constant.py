@@ -28,7 +28,7 @@ class Constant:
     map: dict[tuple[Place, int], int] = field(default_factory=dict)
 
     def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
-        """Change one entry of the map at a time, for as long as the mean score rises."""
+        """Change one entry of the map at a time, from the map there is, for as long as the mean score rises."""
         chosen = generator.permutation(len(inputs))[: self.sample].tolist()
         entries: dict[tuple[Place, int], list[int]] = {}  # entry → the chosen inputs it concerns
         for index in chosen:
@@ -36,7 +36,7 @@ class Constant:
                 concerned = entries.setdefault((self._at(place), op), [])
                 if not concerned or concerned[-1] != index:
                     concerned.append(index)
-        self.map = {entry: entry[1] for entry in entries}
+        self.map = {entry: self.map.get(entry, entry[1]) for entry in entries}
         for _ in range(self.sweeps):
             before = dict(self.map)
             for entry, concerned in sorted(entries.items()):

@@ -7,6 +7,7 @@ inputs, with some at random. It sees graphs of any size, and what it is unsure o
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -112,18 +113,23 @@ class Prediction:
         expected, doubt = self._both(archs).T
         return np.asarray(expected - self.config.doubt * doubt)
 
-    @property
-    def reward(self) -> Score | Gain:
-        """What a policy learns on: careful scores, or with caution the gains over the input."""
-        return Gain(self.gains) if self.config.caution > 0 else self.careful
+    def reward(self, done: float = 1.0) -> Score | Gain:
+        """What a policy learns on when so much of the learning is over: careful scores, or with caution gains.
 
-    def gains(self, before: Sequence[Hashable], after: Sequence[Hashable]) -> Scores:
+        Caution grows over the first half. A change alone is seldom sure to improve anything where many together are:
+        who has to be sure from the start never finds them.
+        """
+        if self.config.caution == 0:
+            return self.careful
+        return Gain(functools.partial(self.gains, caution=self.config.caution * min(2 * done, 1.0)))
+
+    def gains(self, before: Sequence[Hashable], after: Sequence[Hashable], caution: float | None = None) -> Scores:
         """How much better each is than what it came from, less caution times the standard deviation of that.
 
         Two that are much alike are known to differ little, however little is known of both.
         """
         mean, deviation = self.differences(before, after)
-        return np.asarray(mean - self.config.caution * deviation)
+        return np.asarray(mean - (self.config.caution if caution is None else caution) * deviation)
 
     def differences(self, before: Sequence[Hashable], after: Sequence[Hashable]) -> tuple[Scores, Scores]:
         """How much better each is expected to be than what it came from, and the standard deviations of that."""

@@ -178,7 +178,6 @@ class Search:
         scorer = self._limited()
         scorer.recall(self.known)
         scorer.scored = lambda: self._scored(scorer)
-        score: Score | Gain = scorer
         if scorer.limit is not None:
             plan = None if self.minutes is None else functools.partial(self._planned, scorer)
             final = min(self.config.final, scorer.limit // 10)
@@ -186,15 +185,20 @@ class Search:
             chance = generator(self.seed, Use.SCORE)
             self.prediction = predicted(self.inputs, scorer, self.config.predict, chance, plan, self._told)
             scorer.limit += final if plan is None else 0
-            score = self.prediction.reward
         first, begin = self.learner.steps, time.perf_counter()
         while self.learner.steps < self.learner.config.steps:
-            self._policy_step(score, STEPS_A_ROW)
+            self._policy_step(self._reward(scorer), STEPS_A_ROW)
             taken = self.learner.steps - first
             if self.minutes is not None and self.planned_steps is None and taken == STEPS_TO_PLAN:
                 self._plan_learning(scorer, (time.perf_counter() - begin) / taken)
         if scorer.limit is not None or len(self.inputs) == 1:
             self._score_choices(scorer)
+
+    def _reward(self, scorer: Scorer) -> Score | Gain:
+        """What the next step of the policy learns on: the prediction, or scores where they are free."""
+        if self.prediction is None:
+            return scorer
+        return self.prediction.reward(self.learner.steps / self.learner.config.steps)
 
     def _policy_step(self, score: Score | Gain, steps_a_row: int) -> None:
         step = self.learner.steps

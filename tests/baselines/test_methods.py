@@ -66,4 +66,7 @@ def test_a_map_for_every_kind_of_cell_serves_graphs_of_all_sizes() -> None:
     rows = method.one_shot(inputs, pools, np.random.default_rng(0))
     after = [inputs.transformed(index, row) for index, row in enumerate(rows)]
     assert pools(after).sum() > 0.2 * pools(inputs.archs).sum()  # most pools became something else
+    going_on = Constant(by_edge=False, sweeps=0, map=dict(method.map))
+    going_on.fit(inputs, pools, np.random.default_rng(0))
+    assert going_on.map == method.map
     check_method(Constant(by_edge=False), Inputs(SMALL, STRICT, OPS5), number)

@@ -200,7 +200,7 @@ def test_where_the_value_model_knows_nothing_the_edges_stay(values: ModuleType) 
     changed = {}
     for caution in (0.0, 1.0):
         model = values.value_model(noise, {}, "short", config=PredictConfig(caution=caution))
-        method = PolicyMethod("nat++", config, policies.learned(inputs, model.reward, config))
-        rows = method.one_shot(inputs, model.reward, np.random.default_rng(0))
+        method = PolicyMethod("nat++", config, policies.learned(inputs, model, 0.0, config))
+        rows = method.one_shot(inputs, model.reward(), np.random.default_rng(0))
         changed[caution] = policies.on_fresh(inputs, rows, model)["edges_changed"]
     assert changed[1.0] < 0.15 < 0.4 < changed[0.0]

@@ -136,7 +136,19 @@ def test_with_caution_only_sure_gains_count() -> None:
     assert (careful.gains(before, after) < plain).all()
     assert np.allclose(careful.gains(before, before), 0, atol=1e-6)
     assert (careful.gains(before, after)[3:5] == careful.gains(before[3:5], after[3:5])).all()  # whoever is beside
-    assert Prediction(archs, scores, QUICK).reward.__name__ == "careful"
+    assert Prediction(archs, scores, QUICK).reward().__name__ == "careful"
+
+
+def test_caution_grows_in_the_first_half_of_learning() -> None:
+    archs = samples(60, nodes=4, seed=0)
+    prediction = Prediction(archs[:40], np.arange(40.0), PredictConfig(caution=2.0))
+    before, after = archs[40:50], archs[50:]
+    mean, deviation = prediction.differences(before, after)
+    for done, caution in ((0.0, 0.0), (0.25, 1.0), (0.5, 2.0), (1.0, 2.0)):
+        reward = prediction.reward(done)
+        assert isinstance(reward, Gain)
+        assert np.allclose(reward.of(before, after), mean - caution * deviation)
+    assert np.array_equal(prediction.gains(before, after), prediction.reward().of(before, after))
 
 
 def test_gains_are_over_the_input() -> None:
