@@ -306,7 +306,7 @@ def short(device: torch.device, smoke: bool) -> dict[str, Any]:
                 found[name]["kernels"] = counted(builds[0], images, config, device)
         print(f"short trainings, {name}: {found[name]}", flush=True)
     if device.type == "cuda":
-        found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        found["reserved_gib"] = torch.cuda.max_memory_reserved() / 2**30
     found["ratio"] = (
         found["plain"]["milliseconds_an_architecture_step"] / found["natpp"]["milliseconds_an_architecture_step"]
     )

@@ -176,16 +176,15 @@ def truth(found: dict[str, Any]) -> str:
         _paragraph(
             f"Seconds by phase: {', '.join(f'{name} {spent}' for name, spent in phases.items())}. Images a second:"
             f" {_spread([_trained_images(run) / run['phases']['training'] for run in runs['seed']], 0)} in training,"
-            f" {_spread([run['images_per_second'] for run in runs['seed']], 0)} with all that scoring takes. Peak GPU"
-            f" memory: {max(run['peak_memory_gib'] for run in runs['seed']):.1f} GiB."
+            f" {_spread([run['images_per_second'] for run in runs['seed']], 0)} with all that scoring"
+            f" takes{_memory(runs['seed'])}."
         ),
     ]
     notes = {f"Seed {run['seed']}: {run['policy_note']}." for run in runs["seed"] if "policy_note" in run}
     lines += [_paragraph(note) for note in sorted(notes)]
     for name, what in (("supernet", "the supernet took {steps:,} steps"), ("paper", "the preset took {steps:,} steps")):
         for run in runs.get(name, []):
-            peak = f"peak {run['peak_memory_gib']:.1f} GiB"
-            lines.append(f"In {run['seconds']:.0f} s {what.format(**run)} of its weights, {peak}.")
+            lines.append(f"In {run['seconds']:.0f} s {what.format(**run)} of its weights{_memory([run])}.")
     lines += [
         "",
         _paragraph(
@@ -271,33 +270,35 @@ def speed(found: dict[str, Any]) -> str:
         "`python benchmarks/training.py --json experiments/results/speed.json`, random images already on the device,",
         f"{found['machine']['gpu']}, torch {found['machine']['torch']}.",
         "",
-        "| `natpp train`, DARTS, 36 channels, 20 cells | images/s | a plain NCHW loop (TF32) | ratio | peak GiB |",
+        "| `natpp train`, DARTS, 36 channels, 20 cells | images/s | a plain NCHW loop (TF32) | ratio | GiB |",
         "|---|---|---|---|---|",
     ]
     for one in found["train"]:
         lines.append(
             f"| batch {one['batch']} | {one['natpp_images_per_second']:,.0f} | {one['plain_images_per_second']:,.0f} |"
-            f" {one['ratio']:.2f} | {one['peak_gib']:.1f} |"
+            f" {one['ratio']:.2f} | {_gib(one)} |"
         )
     lines += ["", "| a supernet's step, 20 architectures of 32 images | ms |", "|---|---|"]
     lines += [f"| {one['cells_a_stage']} cells a stage | {one['milliseconds']:.1f} |" for one in found["supernet"]]
     lines += [
         "",
         "| short trainings, batch 128 | ms an architecture step | images/s | bytes moved, GB/s | of 4.8 TB/s |"
-        " seconds besides, a group |",
-        "|---|---|---|---|---|---|",
+        " seconds besides, a group | GiB |",
+        "|---|---|---|---|---|---|---|",
     ]
     for one in found["short"]:
         lines.append(
             f"| {one['together']} side by side | {one['milliseconds_an_architecture_step']:.2f} |"
             f" {one['images_per_second']:,.0f} | {one['gigabytes_per_second']:,.0f} |"
             f" {one['gigabytes_per_second'] / 4800:.0%} | {one['seconds_besides']:.1f} |"
+            f" {_gib(one)} |"
         )
     lines += [
         "",
         _paragraph(
             "Bytes moved: what the operations of a step read and write, each tensor once for each operation. Seconds"
-            " besides are those of building, trying once, capturing and judging a group."
+            " besides are those of building, trying once, capturing and judging a group. GiB: of the device's memory,"
+            " with what CUDA graphs keep; – not measured yet."
         ),
     ]
     return "\n".join(lines) + "\n"
@@ -340,8 +341,8 @@ def kernels(found: dict[str, Any]) -> str:
             _paragraph(
                 f"Short trainings of `darts`, {short['cells']} cells, {short['channels']} channels, batch "
                 f"{short['batch']}, {short['together']} side by side: {each['natpp']:.2f} ms an architecture step, "
-                f"{each['plain']:.2f} with torch's kernels ({short['ratio']:.1f} times as long); peak "
-                f"{short['peak_gib']:.1f} GiB."
+                f"{each['plain']:.2f} with torch's kernels ({short['ratio']:.1f} times as "
+                f"long{_memory([short])})."
             ),
         ]
     if "supernet" in found:
@@ -552,6 +553,8 @@ def truth_cells(found: dict[str, Any]) -> str:
         ]
         for name, one in found["models"].items():
             lines.append(f"| `{name}` | {_three(one)} |")
+    if "search" in found:
+        lines += ["", _paragraph(_cells_search(found["search"]))]
     if "spearman" in found:
         lines += ["", *_judged_cells(found)]
     return "\n".join(lines) + "\n"
@@ -582,21 +585,18 @@ def _cell_schedules(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _cells_search(search: dict[str, Any]) -> str:
+    """How long a search took, and for what."""
+    phases = ", ".join(f"{name} {seconds:.0f}" for name, seconds in search["phases"].items())
+    return (
+        f"The search: {search['evaluations']} short trainings in {search['seconds']:.0f} s on"
+        f" {_device(search['machine'])}, from images on the device to the closed policy file ({phases})"
+        f"{_memory([search])}."
+    )
+
+
 def _judged_cells(found: dict[str, Any]) -> list[str]:
-    lines = []
-    if "search" in found:
-        search = found["search"]
-        phases = ", ".join(f"{name} {seconds:.0f}" for name, seconds in search["phases"].items())
-        peak = search["peak_memory_gib"]
-        lines += [
-            _paragraph(
-                f"The search: {search['evaluations']} short trainings in {search['seconds']:.0f} s on"
-                f" {_device(search['machine'])}, from images on the device to the closed policy file ({phases})"
-                + (f", peak {peak:.1f} GiB." if peak else ".")
-            ),
-            "",
-        ]
-    lines += [
+    lines = [
         _paragraph(
             f"Judged by the longer training of {found['judged']} cells, those set aside and all of the next table, and"
             f" of {found['pairs']} pairs of an input and its change; 95 % bootstrap intervals. direct: the score of the"
@@ -897,6 +897,16 @@ def _percent(share: float) -> str:
 
 def _device(machine: dict[str, Any]) -> str:
     return f"{machine['gpu'] or machine['processor']}, torch {machine['torch']}"
+
+
+def _gib(one: dict[str, Any]) -> str:
+    return format(one["reserved_gib"], ".1f") if "reserved_gib" in one else "–"
+
+
+def _memory(runs: list[dict[str, Any]]) -> str:
+    """What was taken of the device's memory at most, where that was measured."""
+    most = [run["reserved_gib"] for run in runs if run.get("reserved_gib")]
+    return f", {max(most):.1f} GiB of its memory" if most else ""
 
 
 def _peak(groups: list[dict[str, Any]]) -> str:

@@ -5,9 +5,9 @@
 
 The first needs no GPU: it fits the value model on the short trainings of `truth_cells.py search` and `schedules` and
 on the longer trainings of cells that are not set aside, learns both policies on it, and keeps them in FOLDER with a
-fixed map fitted on the same score and `policies.json`. With caution: a predicted improvement counts only less one
+fixed map fitted on the same score and `policies.json`. With caution: a predicted improvement counts only less half a
 standard deviation of itself, so that what the value model is not sure to improve stays. Little that `nat` allows, a
-skip or nothing, is sure to improve anything; so there a saving counts too. The second puts the files and their model
+skip or nothing, improves anything; so there a saving counts too. The second puts the files and their model
 cards into the package, with what `worth.py judge` found, and says which line of
 `natpp/policies/__init__.py` makes them the default. `--smoke` learns for a few steps.
 """
@@ -51,14 +51,14 @@ from natpp.registry import OPS, ZOO
 RESULTS = Path(__file__).parent / "results"
 NAMES = {"nat++": "cifar10", "nat": "cifar10_nat"}  # under which they ship: what they learned from
 FILES = {"nat++": "policy_natpp.safetensors", "nat": "policy_nat.safetensors"}
-PRICES = {"nat++": 0.0, "nat": 1.0}  # what all living MAdds are worth, in deviations of the normal scale
+PRICES = {"nat++": 0.0, "nat": 0.5}  # what all living MAdds are worth, in deviations of the normal scale
 POOL, FRESH, SEED = 4000, 200, 0
 LARGEST = 4 << 20  # bytes of a policy file
 
 
 def learn_config(*, smoke: bool) -> LearnConfig:
     """As a search learns on predictions, for longer."""
-    return replace(preset("best", free=False).learn, steps=4 if smoke else 1200)
+    return replace(preset("best", free=False).learn, steps=4 if smoke else 3000)
 
 
 def learn(arguments: argparse.Namespace) -> None:

@@ -210,8 +210,8 @@ def allowed(arguments: argparse.Namespace) -> float:
 def keep(file: Path, clock: Clock, **said: Any) -> None:
     """Write what is known of a run, and say how long it took."""
     clock.end()
-    peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
-    whole = {"seconds": clock.seconds, "phases": dict(clock.spent), "peak_memory_gib": peak, **said}
+    peak = torch.cuda.max_memory_reserved() / 2**30 if torch.cuda.is_available() else None  # graphs keep what they use
+    whole = {"seconds": clock.seconds, "phases": dict(clock.spent), "reserved_gib": peak, **said}
     write_whole(file, json.dumps(whole | {"machine": machine()}) + "\n")
     print(f"{file.stem}: {clock.seconds:.1f} s, {dict(clock.spent)}", flush=True)
 
