@@ -553,8 +553,8 @@ def truth_cells(found: dict[str, Any]) -> str:
         ]
         for name, one in found["models"].items():
             lines.append(f"| `{name}` | {_three(one)} |")
-    if "search" in found:
-        lines += ["", _paragraph(_cells_search(found["search"]))]
+    for search in found.get("searches", []):
+        lines += ["", _paragraph(_cells_search(search))]
     if "spearman" in found:
         lines += ["", *_judged_cells(found)]
     return "\n".join(lines) + "\n"
@@ -589,7 +589,7 @@ def _cells_search(search: dict[str, Any]) -> str:
     """How long a search took, and for what."""
     phases = ", ".join(f"{name} {seconds:.0f}" for name, seconds in search["phases"].items())
     return (
-        f"The search: {search['evaluations']} short trainings in {search['seconds']:.0f} s on"
+        f"A search, seed {search['seed']}: {search['evaluations']} short trainings in {search['seconds']:.0f} s on"
         f" {_device(search['machine'])}, from images on the device to the closed policy file ({phases})"
         f"{_memory([search])}."
     )
@@ -600,17 +600,19 @@ def _judged_cells(found: dict[str, Any]) -> list[str]:
         _paragraph(
             f"Judged by the longer training of {found['judged']} cells, those set aside and all of the next table, and"
             f" of {found['pairs']} pairs of an input and its change; 95 % bootstrap intervals. direct: the score of the"
-            f" cell itself; the others: what is predicted (value model `{found['model']}`)."
+            f" cell itself; the others: what is predicted, from all scores that are not set aside (value model"
+            f" `{found['model']}`, with the seconds of all their trainings), or by a search alone."
         ),
         "",
         "| | seconds | direct | predicted | given MAdds | of changes |",
         "|---|---|---|---|---|---|",
         _cells_row("**short trainings and prediction**", found),
+        *(_cells_row(f"the search with seed {one['seed']} alone", one) for one in found["searches"]),
     ]
     titles = {"supernet": "a supernet in the same seconds", "paper": "preset `paper`, the same seconds"}
     for name, one in found["rivals"].items():
         lines.append(_cells_row(titles.get(name, name), one))
-    lines.append("| *asked for* | ≤ 376 | | ≥ 0.75 | ≥ 0.5 | |")
+    lines.append("| *asked for* | ≤ 376 a search | | ≥ 0.75 | ≥ 0.5 | |")
     return lines
 
 
@@ -840,13 +842,13 @@ def _convergence(found: dict[str, Any]) -> list[str]:
 
 def _cells_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     """How far the score of the search in the space of cells is true."""
-    if found.get("spearman") is None or "search" not in found:
+    if found.get("spearman") is None or not found["searches"]:
         return []
     beside = {"live MAdds": "MAdds", "supernet": "a supernet in the same seconds"}
     return [
         (
             "Thirteen operations, CIFAR-10: Spearman of the predicted score with longer training over"
-            f" {found['judged']} cells that no choice was made by, {found['search']['evaluations']} short trainings",
+            f" {found['judged']} cells that no choice was made by",
             f"**{found['spearman']['value']:.2f}** in {found['seconds']:.0f} s",
             ", ".join(
                 f"{title} {found['rivals'][name]['spearman']['value']:.2f}"

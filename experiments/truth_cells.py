@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import Cell, Pool, truth_cells
+from cells import Cell, Pool, set_aside, truth_cells
 from figures import partial, spearman, with_interval
 from safetensors.torch import load_file, save_file
 from together import BATCH, LONGER, Recipe, Trainer, arch_of, command_line, given_to, read_trained
@@ -51,6 +51,7 @@ from values import (
     loss_of,
     pairs_among,
     parents,
+    scores_in,
     searched,
     value_model,
 )
@@ -374,10 +375,8 @@ def judged(runs: Path, *, smoke: bool) -> dict[str, Any]:
     models = compared_models(cheap, dear)
     found: dict[str, Any] = {"models": models}
     searches = [json.loads(file.read_text()) for file in sorted(runs.glob("search_[0-9]*.json"))]
-    if searches:
-        first = searches[0]
-        found["seconds"] = first["seconds"]
-        found["search"] = {name: value for name, value in first.items() if name != "scores"}
+    found["searches"] = [{name: value for name, value in one.items() if name != "scores"} for one in searches]
+    found["seconds"] = sum(one["seconds"] for one in searches) + seconds_of(runs, f"short_{number}", "longer")
     truth = judged_cells(runs, smoke=smoke)
     aside = [cell for cell in chosen(smoke=smoke) if cell.aside]
     missing = any(cell.arch.essence() not in truth for cell in aside)
@@ -395,6 +394,9 @@ def judged(runs: Path, *, smoke: bool) -> dict[str, Any]:
     found["judged"] = len(truth)
     found["pairs"] = len(pairs)
     found |= figures_of(whole, truth, pairs, dict(zip(archs, prediction.expected(archs), strict=True)), short)
+    for one, said in zip(found["searches"], searches, strict=True):  # what it knows by itself
+        alone = value_model(scores_in(said), {}, "short").expected(archs)
+        one |= figures_of(whole, truth, pairs, dict(zip(archs, alone, strict=True)), {})
     found["rivals"] = {
         "live MAdds": figures_of(whole, truth, pairs, dict(zip(archs, live_madds(archs), strict=True)), {}),
         "parameters": figures_of(whole, truth, pairs, dict(zip(archs, live_params(archs), strict=True)), {}),
@@ -419,6 +421,12 @@ def judged(runs: Path, *, smoke: bool) -> dict[str, Any]:
             told = ("seconds", "steps", "reserved_gib")
             found["rivals"][name] |= {key: run[key] for key in told if key in run}
     return found | harm(runs)
+
+
+def seconds_of(runs: Path, *names: str) -> float:
+    """Seconds of kept trainings that are not set aside."""
+    rows = [row for name in names for row in read_trained(runs / f"{name}.json")[1].values()]
+    return float(sum(row["seconds"] for row in rows if arch_of(row).essence() not in set_aside()))
 
 
 def compared_models(cheap: Known, dear: Known) -> dict[str, Any]:

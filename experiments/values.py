@@ -62,12 +62,16 @@ def scored(rows: Collection[Mapping[str, Any]], fitting: float) -> Known:
     return {arch_of(row).essence(): -loss_of(row, fitting) for row in rows if row["value"] is not None}
 
 
+def scores_in(said: Mapping[str, Any]) -> Known:
+    """Scores that a search made."""
+    return {from_dict(arch).essence(): float(value) for arch, value in said["scores"]}
+
+
 def searched(runs: Path, stem: str = "search") -> Known:
     """Scores that searches made."""
     found: Known = {}
     for file in sorted(runs.glob(f"{stem}_[0-9]*.json")):
-        for arch, value in json.loads(file.read_text())["scores"]:
-            found[from_dict(arch).essence()] = float(value)
+        found |= scores_in(json.loads(file.read_text()))
     return found
 
 
