@@ -649,6 +649,21 @@ def policies(found: dict[str, Any]) -> str:
                 f" {_signed(figures['expected_improvement_less_doubt'])} | {figures['edges_changed']:.0%} |"
                 f" {_percent(figures['madds_change'])} | {zoo} | {format(one['seconds'], '.0f') if ours else ''} |"
             )
+    lines += [
+        "",
+        _paragraph(
+            "How much caution: what climbing finds for fresh inputs under `nat++`, where it is kept only if the value"
+            " model is that sure of it."
+        ),
+        "",
+        "| caution | improvement | inputs changed | edges changed | MAdds |",
+        "|---|---|---|---|---|",
+    ]
+    for caution, figures in found["cautions"].items():
+        lines.append(
+            f"| {caution} | {_signed(figures['expected_improvement'])} | {figures['inputs_changed']:.0%} |"
+            f" {figures['edges_changed']:.0%} | {_percent(figures['madds_change'])} |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -15,6 +15,7 @@ cards into the package, with what `worth.py judge` found, and says which line of
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import time
@@ -41,7 +42,7 @@ from natpp.baselines.random import Random
 from natpp.files import write_whole
 from natpp.improve.inputs import Inputs, Row
 from natpp.improve.learn import LearnConfig, Learner
-from natpp.improve.predict import PredictConfig, Prediction
+from natpp.improve.predict import PredictConfig, Prediction, ascended
 from natpp.improve.run import preset
 from natpp.improve.scorer import Gain, Score, Scores, Task
 from natpp.improve.seeds import Use, generator, number, torch_generator
@@ -53,6 +54,8 @@ NAMES = {"nat++": "cifar10", "nat": "cifar10_nat"}  # under which they ship: wha
 FILES = {"nat++": "policy_natpp.safetensors", "nat": "policy_nat.safetensors"}
 PRICES = {"nat++": 0.0, "nat": 0.5}  # what all living MAdds are worth, in deviations of the normal scale
 POOL, FRESH, SEED = 4000, 200, 0
+CAUTIONS = (0.0, 0.25, 0.5, 1.0)  # that were compared, on so many fresh inputs:
+CLIMBED = 40
 LARGEST = 4 << 20  # bytes of a policy file
 
 
@@ -79,6 +82,7 @@ def learn(arguments: argparse.Namespace) -> None:
         "model": model,
         "models": models,
         "caution": CAUTION,
+        "cautions": by_caution(archs[pool:][: 2 if arguments.smoke else CLIMBED], prediction),
         "prices": PRICES,
         "pool": pool,
         "kinds_drawn": KINDS_DRAWN,
@@ -116,6 +120,19 @@ def learn(arguments: argparse.Namespace) -> None:
         )
     write_whole(runs / "policies.json", json.dumps(found, indent=1) + "\n")
     write_whole(arguments.out / "policies.json", json.dumps(found, indent=1) + "\n")
+
+
+def by_caution(archs: Sequence[Architecture], prediction: Prediction) -> dict[float, dict[str, float]]:
+    """What climbing finds for `nat++` with more and more caution, where it is kept only if it is sure to improve."""
+    inputs = Inputs(archs, Task("nat++", setting("cifar"), strict=True), tuple(OPS))
+    indices, found, rows = list(range(len(inputs))), {}, None
+    for caution in CAUTIONS:
+        gains = functools.partial(prediction.gains, caution=caution)
+        rows = ascended(inputs, indices, Gain(gains), rows)  # from what less caution found
+        sure = gains(archs, [inputs.transformed(index, row) for index, row in enumerate(rows)]) > 0
+        kept = [row if good else one.ops for row, good, one in zip(rows, sure, inputs.encoded, strict=True)]
+        found[caution] = on_fresh(inputs, kept, prediction) | {"inputs_changed": float(sure.mean())}
+    return found
 
 
 def priced(prediction: Prediction, price: float, done: float = 1.0) -> Score | Gain:
