@@ -11,11 +11,11 @@ NATPP := $(BIN)/natpp
 
 demo: .venv/installed
 	@mkdir -p demo
-	@echo "# DARTS, and what the policy that ships makes of it"
-	@$(NATPP) optimize darts --out demo/darts.json
+	@echo "# NAONet, and what the policy that ships makes of it"
+	@$(NATPP) optimize naonet --out demo/naonet.json
 	@echo "# pictures"
-	@$(NATPP) show demo/darts.json --against darts -o demo/darts.svg
-	@$(NATPP) show demo/darts.json --view network -o demo/network.png
+	@$(NATPP) show demo/naonet.json --against naonet -o demo/naonet.svg
+	@$(NATPP) show demo/naonet.json --view network -o demo/network.png
 	@ls demo/*
 
 test: .venv/installed

@@ -20,9 +20,9 @@ FOLDER = HERE.parent / "docs" / "pictures"
 BLUE, GOLD, GREY, PALE = "#4a7bc0", "#c9a227", "#9aa0a6", "#f1f3f4"
 
 
-def darts() -> str:
-    """DARTS, and what the policy that ships makes of it."""
-    return natpp.draw(natpp.optimize("darts").after, against="darts")
+def naonet() -> str:
+    """NAONet, and what the policy that ships makes of it."""
+    return natpp.draw(natpp.optimize("naonet").after, against="naonet")
 
 
 def natpp_darts() -> str:
@@ -167,7 +167,7 @@ def _ticks(values: Sequence[float]) -> list[float]:
 
 
 PICTURES: dict[str, Callable[[], str]] = {
-    "darts": darts,
+    "naonet": naonet,
     "natpp_darts": natpp_darts,
     "network": network,
     "rule": rule,

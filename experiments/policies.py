@@ -283,7 +283,7 @@ def card(rule: str, said: Mapping[str, Any], measured: Mapping[str, Any] | None)
     if measured is not None and rule == "nat++":
         lines += ["", *measured_lines(measured)]
     else:
-        lines += ["", "How networks trained from scratch fare is on the page of results, as far as it was measured."]
+        lines += ["", "No network that it changed had been trained from scratch when this was written."]
     return "\n".join(lines) + "\n"
 
 

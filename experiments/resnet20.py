@@ -42,7 +42,7 @@ from natpp.fx.trace import trace
 from natpp.fx.transform import ModuleResult, Problem, optimize_module, perturbed
 from natpp.improve.seeds import Use, number
 from natpp.nets.measure import module_cost
-from natpp.policies import load_named
+from natpp.policies import default, load_named
 from natpp.runs import make_fabric
 
 RESULTS = Path(__file__).parent / "results" / "resnet20.json"
@@ -170,12 +170,13 @@ class Pieces:
         )
         spent = time.perf_counter() - start
         scores = [one.score for one in result.learned.scored] if result.learned is not None else []
-        found = {"learning_seconds": spent, "scores": scores, **self._described(result)}
+        found = {"policy": default(), "learning_seconds": spent, "scores": scores, **self._described(result)}
         return found | self.tuned(result.module.cpu(), seed)
 
     def run_policy(self, seed: int) -> dict[str, Any]:
         result = optimize_module(self.original(seed), self.example, load_named(), budget=BUDGET)
-        return self._described(result) | self.tuned(self.result_of(_lists(result.ops), seed), seed)
+        found = {"policy": default(), **self._described(result)}
+        return found | self.tuned(self.result_of(_lists(result.ops), seed), seed)
 
     def run_random(self, seed: int) -> dict[str, Any]:
         result = optimize_module(

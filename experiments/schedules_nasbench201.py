@@ -2,10 +2,9 @@
 
     python experiments/schedules_nasbench201.py --root DIR --table FILE [--only NAME,…] [--smoke]
 
-The set: the first 64 that compute different things, of those that `Training().draw(200, default_rng(1000))` of
-`truth_nasbench201.py` gives. Everything else that is said about short trainings comes from other architectures and
-seeds. Writes `results/schedules_nasbench201.json`; a schedule that is there is not trained again. A GPU takes about a
-minute for each. `--smoke` does one on digits, in a few steps.
+The set is `named_set()` of `truth_nasbench201.py`. Everything else that is said about short trainings comes from other
+architectures and seeds. Writes `results/schedules_nasbench201.json`; a schedule that is there is not trained again. A
+GPU takes about a minute for each. `--smoke` does one on digits, in a few steps.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 from figures import partial
 from scipy.stats import spearmanr
-from truth_nasbench201 import WHERE, Training, machine
+from truth_nasbench201 import NAMED, NAMED_SEED, WHERE, machine, named_set
 
 from natpp.arch.cost import counts
 from natpp.arch.graph import Architecture
@@ -35,7 +34,6 @@ from natpp.nets.network import build_network
 from natpp.runs import make_fabric
 
 RESULTS = Path(__file__).parent / "results" / "schedules_nasbench201.json"
-SEED, SIZE = 1000, 64
 PICKED = "1200 steps, learning rate 0.1 after 0.2 of warm-up"
 SCHEDULES: dict[str, dict[str, Any]] = {
     "800 steps, learning rate 0.03": {},
@@ -69,12 +67,6 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 
 
-def named_set() -> list[Architecture]:
-    """The architectures, cheap ones first."""
-    drawn = dict.fromkeys(arch.essence() for arch in Training().draw(200, np.random.default_rng(SEED)))
-    return sorted(list(drawn)[:SIZE], key=lambda arch: counts(arch, WHERE).live_madds)
-
-
 def trained(changes: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
     """Scores of the set by one schedule."""
     fabric = make_fabric()
@@ -82,13 +74,13 @@ def trained(changes: dict[str, Any], arguments: argparse.Namespace) -> dict[str,
     changes = {"cells": 2} | changes
     where = setting("nasbench201", channels=16, cells=changes.pop("cells"), size=images.size, classes=images.classes)
     schedule = replace(ShortConfig(), **(changes | {"steps": 2, "batch": 16} if arguments.smoke else changes))
-    archs = named_set()[: 4 if arguments.smoke else SIZE]
+    archs = named_set()[: 4 if arguments.smoke else NAMED]
     start = time.perf_counter()
     found = []
     for at in range(0, len(archs), schedule.together):
         some = archs[at : at + schedule.together]
         builds = [functools.partial(build_network, arch, where) for arch in some]
-        found += train_together(builds, [1] * len(some), images, schedule, fabric.device, seed=SEED)
+        found += train_together(builds, [1] * len(some), images, schedule, fabric.device, seed=NAMED_SEED)
     return {
         "schedule": asdict(schedule),
         "network": asdict(where),

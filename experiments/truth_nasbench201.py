@@ -1,15 +1,19 @@
 """From CIFAR-10 images to a policy on NAS-Bench-201, without a look at its table; then the table says how good it is.
 
     python experiments/truth_nasbench201.py search --root DIR --runs FOLDER [--seeds 0,1,2]
+    python experiments/truth_nasbench201.py direct --root DIR --runs FOLDER [--seeds 0,1,2]
     python experiments/truth_nasbench201.py rival --name supernet --root DIR --runs FOLDER [--seeds 0]
     python experiments/truth_nasbench201.py rival --name paper --root DIR --runs FOLDER [--seeds 0]
     python experiments/truth_nasbench201.py judge --table FILE --runs FOLDER
 
 The first wants a GPU (DIR as `natpp data cifar10` made it) and keeps scores, policy and seconds of every seed in
-FOLDER; what is there is not done again. Rivals get the mean seconds of the seeds that are there, or `--seconds`: a
-supernet (architectures dealt out fairly, one CUDA graph a step) and then the same prediction and policy on its scores,
-or the preset `paper`, stopped at that time. The last runs anywhere and writes `results/truth_nasbench201.json`.
-With `--smoke` all do the same on digits with a handful of trainings, in seconds on a CPU.
+FOLDER; every seed has a process and an empty cache of kernels of its own, and what is there is not done again. `direct`
+scores some more architectures of each seed in the same way, off the clock: so many that 128 random ones are left when
+those are taken out that the schedule was picked on. Rivals get the mean seconds of the seeds that are there, or
+`--seconds`: a supernet (architectures dealt out fairly, one CUDA graph a step) and then the same prediction and policy
+on its scores, or the preset `paper`, stopped at that time. The last runs anywhere and writes
+`results/truth_nasbench201.json`. With `--smoke` all do the same on digits with a handful of trainings, in seconds on a
+CPU.
 """
 
 from __future__ import annotations
@@ -19,7 +23,11 @@ import contextlib
 import functools
 import itertools
 import json
+import os
 import platform
+import subprocess
+import sys
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +43,7 @@ import natpp
 from natpp.arch.cost import counts
 from natpp.arch.formats import NASBENCH201_OPS, from_dict, to_dict
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import setting
+from natpp.arch.layout import Setting, setting
 from natpp.arch.space import GraphSpace, nasbench201_space
 from natpp.baselines.constant import Constant
 from natpp.baselines.nat import PolicyMethod
@@ -43,7 +51,7 @@ from natpp.baselines.random import Random
 from natpp.data.batches import Batches
 from natpp.data.sets import load_images
 from natpp.evaluate.benchmark import held_out_split, mean_score
-from natpp.evaluate.short import ShortScorer, usual_schedule
+from natpp.evaluate.short import ShortConfig, ShortScorer, usual_schedule
 from natpp.evaluate.table import Table, read_table
 from natpp.files import write_whole
 from natpp.improve.inputs import Inputs
@@ -58,6 +66,7 @@ from natpp.runs import make_fabric
 
 RESULTS = Path(__file__).parent / "results" / "truth_nasbench201.json"
 RANDOM, CHOSEN, ROUNDS = 128, 32, 1
+NAMED, NAMED_SEED = 64, 1000  # architectures that the schedule of short trainings was picked on
 TOGETHER = 64  # a step of so many takes a sixth less each than one of 32
 WHERE = setting("nasbench201")
 TASK = Task("nat++", WHERE, strict=False)
@@ -104,6 +113,33 @@ def search(seed: int, arguments: argparse.Namespace) -> None:
         scores=[[to_dict(arch), value] for arch, value in found.known.items()],
         settings={"search": asdict(settings), "schedule": asdict(schedule), "network": asdict(where)},
     )
+
+
+@functools.cache
+def named_set() -> tuple[Architecture, ...]:
+    """What the schedule of short trainings was picked on: the first ones that compute different things, of a draw."""
+    drawn = dict.fromkeys(arch.essence() for arch in Training().draw(200, np.random.default_rng(NAMED_SEED)))
+    return tuple(sorted(list(drawn)[:NAMED], key=lambda arch: counts(arch, WHERE).live_madds))
+
+
+def others(scored: Sequence[tuple[Architecture, float]]) -> list[tuple[Architecture, float]]:
+    """Scores without those of architectures that the schedule was picked on."""
+    return [(arch, value) for arch, value in scored if arch.essence() not in named_set()]
+
+
+def direct(seed: int, arguments: argparse.Namespace) -> None:
+    """More random architectures scored as a seed's were, until there are enough that nothing was picked on."""
+    said = json.loads((arguments.runs / f"seed_{seed}.json").read_text())
+    known = {from_dict(arch): value for arch, value in said["scores"]}
+    missing = said["at_random"] - len(others(list(known.items())[: said["at_random"]]))
+    fabric, images, clock = started(arguments)
+    settings = said["settings"]
+    schedule, where = ShortConfig(**settings["schedule"]), Setting(**settings["network"])
+    scorer = ShortScorer(images, where, schedule, fabric, seed=seed, store=arguments.runs / f"seed_{seed}.jsonl")
+    drawn = dict.fromkeys(arch.essence() for arch in Training().draw(1000, np.random.default_rng([seed, 1])))
+    fresh = [arch for arch in drawn if arch not in known and others([(arch, 0.0)])][:missing]
+    scores = [[to_dict(arch), value] for arch, value in zip(fresh, scorer(fresh).tolist(), strict=True)]
+    keep(arguments.runs / f"direct_{seed}.json", clock, seed=seed, scores=scores)
 
 
 def supernet(seed: int, arguments: argparse.Namespace) -> None:
@@ -225,7 +261,7 @@ def judge(run: Path, table: Table, living: Living) -> dict[str, Any]:
     test = Inputs(held_out, TASK, policy.ops)
     method = PolicyMethod("nat++", best(), policy)
     answers = method.one_shot(test, constant_score, np.random.default_rng(said["seed"]))
-    found = said | direct(table, known[: said["at_random"]]) | {"share_of_oracle": share(table, test, answers)}
+    found = said | agreeing(table, drawn_of(run, said, known)) | {"share_of_oracle": share(table, test, answers)}
     if said["evaluations"] is None:  # no prediction
         return found
     settings = PredictConfig(**said["settings"]["search"]["predict"])
@@ -294,14 +330,26 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float:
     return float(spearmanr(one, other).statistic)
 
 
-def direct(table: Table, scored: Sequence[tuple[Architecture, float]]) -> dict[str, float]:
+def drawn_of(
+    run: Path, said: dict[str, Any], known: Sequence[tuple[Architecture, float]]
+) -> list[tuple[Architecture, float]]:
+    """What a run scored of architectures drawn at random, without those that the schedule was picked on."""
+    more = run.with_name(run.name.replace("seed", "direct"))
+    scored = [*known[: said["at_random"]]]
+    if more != run and more.exists():
+        scored += [(from_dict(arch), value) for arch, value in json.loads(more.read_text())["scores"]]
+    return others(scored)
+
+
+def agreeing(table: Table, scored: Sequence[tuple[Architecture, float]]) -> dict[str, float]:
     """Scores of architectures drawn at random against the table's test accuracy."""
     first: dict[Architecture, int] = {}
     for row, arch in enumerate(table.archs):
         first.setdefault(arch.essence(), row)
-    rows = [first[arch] for arch, _ in scored]
+    rows = [first[arch.essence()] for arch, _ in scored]
     truth = table.column("test_200")[rows]
     return {
+        "drawn": len(rows),
         "direct_spearman": spearman([value for _, value in scored], truth),
         "direct_spearman_val_12": spearman(table.column("val_12")[rows], truth),
     }
@@ -417,9 +465,16 @@ def gathered(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def alone(seed: str) -> None:
+    """The same command for one seed, in a process of its own that knows no compiled kernels yet."""
+    with tempfile.TemporaryDirectory() as cache:
+        environment = os.environ | {"TRITON_CACHE_DIR": cache}
+        subprocess.run([sys.executable, *sys.argv, "--seeds", seed], check=True, env=environment)  # noqa: S603
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("search", "rival", "judge"))
+    parser.add_argument("what", choices=("search", "direct", "rival", "judge"))
     parser.add_argument("--name", choices=RIVALS, help="which rival")
     parser.add_argument("--runs", type=Path, required=True, help="folder of the seeds' files")
     parser.add_argument("--root", help="folder that natpp data cifar10 made")
@@ -433,10 +488,15 @@ def main() -> None:
     if arguments.what != "judge":
         if arguments.what == "rival" and arguments.name is None:
             parser.error(f"--name is one of {', '.join(RIVALS)}")
-        run, stem = (search, "seed") if arguments.what == "search" else (RIVALS[arguments.name], arguments.name)
-        for seed in map(int, (arguments.seeds or ("0,1,2" if run is search else "0")).split(",")):
-            if not (arguments.runs / f"{stem}_{seed}.json").exists():
-                run(seed, arguments)
+        of_seeds = {"search": (search, "seed"), "direct": (direct, "direct")}
+        run, stem = of_seeds.get(arguments.what) or (RIVALS[arguments.name], arguments.name)
+        seeds = (arguments.seeds or ("0,1,2" if arguments.what in of_seeds else "0")).split(",")
+        missing = [seed for seed in seeds if not (arguments.runs / f"{stem}_{seed}.json").exists()]
+        for seed in missing:
+            if len(seeds) == 1:
+                run(int(seed), arguments)
+            else:
+                alone(seed)
         return
     table = read_table(arguments.table, ["val_12", "val_200", "test_200"])
     living = Living(table)

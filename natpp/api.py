@@ -260,9 +260,9 @@ def optimize(
     Examples:
         An architecture, by the policy that ships:
 
-        >>> result = natpp.optimize("darts")
+        >>> result = natpp.optimize("naonet")
         >>> len(result.changes), result.cost_before.madds, result.cost_after.live_madds
-        (9, 528359040, 500987520)
+        (14, 1673814240, 1199927520)
 
         A module, cut to half of its multiply-adds:
 

@@ -11,7 +11,7 @@ from natpp.errors import FormatError, did_you_mean, shortened
 if TYPE_CHECKING:
     from natpp.nets.policy import Policy
 
-BY_RULE = {"nat++": "digits", "nat": "digits"}  # which one answers where none is named
+BY_RULE = {"nat++": "cifar10", "nat": "cifar10_nat"}  # which one answers where none is named
 DEFAULT = BY_RULE["nat++"]
 FOLDER = Path(__file__).parent
 

@@ -115,7 +115,7 @@ def test_the_command_writes_a_better_architecture(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--policy", "digitz"), "Did you mean 'digits'?"),
+        (("--policy", "cifar1"), "Did you mean 'cifar10'?"),
         (("--policy", "nowhere.safetensors"), "cannot read the policy"),
         (("--policy", "FILE", "--mode", "best-of", "--scorer", "supernet"), "needs images to train on"),
         (("--policy", "FILE", "--mode", "gredy"), "Did you mean 'greedy'?"),
