@@ -21,6 +21,7 @@ from natpp.cli.training import Train
 from natpp.data.images import Images
 from natpp.evaluate.recipe import RECIPES, Recipe, named_recipe
 from natpp.evaluate.scratch import make_batches, make_setting
+from natpp.evaluate.short import ShortConfig
 from natpp.registry import NETWORKS, OPS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -251,6 +252,44 @@ def test_figures_of_the_page_about_training_are_those_measured() -> None:
     assert [one for one in expected if one not in text] == []
     for one in (darts, cell):  # the first epoch took about half of it
         assert 0.4 < one["curve"][0]["seconds"] / one["seconds"] < 0.6
+
+
+def test_figures_of_searches_are_those_measured() -> None:
+    truth = json.loads((RESULTS / "truth_nasbench201.json").read_text())
+    figure = runpy.run_path(str(ROOT / "experiments" / "page.py"))["_figure"]
+    runs = truth["runs"]["seed"]
+    (together,) = {run["settings"]["schedule"]["together"] for run in runs}
+    training = [run["phases"]["training"] / run["evaluations"] for run in runs]
+    scoring = [
+        sum(run["phases"][one] for one in ("training", "capture", "judging")) / run["evaluations"] for run in runs
+    ]
+    (trained,) = {f"{value:.1f}" for value in training}
+    for page, expected in {
+        "own_data": [
+            f"{truth['evaluations']['mean']:.0f} short trainings, {together} of them side by side",
+            f"{figure(truth['seconds'], 0)} s on one NVIDIA H200",
+            f"in one CUDA graph: {ShortConfig().together}, or",
+        ],
+        "search": [
+            f"{figure(truth['direct_spearman'], 3)} with `test_200` (three seeds; {trained} seconds each",
+            f"with {together} side by side, {min(scoring):.1f} to {max(scoring):.1f} with capturing and judging",
+        ],
+    }.items():
+        text = " ".join((DOCS / f"{page}.md").read_text(encoding="utf-8").split())
+        assert [one for one in expected if one not in text] == []
+    assert len(runs) == 3
+
+
+def test_every_experiment_can_be_reproduced_and_links_to_its_results() -> None:
+    text = (DOCS / "reproduce.md").read_text(encoding="utf-8")
+    rows = {match[1]: match[0] for match in re.finditer(r"^\| `(\w+/\w+)\.py.*$", text, flags=re.MULTILINE)}
+    for file in RESULTS.glob("*.json"):
+        script = {"speed": "benchmarks/training", "kernels": "benchmarks/separable"}.get(
+            file.stem, f"experiments/{file.stem.removesuffix('_digits')}"
+        )
+        assert "](results.md#" in rows[script] or "](nasbench201.md)" in rows[script], script
+    for script in ("policies", "worth", "table_random", "table_cells", "table_handcrafted"):
+        assert ("](" in rows[f"experiments/{script}"]) == (RESULTS / f"{script}.json").exists(), script
 
 
 @pytest.fixture
