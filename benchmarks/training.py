@@ -1,26 +1,30 @@
 """How fast trainings are on a GPU: `natpp train` against a plain loop, a supernet's step, short trainings side by side.
 
 Ratios within one run, on random images; without a GPU it runs in a small form that proves only that it runs.
-What is in FILE is not measured again, and it is written after every measurement.
+What is in FILE is not measured again, and it is written after every measurement; figures of another machine or version
+are not added to it.
 `python benchmarks/training.py [--json FILE] [--only train …]`
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.util
 import json
 import platform
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 import natpp
@@ -38,11 +42,13 @@ from natpp.runs import make_fabric
 FABRIC = make_fabric()
 DEVICE = FABRIC.device
 LARGE = DEVICE.type == "cuda"
+SEED = 0  # of images, weights, batches; architectures are drawn by the next one
+Row = dict[str, Any]  # figures, and the settings they were measured with
 
 
 def random_images(count: int) -> Images:
     """Random bytes with random labels."""
-    generator = np.random.default_rng(0)
+    generator = np.random.default_rng(SEED)
     size = 32 if LARGE else 16
     pixels = generator.integers(256, size=(count + 100, 3, size, size), dtype=np.uint8)
     labels = generator.integers(10, size=count + 100)
@@ -61,16 +67,17 @@ def seconds_each(step: Callable[[], object], times: int, warm_up: int = 5) -> fl
     return (time.perf_counter() - start) / times
 
 
-def train(batch: int) -> dict[str, float]:
+def train(batch: int) -> Row:
     """Images a second of DARTS by `natpp train`, and by a plain loop: NCHW, TF32, a launch for every kernel."""
-    torch.backends.cudnn.benchmark = True
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.allow_tf32 = True
+    if LARGE:
+        torch.backends.cudnn.benchmark = True
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
     recipe = replace(cifar_600(), batch=batch)
     if not LARGE:
         recipe = replace(recipe, batch=4, channels=4, cells=3, auxiliary=0, cutout=4)
     images = make_batches(random_images(20 * recipe.batch), recipe, DEVICE)
-    training = Training(natpp.load("darts"), images, recipe, FABRIC)
+    training = Training(natpp.load("darts"), images, recipe, FABRIC, SEED)
     training.total = 10**6
     times = 30 if LARGE else 2
     ours = seconds_each(training.step, times)
@@ -81,10 +88,12 @@ def train(batch: int) -> dict[str, float]:
         torch.cuda.empty_cache()
     network = build_network(natpp.load("darts"), where, auxiliary=recipe.auxiliary > 0, drop_path=0.1).to(DEVICE)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.025, momentum=0.9, weight_decay=3e-4)
-    order = np.random.default_rng(0)
+    order = np.random.default_rng(SEED)
 
     def plain() -> None:
-        inputs, labels = images.take(order.permutation(len(images))[: recipe.batch], torch.Generator().manual_seed(0))
+        inputs, labels = images.take(
+            order.permutation(len(images))[: recipe.batch], torch.Generator().manual_seed(SEED)
+        )
         found = network(inputs)
         logits, extra = found if isinstance(found, tuple) else (found, None)
         loss = functional.cross_entropy(logits, labels)
@@ -102,23 +111,28 @@ def train(batch: int) -> dict[str, float]:
         "plain_images_per_second": recipe.batch / theirs,
         "ratio": theirs / ours,
         "reserved_gib": reserved,
+        "settings": {"recipe": asdict(recipe), "network": asdict(where), "precision": _precision()},
     }
 
 
-def supernet(cells: int) -> dict[str, float]:
+def supernet(cells: int) -> Row:
     """Milliseconds of a weight step: 20 architectures of NAS-Bench-201, 32 images each."""
     config = WeightsConfig(architectures=20, batch=32 if LARGE else 2)
     images = Batches(random_images(20_000 if LARGE else 200), DEVICE)
     where = setting("nasbench201", channels=16 if LARGE else 4, cells=cells, size=images.size)
-    shared = SharedWeights(nasbench201_space(), where, images, config, FABRIC, seed=0)
-    return {"cells_a_stage": cells, "milliseconds": 1000 * seconds_each(shared.step, 30 if LARGE else 1)}
+    shared = SharedWeights(nasbench201_space(), where, images, config, FABRIC, seed=SEED)
+    return {
+        "cells_a_stage": cells,
+        "milliseconds": 1000 * seconds_each(shared.step, 30 if LARGE else 1),
+        "settings": {"weights": asdict(config), "network": asdict(where), "precision": _precision()},
+    }
 
 
-def short(together: int) -> dict[str, float]:
+def short(together: int) -> Row:
     """Milliseconds of an architecture's step among many side by side, capture left out by a difference."""
     images = Batches(random_images(20_000 if LARGE else 200), DEVICE)
     where = setting("nasbench201", channels=16 if LARGE else 4, cells=2 if LARGE else 1, size=images.size)
-    archs = nasbench201_space().draw(together, np.random.default_rng(1))
+    archs = nasbench201_space().draw(together, np.random.default_rng(SEED + 1))
     builds = [lambda arch=arch: build_network(arch, where) for arch in archs]
     spent = []
     few, many = (50, 250) if LARGE else (1, 3)
@@ -126,7 +140,7 @@ def short(together: int) -> dict[str, float]:
         config = ShortConfig(batch=128 if LARGE else 8, steps=steps, together=together)
         _wait()
         start = time.perf_counter()
-        train_together(builds, list(range(together)), images, config, DEVICE)
+        train_together(builds, list(range(together)), images, config, DEVICE, seed=SEED)
         _wait()
         spent.append(time.perf_counter() - start)
     reserved = _reserved()
@@ -138,32 +152,65 @@ def short(together: int) -> dict[str, float]:
         "gigabytes_per_second": moved(builds, images, config) / a_step / 1e9,
         "seconds_besides": spent[1] - few * a_step,
         "reserved_gib": reserved,
+        "settings": {"schedule": asdict(config), "network": asdict(where)},
     }
 
 
 class Moved(TorchDispatchMode):
-    """Bytes that operations read and write; views move nothing."""
+    """Bytes that operations read and write: each tensor once for each operation, also where it is changed in place.
 
-    total = 0
+    Views and allocations move nothing.
+    """
+
+    still = ("_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if not func.is_view:
-            tensors = [one for one in tree_leaves((args, kwargs, out)) if isinstance(one, torch.Tensor)]
-            self.total += sum(one.nbytes for one in tensors)
+        if not func.is_view and func.overloadpacket.__name__ not in self.still:
+            self.count((args, kwargs, out))
         return out
+
+    def count(self, values: Any) -> None:
+        """Add the tensors among these; what was expanded is no larger than its memory."""
+        tensors = {id(one): one for one in tree_leaves(values) if isinstance(one, Tensor)}
+        self.total += sum(min(one.nbytes, one.untyped_storage().nbytes()) for one in tensors.values())
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[Moved]:
+    """Count bytes inside of this: of torch's operations, and of Triton's kernels, which torch does not see."""
+    with Moved() as found, contextlib.ExitStack() as stack:
+        if importlib.util.find_spec("triton") is not None:
+            from triton.runtime.jit import KernelInterface
+
+            usual = KernelInterface.__getitem__  # kernel[grid] gives what launches it
+
+            def counted(kernel: Any, grid: Any) -> Callable[..., Any]:
+                def launch(*args: Any, **kwargs: Any) -> Any:
+                    found.count((args, kwargs))
+                    with _disable_current_modes():  # Triton's interpreter, where it runs them, uses torch
+                        return usual(kernel, grid)(*args, **kwargs)
+
+                return launch
+
+            stack.enter_context(mock.patch.object(KernelInterface, "__getitem__", counted))
+        yield found
 
 
 def moved(builds: Sequence[Build], images: Batches, config: ShortConfig) -> int:
     """Bytes that a step of all these networks moves."""
-    feed = Feed(images, config, DEVICE, 0)
+    feed = Feed(images, config, DEVICE, SEED)
     feed.fetch(0)
     feed.load(torch.zeros(1, dtype=torch.int64, device=DEVICE))
-    branches = [Branch(build, 0, config, DEVICE) for build in builds]
-    with Moved() as counted:
+    branches = [Branch(build, SEED, config, DEVICE) for build in builds]
+    with counting() as found:
         for branch in branches:
             branch.step(feed)
-    return counted.total
+    return found.total
 
 
 def _reserved() -> float:
@@ -176,13 +223,17 @@ def _reserved() -> float:
     return float(most)
 
 
+def _precision() -> str:
+    return str(FABRIC.strategy.precision.precision)
+
+
 def _wait() -> None:
     if LARGE:
         torch.cuda.synchronize()
 
 
-def main() -> None:
-    parts: dict[str, tuple[Callable[[int], dict[str, float]], tuple[int, ...]]] = {
+def main(arguments: Sequence[str] | None = None) -> None:
+    parts: dict[str, tuple[Callable[[int], Row], tuple[int, ...]]] = {
         "short": (short, (32, 64) if LARGE else (2,)),
         "supernet": (supernet, (5, 2) if LARGE else (1,)),
         "train": (train, (96, 256) if LARGE else (4,)),
@@ -190,16 +241,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file to keep the figures in")
     parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="some of it")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     found: dict[str, Any] = {
         "machine": {
+            "natpp": natpp.__version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
             "gpu": torch.cuda.get_device_name() if LARGE else None,
-        }
+        },
+        "seed": SEED,
     }
     if options.json and options.json.exists():
-        found = json.loads(options.json.read_text(encoding="utf-8"))
+        before = json.loads(options.json.read_text(encoding="utf-8"))
+        if before["machine"] != found["machine"]:
+            raise SystemExit(
+                f"{options.json} has figures of {before['machine']}, and this is {found['machine']}: name another file"
+            )
+        found |= before
     for name in options.only:
         measure, sizes = parts[name]
         rows = found.setdefault(name, [])

@@ -5,19 +5,29 @@ import re
 import runpy
 import shlex
 from collections.abc import Iterator
+from dataclasses import asdict, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import numpy as np
 import pytest
+import torch
 import yaml
 
+import natpp
 from natpp.cli import VERBS, main
+from natpp.cli.training import Train
+from natpp.data.images import Images
+from natpp.evaluate.recipe import RECIPES, Recipe, named_recipe
+from natpp.evaluate.scratch import make_batches, make_setting
+from natpp.evaluate.short import ShortConfig
 from natpp.registry import NETWORKS, OPS
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 RESULTS = ROOT / "experiments" / "results"
+NASBENCH201 = "|nor_conv_3x3~0|+|skip_connect~0|none~1|+|none~0|none~1|nor_conv_3x3~2|"
 BLOCK = re.compile(r"(?:<!-- (?P<how>small|not run): (?P<what>.*?) -->\n)?```console\n(?P<lines>.*?)```", re.DOTALL)
 
 
@@ -35,7 +45,7 @@ def commands(page: Path) -> Iterator[Command]:
         how, what = block["how"], block["what"] or ""
         for part in re.split(r"^\$ ", block["lines"], flags=re.MULTILINE)[1:]:
             given, *shown = part.splitlines()
-            long = how == "small" and given.startswith("natpp search")
+            long = how == "small" and given.startswith(("natpp search", "natpp train"))
             yield Command(given, shown, what if long else "", what if how == "not run" else "")
 
 
@@ -74,7 +84,7 @@ def as_pattern(shown: list[str]) -> str:
     return "".join(parts)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/index.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/index.md", "docs/training.md"])
 def test_commands_print_what_the_page_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +111,58 @@ def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     exec(compile(block, "README.md", "exec"), {})  # noqa: S102
     assert "multiply-adds" in capsys.readouterr().out
+
+
+def test_python_of_the_page_about_training_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    natpp.train("darts", "digits", out="run", epochs=1, channels=4, cells=3)  # by a command on the page
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "training.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(blocks) == 4
+    exec(compile("\n".join(blocks), "training.md", "exec"), {})  # noqa: S102
+
+
+def test_the_table_of_recipes_is_that_of_the_code() -> None:
+    text = (DOCS / "training.md").read_text(encoding="utf-8")
+    head, _, *rows = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text[text.index("| setting |") :].split("\n\n")[0].splitlines()
+    )
+    assert head == ["setting", *(f"`{name}`" for name in RECIPES), "flag"]
+    words = {"auto": None, "yes": True, "no": False}
+    for place, name in enumerate(RECIPES, start=1):
+        told = {row[0].split("`")[1]: row[place] for row in rows}
+        for setting, value in asdict(named_recipe(name)).items():
+            said = told.pop(setting)
+            read = words[said] if said in words else float(said) if said[0].isdigit() else said
+            assert read == value, (name, setting)
+        assert not told
+    flags = {field.name for field in fields(Train)}
+    assert {row[0].split("`")[1] for row in rows if row[-1]} == flags & {field.name for field in fields(Recipe)}
+    assert [row[-1] for row in rows if row[-1]] == [
+        f"`--{row[0].split('`')[1].replace('_', '-')}`" for row in rows if row[-1]
+    ]
+    assert [flag for flag in flags - {"arch"} if f"--{flag.replace('_', '-')}" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("arch", "size", "expected"),
+    [
+        ("darts", 24, ("cifar", 16, 8, 16)),
+        ("darts", 23, ("cifar", 8, 3, 0)),
+        (NASBENCH201, 24, ("nasbench201", 16, 2, 16)),
+        (NASBENCH201, 23, ("nasbench201", 8, 1, 0)),
+    ],
+)
+def test_what_is_auto_in_a_recipe_is_what_the_page_says(
+    arch: str, size: int, expected: tuple[str, int, int, int]
+) -> None:
+    pixels, labels = np.zeros((8, 3, size, size), dtype=np.uint8), np.arange(8) % 2
+    images = make_batches(Images("grey", 2, pixels, labels, pixels, labels), named_recipe("quick"), torch.device("cpu"))
+    where = make_setting(natpp.load(arch), named_recipe("quick"), images)
+    assert (where.network, where.channels, where.cells, images.augment.cutout) == expected
+    text = " ".join((DOCS / "training.md").read_text(encoding="utf-8").split())
+    assert "from 24 pixels up get 16 channels, 8 cells (`nasbench201`: 2 a stage) and a cutout of 16" in text
+    assert "smaller ones get 8 channels, 3 cells (1 a stage) and no cutout" in text
 
 
 def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
@@ -171,6 +233,63 @@ def test_figures_of_the_differences_are_those_measured() -> None:
         ),
     ]
     assert [one for one in expected if one not in text] == []
+
+
+def test_figures_of_the_page_about_training_are_those_measured() -> None:
+    text = " ".join((DOCS / "training.md").read_text(encoding="utf-8").split())
+    quick, speed = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("quick_cifar10", "speed"))
+    darts, cell = quick["darts"], quick["a ResNet-like cell of NAS-Bench-201"]
+    usual, large = speed["train"]
+    hours = 600 * 50_000 / usual["natpp_images_per_second"] / 3600
+    expected = [
+        f"DARTS had {darts['test_accuracy']:.2f} % of the test images right after {darts['seconds']:.0f} s",
+        f"({cell['network']['cells']} cells a stage) {cell['test_accuracy']:.2f} % after {cell['seconds']:.0f} s",
+        f"{usual['natpp_images_per_second']:,.0f} images a second with batches of {usual['batch']}",
+        f"{usual['ratio']:.2f} times as many as a plain loop",
+        f"{large['natpp_images_per_second']:,.0f} with batches of {large['batch']}, {large['ratio']:.2f} times as many",
+        f"some {['no', 'one', 'two', 'three', 'four'][round(hours)]} hours",
+    ]
+    assert [one for one in expected if one not in text] == []
+    for one in (darts, cell):  # the first epoch took about half of it
+        assert 0.4 < one["curve"][0]["seconds"] / one["seconds"] < 0.6
+
+
+def test_figures_of_searches_are_those_measured() -> None:
+    truth = json.loads((RESULTS / "truth_nasbench201.json").read_text())
+    figure = runpy.run_path(str(ROOT / "experiments" / "page.py"))["_figure"]
+    runs = truth["runs"]["seed"]
+    (together,) = {run["settings"]["schedule"]["together"] for run in runs}
+    training = [run["phases"]["training"] / run["evaluations"] for run in runs]
+    scoring = [
+        sum(run["phases"][one] for one in ("training", "capture", "judging")) / run["evaluations"] for run in runs
+    ]
+    (trained,) = {f"{value:.1f}" for value in training}
+    for page, expected in {
+        "own_data": [
+            f"{truth['evaluations']['mean']:.0f} short trainings, {together} of them side by side",
+            f"{figure(truth['seconds'], 0)} s on one NVIDIA H200",
+            f"in one CUDA graph: {ShortConfig().together}, or",
+        ],
+        "search": [
+            f"{figure(truth['direct_spearman'], 3)} with `test_200` (three seeds; {trained} seconds each",
+            f"with {together} side by side, {min(scoring):.1f} to {max(scoring):.1f} with capturing and judging",
+        ],
+    }.items():
+        text = " ".join((DOCS / f"{page}.md").read_text(encoding="utf-8").split())
+        assert [one for one in expected if one not in text] == []
+    assert len(runs) == 3
+
+
+def test_every_experiment_can_be_reproduced_and_links_to_its_results() -> None:
+    text = (DOCS / "reproduce.md").read_text(encoding="utf-8")
+    rows = {match[1]: match[0] for match in re.finditer(r"^\| `(\w+/\w+)\.py.*$", text, flags=re.MULTILINE)}
+    for file in RESULTS.glob("*.json"):
+        script = {"speed": "benchmarks/training", "kernels": "benchmarks/separable"}.get(
+            file.stem, f"experiments/{file.stem.removesuffix('_digits')}"
+        )
+        assert "](results.md#" in rows[script] or "](nasbench201.md)" in rows[script], script
+    for script in ("policies", "worth", "table_random", "table_cells", "table_handcrafted"):
+        assert ("](" in rows[f"experiments/{script}"]) == (RESULTS / f"{script}.json").exists(), script
 
 
 @pytest.fixture
