@@ -133,8 +133,8 @@ def truth(found: dict[str, Any]) -> str:
         "## From images to a policy: NAS-Bench-201, CIFAR-10",
         "",
         _paragraph(
-            "`python experiments/truth_nasbench201.py search --root DIR --runs FOLDER`, then `rival --name supernet`,"
-            " `rival --name paper` and `judge --table FILE` with the same folder."
+            "`python experiments/truth_nasbench201.py search --root DIR --runs FOLDER`, then `direct`, `rival --name"
+            " supernet`, `rival --name paper` and `judge --table FILE` with the same folder."
         ),
         "",
         _paragraph(
@@ -192,10 +192,9 @@ def truth(found: dict[str, Any]) -> str:
     lines += [
         "",
         _paragraph(
-            "What would come next: trainings wait for many short kernels, not for the memory, of whose bandwidth they"
-            " use at most a quarter (the table on speed below). So fewer and larger launches would save most, such as"
-            " both convolutions of a node in one; then capturing a group of trainings while the one before it still"
-            " runs."
+            "What would come next: trainings wait for many short kernels, not for the memory (the table on speed"
+            " below). So fewer and larger launches would save most, such as both convolutions of a node in one; then"
+            " capturing a group of trainings while the one before it still runs."
         ),
     ]
     return "\n".join(lines) + "\n"
