@@ -65,7 +65,6 @@ from natpp.data.batches import Batches
 from natpp.evaluate.short import ShortConfig, ShortScorer
 from natpp.files import write_whole
 from natpp.improve.learn import WeightsConfig
-from natpp.improve.predict import PredictConfig
 from natpp.improve.run import Search, SearchConfig, preset
 from natpp.improve.scorer import Scores, Task
 from natpp.improve.shared import SharedWeights, SupernetScorer, usual_setting
@@ -75,7 +74,6 @@ from natpp.registry import OPS
 RESULTS = Path(__file__).parent / "results" / "truth_cells.json"
 SECONDS = 376.0  # of a search, from images on the device to the closed policy file
 SECONDS_TO_LEARN = 90.0  # of these, for prediction, policy and what is not predicted
-RANDOM_SHARE, ROUNDS = 0.6, 3
 TASK = Task("nat++", setting("cifar"), strict=True)
 SHORT = ShortConfig(batch=BATCH, steps=1200, learning_rate=0.1, warm_up=0.2, clip=5.0, together=27)
 SCHEDULES = {
@@ -160,7 +158,7 @@ def search_config(*, smoke: bool) -> SearchConfig:
     """Settings of a search and of the prediction in it."""
     usual = preset("best", free=False)
     learn = replace(usual.learn, steps=5 if smoke else usual.learn.steps)
-    predict = PredictConfig(RANDOM_SHARE, 1 if smoke else ROUNDS, caution=CAUTION)
+    predict = replace(usual.predict, caution=CAUTION, **({"rounds": 1} if smoke else {}))
     return replace(usual, pool=60 if smoke else usual.pool, final=0, learn=learn, predict=predict)
 
 

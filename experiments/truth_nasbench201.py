@@ -65,7 +65,6 @@ from natpp.nets.policy import Policy
 from natpp.runs import make_fabric
 
 RESULTS = Path(__file__).parent / "results" / "truth_nasbench201.json"
-RANDOM, CHOSEN, ROUNDS = 128, 32, 1
 NAMED, NAMED_SEED = 64, 1000  # architectures that the schedule of short trainings was picked on
 TOGETHER = 64  # a step of so many takes a sixth less each than one of 32
 WHERE = setting("nasbench201")
@@ -84,10 +83,16 @@ FIGURES = (
 
 
 def config(*, smoke: bool) -> SearchConfig:
-    """128 architectures at random, then 32 chosen by the prediction; the policy learns on the prediction."""
-    share = RANDOM / (RANDOM + CHOSEN)
-    learn = replace(best(), steps=20 if smoke else 1500)
-    return SearchConfig(pool=200 if smoke else 4000, final=0, learn=learn, predict=PredictConfig(share, ROUNDS))
+    """What a search does by itself, but for scores of final choices: the table tells about those."""
+    usual = replace(preset("best", free=False, network="nasbench201"), final=0)
+    if smoke:
+        usual = replace(usual, pool=200, evaluations=12, learn=replace(usual.learn, steps=20))
+    return usual
+
+
+def at_random(settings: SearchConfig) -> int:
+    """How many of a search's scores are of architectures drawn at random."""
+    return round(settings.evaluations * settings.predict.random_share)
 
 
 def search(seed: int, arguments: argparse.Namespace) -> None:
@@ -98,8 +103,7 @@ def search(seed: int, arguments: argparse.Namespace) -> None:
     store = arguments.runs / f"seed_{seed}.jsonl"
     scorer = ShortScorer(images, where, schedule, fabric, seed=seed, store=store, say=print)
     settings = config(smoke=arguments.smoke)
-    evaluations = 12 if arguments.smoke else RANDOM + CHOSEN
-    found = Search(Training(), TASK, scorer, settings, fabric, seed=seed, evaluations=evaluations, watch=clock)
+    found = Search(Training(), TASK, scorer, settings, fabric, seed=seed, watch=clock)
     found().save(arguments.runs / f"seed_{seed}.safetensors")
     scored = clock.spent.pop("scores")
     clock.spent |= scorer.spent | {"prediction": scored - sum(scorer.spent.values())}
@@ -108,7 +112,7 @@ def search(seed: int, arguments: argparse.Namespace) -> None:
         clock,
         seed=seed,
         evaluations=len(found.known),
-        at_random=round(evaluations * RANDOM / (RANDOM + CHOSEN)),
+        at_random=at_random(settings),
         images_per_second=len(found.known) * schedule.steps * schedule.batch / scored,
         scores=[[to_dict(arch), value] for arch, value in found.known.items()],
         settings={"search": asdict(settings), "schedule": asdict(schedule), "network": asdict(where)},
@@ -163,15 +167,15 @@ def supernet(seed: int, arguments: argparse.Namespace) -> None:
     clock("weights")
     settings = replace(config(smoke=arguments.smoke), weights=weights)
     shared = SharedWeights(Training(), where, images, weights, fabric, seed)
-    evaluations = 12 if arguments.smoke else RANDOM + CHOSEN
-    found = Search(Training(), TASK, shared, settings, fabric, seed=seed, evaluations=evaluations, watch=clock)
+    some = settings.evaluations
+    found = Search(Training(), TASK, shared, settings, fabric, seed=seed, evaluations=some, watch=clock)
     found().save(arguments.runs / f"supernet_{seed}.safetensors")
     keep(
         arguments.runs / f"supernet_{seed}.json",
         clock,
         seed=seed,
         evaluations=len(found.known),
-        at_random=round(evaluations * RANDOM / (RANDOM + CHOSEN)),
+        at_random=at_random(settings),
         steps=shared.steps,
         images_per_second=shared.steps * weights.architectures * shared.batch / clock.spent["weights"],
         scores=[[to_dict(arch), value] for arch, value in found.known.items()],
@@ -197,7 +201,7 @@ def paper(seed: int, arguments: argparse.Namespace) -> None:
         found()
     found.learner.policy.eval().save(arguments.runs / f"paper_{seed}.safetensors")
     clock.end()
-    some = Training().draw(12 if arguments.smoke else RANDOM, np.random.default_rng(seed))
+    some = Training().draw(12 if arguments.smoke else 200, np.random.default_rng(seed))
     distinct = {arch.essence(): arch for arch in some}
     scores = shared.scorer()(list(distinct.values())).tolist()
     keep(

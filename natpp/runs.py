@@ -138,7 +138,7 @@ class Ask:
 
     def config(self, *, free: bool) -> SearchConfig:
         """The preset with what was asked for otherwise."""
-        found = preset(self.preset, free=free)
+        found = preset(self.preset, free=free, network=self.network)
         weights = _given(self, ("epochs", "architectures", "batch", "learning_rate"))
         return replace(
             found,

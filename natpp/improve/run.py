@@ -63,15 +63,18 @@ class SearchConfig:
             raise SettingError("pool is a whole number from 1 up, evaluations from 2 up, final from 0 up")
 
 
-def _best(*, free: bool) -> SearchConfig:
-    """What measured best; on predictions over large graphs, smaller steps and fewer of them do."""
+def _best(*, free: bool, network: str) -> SearchConfig:
+    """What measured best; learning on predictions over large graphs takes smaller steps, and fewer of them."""
     if free:
         return SearchConfig(learn=best())
+    if network == "nasbench201":
+        learn = replace(best(), steps=1500)
+        return SearchConfig(pool=4000, evaluations=160, learn=learn, predict=PredictConfig(random_share=0.8, rounds=1))
     learn = replace(best(), inputs=32, samples=4, steps=400, learning_rate=3e-3, entropy=0.2)
-    return SearchConfig(learn=learn, predict=PredictConfig(rounds=4))
+    return SearchConfig(learn=learn, predict=PredictConfig(random_share=0.6, rounds=3))
 
 
-def _paper(*, free: bool) -> SearchConfig:
+def _paper(*, free: bool, network: str) -> SearchConfig:
     """The paper's settings: one architecture a step, weights and policy in turn for 200 epochs."""
     weights = WeightsConfig(architectures=1, batch=64, epochs=200, learning_rate=0.025, fair=False)
     return SearchConfig(alternate=not free, weights=weights, learn=paper())
@@ -80,11 +83,11 @@ def _paper(*, free: bool) -> SearchConfig:
 PRESETS = {"best": _best, "paper": _paper}
 
 
-def preset(name: str, *, free: bool) -> SearchConfig:
-    """Settings by name, for scores that are free (a table's) or not."""
+def preset(name: str, *, free: bool, network: str = "cifar") -> SearchConfig:
+    """Settings by name, for scores that are free (a table's) or not, of architectures in a network."""
     if name not in PRESETS:
         raise SettingError(f"unknown preset {name!r}. {did_you_mean(name, PRESETS)}")
-    return PRESETS[name](free=free)
+    return PRESETS[name](free=free, network=network)
 
 
 class Search:

@@ -68,8 +68,8 @@ def small_presets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few inputs and short fits; processes of their own have the real ones."""
     for name, made in list(PRESETS.items()):
 
-        def small(*, free: bool, made: Any = made) -> SearchConfig:
-            found = made(free=free)
+        def small(*, made: Any = made, **given: Any) -> SearchConfig:
+            found = made(**given)
             learn = replace(found.learn, inputs=min(found.learn.inputs, 8), samples=min(found.learn.samples, 4))
             return replace(found, pool=60, learn=learn, predict=PredictConfig(rounds=2))
 

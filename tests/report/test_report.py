@@ -238,9 +238,9 @@ def small_search(name: str, folder: Path) -> Path:
     return folder
 
 
-def _small(made: Any, *, free: bool) -> SearchConfig:
+def _small(made: Any, **given: Any) -> SearchConfig:
     """Few inputs and rounds."""
-    config = made(free=free)
+    config = made(**given)
     learn = replace(config.learn, inputs=min(config.learn.inputs, 8), samples=min(config.learn.samples, 4))
     return replace(config, pool=60, learn=learn, predict=PredictConfig(rounds=2))
 
