@@ -599,7 +599,7 @@ def _cells_search(search: dict[str, Any]) -> str:
     return (
         f"A search, seed {search['seed']}: {search['evaluations']} short trainings in {search['seconds']:.0f} s on"
         f" {_device(search['machine'])}, from images on the device to the closed policy file ({phases})"
-        f"{_memory([search])}."
+        f"{_memory([search])}." + (f" {search['policy_note']}." if "policy_note" in search else "")
     )
 
 
