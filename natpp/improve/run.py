@@ -180,7 +180,7 @@ class Search:
         scorer.scored = lambda: self._scored(scorer)
         if scorer.limit is not None:
             plan = None if self.minutes is None else functools.partial(self._planned, scorer)
-            final = min(self.config.final, scorer.limit // 10)
+            final = self._kept_back(scorer.limit)
             scorer.limit -= final if plan is None else 0  # a plan keeps them back itself
             chance = generator(self.seed, Use.SCORE)
             self.prediction = predicted(self.inputs, scorer, self.config.predict, chance, plan, self._told)
@@ -284,7 +284,11 @@ class Search:
             self.planned = self._agreed(planned if scorer.limit is None else min(planned, scorer.limit))
             self._save()
         scorer.limit = self.planned
-        return self.planned - min(self.config.final, self.planned // 10)
+        return self.planned - self._kept_back(self.planned)
+
+    def _kept_back(self, evaluations: int) -> int:
+        """Of so many scores, those for final choices: two for each input, before and after, so an even number."""
+        return min(self.config.final, evaluations // 10) // 2 * 2
 
     def _plan_learning(self, scorer: Scorer, seconds_each: float) -> None:
         """As many steps of the policy as there is time for, with some left to score final choices."""

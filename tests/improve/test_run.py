@@ -223,6 +223,25 @@ def test_the_limit_holds_and_some_of_it_goes_to_final_choices(tmp_path: Path) ->
     assert max(row["step"] for row in rows if row["phase"] == "scores") <= 30
 
 
+@pytest.mark.parametrize(("evaluations", "final"), [(12, 0), (20, 2), (30, 2), (45, 4)])
+def test_no_score_is_kept_back_in_vain(evaluations: int, final: int) -> None:
+    """A final choice takes two, before and after: of an odd number one would never be made."""
+
+    class Dear(CountOps):
+        free = False
+
+    scorer, told = Dear("skip_connect"), []
+    natpp.search(
+        scorer=scorer,
+        nodes=(3,),
+        steps=3,
+        evaluations=evaluations,
+        watch=lambda phase, done, total, _: told.append(total) if phase == "scores" else None,
+    )
+    assert told[0] == evaluations - final
+    assert evaluations - 2 < scorer.queries <= evaluations  # a choice may have been scored before
+
+
 class CountOps(Scorer):
     """Likes operations of a name."""
 
