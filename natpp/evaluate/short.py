@@ -16,7 +16,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +135,7 @@ class ShortScorer(Scorer):
             settings |= {"tested": True} if tested else {}
             self.store = Store(store, settings, images.fingerprint, self.say)
         self._outcomes: dict[Architecture, Outcome] = {}
+        self._room = Room()
         self.spent: Seconds = defaultdict(float)
         """seconds of this process, by phase"""
 
@@ -162,13 +163,19 @@ class ShortScorer(Scorer):
         keys = [self.key(arch) for arch in archs]
         self._outcomes |= self.stored(keys)
         for key, outcome in self._trained([key for key in keys if key not in self._outcomes]).items():
-            self._outcomes[key] = outcome
-            no_room = outcome.reason is not None and outcome.reason.startswith(NO_ROOM)  # here and now
-            if self.store is not None and self.fabric.global_rank == 0 and not no_room:
-                self.store.add(key, outcome)
+            self._keep(key, outcome)
         guess = -math.log(self.images.classes)
         values = (self._outcomes[key].value for key in keys)
         return np.array([guess if value is None else max(value, -LARGEST_LOSS) for value in values])
+
+    def _keep(self, key: Architecture, outcome: Outcome) -> None:
+        """Take an outcome in; the first process writes it down."""
+        if key in self._outcomes:
+            return
+        self._outcomes[key] = outcome
+        no_room = outcome.reason is not None and outcome.reason.startswith(NO_ROOM)  # here and now
+        if self.store is not None and self.fabric.global_rank == 0 and not no_room:
+            self.store.add(key, outcome)
 
     def stored(self, keys: Sequence[Architecture]) -> dict[Architecture, Outcome]:
         """What the store has of these keys; the first process looks for all."""
@@ -179,7 +186,7 @@ class ShortScorer(Scorer):
         return found if self.fabric.world_size == 1 else self.fabric.broadcast(found)
 
     def _trained(self, keys: list[Architecture]) -> dict[Architecture, Outcome]:
-        """Processes share the architectures."""
+        """Processes share the architectures; what is done is kept at once, that of other processes at the end."""
         ranks, rank = self.fabric.world_size, self.fabric.global_rank
         mine = keys[rank::ranks]
         found: list[Outcome] = []
@@ -194,6 +201,8 @@ class ShortScorer(Scorer):
                 say=self.say,
                 spent=self.spent,
                 tested=self.tested,
+                room=self._room,
+                done=lambda place, outcome: self._keep(mine[place], outcome),
             )
         if ranks == 1:
             return dict(zip(keys, found, strict=True))
@@ -205,6 +214,23 @@ class ShortScorer(Scorer):
 def _start(key: Architecture, seed: int) -> int:
     """The seed of the first weights: of the architecture's own, whoever is trained beside it."""
     return int.from_bytes(hashlib.sha256(f"{seed} {to_json(key)}".encode()).digest()[:4], "big")
+
+
+@dataclass
+class Room:
+    """How many networks fit side by side, as far as trainings have shown: kept from one group to the next."""
+
+    most: int | None = None
+    """None: no group was too large so far"""
+    told: set[int] = field(default_factory=set)
+    """sizes of groups that were, each said once"""
+
+    def halve(self, number: int, device: torch.device, say: Callable[[str], None] | None) -> None:
+        """So many are too many."""
+        self.most = -(-number // 2)
+        if say is not None and number not in self.told:
+            say(f"{number} networks side by side do not fit into the memory of {device}: half of them at a time")
+        self.told.add(number)
 
 
 def train_together(
@@ -219,49 +245,44 @@ def train_together(
     loss: Loss | None = None,
     spent: Seconds | None = None,
     tested: bool = False,
+    room: Room | None = None,
+    done: Callable[[int, Outcome], None] | None = None,
 ) -> list[Outcome]:
-    """Outcomes of networks that fit side by side; too many for the memory are halved until they fit.
+    """Outcomes of networks side by side; too many for the memory are halved until they fit.
 
     `seeds` are of the first weights and of what drops things, `seed` is of the batches. With a `loss` they may be
     modules of any kind: only what wants a gradient is trained, and on a GPU in mixed precision, by the kernels that
     cuDNN finds fastest. Seconds of building and capturing, of training and of judging are added to `spent`. With
     `tested` the test images are looked at, once and last. Images without any set aside are judged by the training loss
-    alone.
+    alone. `room` knows how many fit, and learns it. `done` hears of an outcome, with its place, as soon as the
+    networks beside it are done too.
     """
     if tested and (loss is not None or isinstance(images, Loaded)):
         raise SettingError("test accuracies are of images and classes: leave tested out")
-    start = time.perf_counter()
     spent = defaultdict(float) if spent is None else spent
-    try:
-        with fastest_kernels(device) if loss is not None else contextlib.nullcontext():
-            outcomes = _trained(builds, seeds, images, config, device, seed, loss, say, spent, tested)
-    except torch.OutOfMemoryError:
-        outcomes = None
-    if outcomes is None:  # outside of `except`, where the error would keep the memory of what failed
-        _give_back(device)
-        if len(builds) == 1:
-            return [Outcome(None, seconds=time.perf_counter() - start, reason=f"{NO_ROOM} {device}")]
-        if say is not None:
-            say(f"{len(builds)} networks side by side do not fit into the memory of {device}: half of them at a time")
-        half = -(-len(builds) // 2)
-        return [
-            outcome
-            for part in (slice(half), slice(half, None))
-            for outcome in train_together(
-                builds[part],
-                seeds[part],
-                images,
-                config,
-                device,
-                seed=seed,
-                say=say,
-                loss=loss,
-                spent=spent,
-                tested=tested,
-            )
-        ]
-    share = (time.perf_counter() - start) / len(builds)
-    return [replace(outcome, seconds=share) for outcome in outcomes]
+    room = Room() if room is None else room
+    found: list[Outcome] = []
+    while len(found) < len(builds):
+        some = slice(len(found), None if room.most is None else len(found) + room.most)
+        number, start = len(builds[some]), time.perf_counter()
+        try:
+            with fastest_kernels(device) if loss is not None else contextlib.nullcontext():
+                outcomes = _trained(builds[some], seeds[some], images, config, device, seed, loss, say, spent, tested)
+        except torch.OutOfMemoryError:
+            outcomes = None
+        if outcomes is None:  # outside of `except`, where the error would keep the memory of what failed
+            _give_back(device)
+            if number > 1:
+                room.halve(number, device, say)
+                continue
+            outcomes = [Outcome(None, reason=f"{NO_ROOM} {device}")]
+            room.most = None  # this one is too large by itself: of others as many as before may fit
+        share = (time.perf_counter() - start) / number
+        for outcome in outcomes:
+            found.append(replace(outcome, seconds=share))
+            if done is not None:
+                done(len(found) - 1, found[-1])
+    return found
 
 
 @torch.enable_grad()  # also where somebody scores without gradients

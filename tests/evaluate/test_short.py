@@ -264,7 +264,8 @@ def test_too_many_for_the_memory_are_halved(stripes: Batches, tmp_path: Path, mo
     found = scorer(stripes, say=said.append).outcomes(archs(3))
     assert [one.value for one in found] == [one.value for one in expected]
     assert sizes == [3, 2, 1, 1, 1]
-    assert "half of them at a time" in said[0]
+    assert [line.split()[0] for line in said] == ["3", "2"]
+    assert all("half of them at a time" in line for line in said)
 
     alive: list[weakref.ref[short.Branch]] = []
 
@@ -285,6 +286,79 @@ def test_too_many_for_the_memory_are_halved(stripes: Batches, tmp_path: Path, mo
 
     monkeypatch.setattr(short, "_trained", none_fits)
     assert [one.reason for one in scorer(stripes).outcomes(archs(2))] == ["does not fit into the memory of cpu"] * 2
+
+
+def test_a_group_that_was_halved_stays_so(stripes: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, sizes = short._trained, []
+
+    def small(builds: Sequence[Any], *rest: Any) -> Any:
+        sizes.append(len(builds))
+        if len(builds) > 2:
+            raise torch.OutOfMemoryError
+        return trained(builds, *rest)
+
+    given = archs(12)
+    expected = scorer(stripes).outcomes(given)
+    monkeypatch.setattr(short, "_trained", small)
+    said: list[str] = []
+    made = scorer(stripes, config={"together": 4}, say=said.append)
+    assert [one.value for one in made.outcomes(given[:8])] == [one.value for one in expected[:8]]
+    assert [one.value for one in made.outcomes(given[8:])] == [one.value for one in expected[8:]]
+    assert sizes == [4] + [2] * 6  # in the next group, and the next time
+    assert len(said) == 1
+
+
+def test_one_that_is_too_large_by_itself_does_not_make_groups_small(
+    stripes: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained, sizes = short._trained, []
+
+    def large() -> nn.Module:
+        return resnet()
+
+    def small(builds: Sequence[Any], *rest: Any) -> Any:
+        sizes.append(len(builds))
+        if large in builds:
+            raise torch.OutOfMemoryError
+        return trained(builds, *rest)
+
+    monkeypatch.setattr(short, "_trained", small)
+    said: list[str] = []
+    heard: list[tuple[int, Outcome]] = []
+    builds = [resnet, large, *[resnet] * 6]
+    found = train_together(
+        builds, [1] * 8, stripes, QUICK, CPU, say=said.append, done=lambda place, one: heard.append((place, one))
+    )
+    assert [one.value is None for one in found] == [False, True, *[False] * 6]
+    assert sizes == [8, 4, 2, 1, 1, 6]
+    assert [line.split()[0] for line in said] == ["8", "4", "2"]
+    assert heard == list(enumerate(found))
+
+
+def test_what_is_done_is_in_the_store_while_the_rest_is_trained(
+    stripes: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained, file = short._trained, tmp_path / "scores.jsonl"
+    lines: list[int] = []
+
+    def small(builds: Sequence[Any], *rest: Any) -> Any:
+        lines.append(len(file.read_text().splitlines()) if file.exists() else 0)
+        if len(builds) > 2:
+            raise torch.OutOfMemoryError
+        if len(lines) == 3:
+            raise KeyboardInterrupt
+        return trained(builds, *rest)
+
+    given, config = archs(4), {"together": 4}
+    expected = scorer(stripes).outcomes(given)
+    monkeypatch.setattr(short, "_trained", small)
+    with pytest.raises(KeyboardInterrupt):
+        scorer(stripes, config=config, store=file)(given)
+    assert lines == [0, 0, 2]
+    found = scorer(stripes, config=config, store=file).outcomes(given)
+    assert lines == [0, 0, 2, 2]  # only the other two
+    assert [one.value for one in found] == [one.value for one in expected]
+    assert len(file.read_text().splitlines()) == 4
 
 
 def test_a_store_keeps_what_is_trained(stripes: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
