@@ -53,7 +53,7 @@ def archs(count: int) -> list[Architecture]:
 
 def scorer(images: Batches, **settings: Any) -> ShortScorer:
     config = replace(QUICK, **settings.pop("config", {}))
-    return ShortScorer(images, WHERE, config, make_fabric("cpu"), **settings)
+    return ShortScorer(images, WHERE, config, make_fabric("cpu", settings.pop("precision", "auto")), **settings)
 
 
 class Block(nn.Module):
@@ -385,6 +385,62 @@ def test_a_store_keeps_what_is_trained(stripes: Batches, tmp_path: Path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(short, "train_together", nothing)
         assert np.array_equal(one(more), expected)
+
+
+def test_the_precision_that_is_asked_for_counts(stripes: Batches) -> None:
+    config = {"steps": 40, "learning_rate": 0.05}
+    usual, full, half = (
+        scorer(stripes, config=config, precision=precision).outcomes(archs(2)) for precision in ("auto", "32", "bf16")
+    )
+    for one, same, other in zip(usual, full, half, strict=True):
+        assert (one.value, one.curve) == (same.value, same.curve)
+        assert one.value != other.value
+        assert one.curve == pytest.approx(other.curve, abs=0.05)
+    (tested,) = scorer(stripes, precision="bf16", tested=True).outcomes(archs(1))
+    assert tested.test_accuracy is not None
+
+
+def test_16_bits_without_a_scale_are_refused() -> None:
+    class Sixteen:
+        device = CPU
+
+        def autocast(self) -> Any:
+            return torch.autocast("cpu", torch.float16)
+
+    with pytest.raises(SettingError, match="use --precision bf16, or 32"):
+        short.in_half(Sixteen())
+
+
+def test_a_store_tells_full_precision_from_bf16(stripes: Batches, tmp_path: Path) -> None:
+    file, given = tmp_path / "scores.jsonl", archs(2)
+    half = scorer(stripes, store=file, precision="bf16")
+    half(given)
+    assert half.store.mark == "7fc03c2d19d94450"  # of files that GPUs wrote before there was a choice
+    said: list[str] = []
+    full = scorer(stripes, store=file, say=said.append)
+    assert full.store.mark == scorer(stripes, store=file, precision="32").store.mark != half.store.mark
+    assert said == [f"2 scores in {str(file)!r} are for other data or settings: they are not used"]
+    assert full.recorded(given[0]) is None
+    full(given)
+    assert len(file.read_text().splitlines()) == 4
+    assert len(scorer(stripes, store=file, precision="bf16").store) == 2
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_full_precision_computes_as_a_cpu_does(stripes: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    config = replace(QUICK, steps=20, learning_rate=0.05)
+    device = torch.device("cuda")
+    there = Batches(stripes._images, device)
+    (here,) = train_together([resnet], [5], stripes, config, CPU)
+    full, half = (train_together([resnet], [5], there, config, device, half=half)[0] for half in (False, True))
+    assert full.curve == pytest.approx(here.curve, abs=2e-3)  # sums in another order, over twenty steps
+    assert full.loss == pytest.approx(here.loss, abs=2e-3)
+    assert half.curve != full.curve
+    for precision, asked in (("auto", True), ("bf16", True), ("32", False)):
+        assert short.in_half(make_fabric("cuda", precision)) is asked
+    with pytest.raises(SettingError, match="use --precision bf16, or 32"):
+        natpp.search("digits", device="cuda", precision="16")
 
 
 def test_a_line_cut_short_is_dropped_and_said(stripes: Batches, tmp_path: Path) -> None:
