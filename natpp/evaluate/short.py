@@ -3,8 +3,9 @@
 On a GPU the networks of a group are branches of one captured CUDA graph: a step of all of them is one launch. They
 are fed by the same batches, which are fetched and augmented inside the graph. On a CPU the same code runs without one.
 Modules of any kind, with a loss of their own and batches of a loader, are trained in the same way.
-What a network scores follows from it, the seed and the settings, not from its neighbours: to the bit on a CPU, and on
-a GPU as far as bf16 and the order of atomic additions allow.
+What a network scores follows from it, the seed and the settings, not from its neighbours or their number: to the bit
+on a CPU, and on a GPU as far as bf16 and the order of atomic additions allow, which a test bounds: after 40 steps
+losses stay within 0.02 and accuracies within 2 per cent. Over a longer training roundings that fell otherwise add up.
 """
 
 from __future__ import annotations
