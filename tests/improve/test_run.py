@@ -30,7 +30,7 @@ from natpp.improve.checkpoint import Interrupted, Run
 from natpp.improve.inputs import Inputs
 from natpp.improve.learn import Weights, best
 from natpp.improve.predict import PredictConfig
-from natpp.improve.run import PRESETS, STEPS_TO_PLAN, SearchConfig
+from natpp.improve.run import PRESETS, STEPS_TO_PLAN, Search, SearchConfig
 from natpp.improve.scorer import Scorer, Scores, Task
 from natpp.improve.seeds import Use, generator
 from natpp.improve.shared import usual_setting
@@ -532,6 +532,77 @@ def test_a_search_ends_in_the_time_there_is(tmp_path: Path) -> None:
     assert 8 <= trained <= max(state["evaluations"], 16)  # the first ones at least
     assert state["learner"]["steps"] == state["steps"] < 10**6
     assert said == [f"there is time for {state['steps']} of 1000000 steps of the policy: more minutes may help it"]
+
+
+@pytest.mark.parametrize("way", ["supernet", "paper"])
+def test_shared_weights_end_in_the_time_there_is(way: str, tmp_path: Path) -> None:
+    start = time.monotonic()
+    said: list[str] = []
+    settings = WAYS[way] | {"minutes": 0.1, "epochs": 10**6, "evaluations": None, "out": tmp_path}
+    search(**settings, say=said.append)
+    assert time.monotonic() - start < 30
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert 2 < state["weights"]["steps"] == state["weight_steps"] < 10**5
+    assert f"there is time for {state['weight_steps']} of 3000000 steps of the shared weights" in said[0]
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row for row in rows if row["phase"] == "weights"][-1]["step"] == state["weight_steps"]
+    if way == "paper":
+        assert state["learner"]["steps"] == state["steps"]
+        assert f" and {state['steps']} of 4000000 of the policy: more minutes" in said[0]
+        assert state["steps"] / 4 == pytest.approx(state["weight_steps"] / 3, abs=1)  # epochs of both
+
+
+def test_of_many_minutes_shared_weights_take_what_their_epochs_need(tmp_path: Path) -> None:
+    """Planned or not, nothing is cut that there is time for."""
+    for epochs in (3, 10):  # fewer and more steps than tell how fast they are
+        search(epochs=epochs, minutes=60, out=tmp_path / str(epochs))
+        state = torch.load(tmp_path / str(epochs) / "checkpoint.pt", weights_only=True)
+        assert state["weights"]["steps"] == 3 * epochs
+        assert state["weight_steps"] == (30 if epochs == 10 else None)
+    straight = bits(search(**WAYS["paper"] | {"epochs": 10}))
+    assert bits(search(**WAYS["paper"] | {"epochs": 10}, minutes=60)) == straight
+
+
+class Clock:
+    """A second a look."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def perf_counter(self) -> float:
+        self.looks += 1
+        return float(self.looks)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+@pytest.mark.parametrize("way", ["supernet", "paper"])
+def test_a_plan_of_shared_weights_is_kept_when_resumed(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = WAYS[way] | {"minutes": 2.5, "epochs": 1000}
+
+    def timed(**more: Any) -> bytes:
+        with monkeypatch.context() as patch:
+            clock = Clock()
+            patch.setattr("natpp.improve.run.time", clock)
+            patch.setattr("natpp.runs.time", clock)
+            if "resume" in more:
+                patch.setattr(Search, "_plan_weights", lambda *_: pytest.fail("planned again"))
+            return bits(search(**settings, **more))
+
+    phases: list[str] = []
+    straight = timed(out=tmp_path / "straight", watch=lambda phase, *_: phases.append(phase))
+    planned = torch.load(tmp_path / "straight" / "checkpoint.pt", weights_only=True)["weight_steps"]
+    assert phases.count("weights") == planned
+    assert STEPS_TO_PLAN + 5 < planned < 3000
+    place = [number for number, phase in enumerate(phases, 1) if phase == "weights"]
+    for moment in (place[STEPS_TO_PLAN + 2], len(phases)):
+        out = tmp_path / str(moment)
+        with pytest.raises(Crash):
+            timed(out=out, watch=crash_at(moment))
+        assert timed(out=out, resume=True) == straight
 
 
 def test_of_many_minutes_a_search_takes_what_its_evaluations_need() -> None:
