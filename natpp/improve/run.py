@@ -39,6 +39,7 @@ SECONDS_TO_CHOOSE = 0.1  # what to score next, for every score
 SECONDS_TO_LEARN = 40  # kept, at least, for prediction and policy
 STEPS_TO_PLAN = 20  # of weights or of learning, that tell how fast it is
 SHARE_OF_WEIGHTS = 2 / 3  # of the time that is not for learning; the rest is for scores
+OVERTIME = 1.1  # times the time that was asked for, from which on a search took noticeably longer
 SECONDS_A_CHECKPOINT = 10  # at least, between two checkpoints of scores or of policy steps
 T = TypeVar("T")
 Watch = Callable[[str, int, int, dict[str, float]], None]  # phase, steps done, of how many, figures
@@ -155,6 +156,7 @@ class Search:
                 self._policy_by_scores()
             self.finished = True
             self._save()
+            self._tell_overtime()
         return self.learner.policy.eval()
 
     def _in_turn(self, shared: SharedWeights) -> None:
@@ -358,6 +360,14 @@ class Search:
         self._save()
         if self.planned_steps < total and self.say is not None and self.fabric.global_rank == 0:
             self.say(f"there is time for {self.planned_steps} of {total} steps of the policy: more minutes may help it")
+
+    def _tell_overtime(self) -> None:
+        """Say it where the search took longer than it was asked to: the first steps and scores are always taken."""
+        if self.minutes is None or self.say is None or self.fabric.global_rank != 0:
+            return
+        asked, taken = 60 * self.minutes, 60 * self.minutes - self._seconds_left()
+        if taken > OVERTIME * asked:
+            self.say(f"the search took {taken:.1f} seconds, more than the {asked:g} that were asked for")
 
     def _seconds_left(self) -> float:
         assert self.minutes is not None

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -531,7 +532,16 @@ def test_a_search_ends_in_the_time_there_is(tmp_path: Path) -> None:
     state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert 8 <= trained <= max(state["evaluations"], 16)  # the first ones at least
     assert state["learner"]["steps"] == state["steps"] < 10**6
-    assert said == [f"there is time for {state['steps']} of 1000000 steps of the policy: more minutes may help it"]
+    assert said[0] == f"there is time for {state['steps']} of 1000000 steps of the policy: more minutes may help it"
+    told = re.fullmatch(r"the search took (.*) seconds, more than the 1.2 that were asked for", said[1])
+    assert told is not None
+    assert 1.32 < float(told[1]) <= time.monotonic() - start + 0.1
+    assert len(said) == 2
+    said.clear()
+    natpp.search(images(), minutes=0.02, steps=10**6, out=tmp_path, say=said.append, resume=True, **small)
+    assert said == []  # it is over
+    natpp.search(scorer=CountOps("conv"), nodes=(2,), steps=2, minutes=60, say=said.append)
+    assert said == []
 
 
 @pytest.mark.parametrize("way", ["supernet", "paper"])
