@@ -411,7 +411,11 @@ def test_a_store_keeps_what_is_trained(stripes: Batches, tmp_path: Path, monkeyp
         assert again.outcomes(given)[0].curve == first.outcomes(given)[0].curve
     said: list[str] = []
     scorer(stripes, store=file, seed=9, say=said.append)
-    assert "for other data or settings: they are not used" in said[0]
+    assert said == [f"4 scores in {str(file)!r} are for other data or settings: they are not used"]
+    single = tmp_path / "one.jsonl"
+    single.write_text(file.read_text().splitlines(keepends=True)[0])
+    scorer(stripes, store=single, seed=9, say=said.append)
+    assert said[1:] == [f"1 score in {str(single)!r} is for other data or settings: it is not used"]
     one, other = scorer(stripes, store=file), scorer(stripes, store=file)  # two searches share it
     more = archs(8)[4:]
     expected = other(more)
@@ -487,13 +491,24 @@ def test_a_line_cut_short_is_dropped_and_said(stripes: Batches, tmp_path: Path) 
     assert len(again.store) == 1
     assert ["cut short" in line for line in said] == [True]  # at once, and not again
     assert np.array_equal(again(given), values)
+    again(archs(4)[2:])  # reads on, over that line
     assert len(said) == 1
     said.clear()
     lines = file.read_text().splitlines()
     assert json.loads(lines[0])["value"] == json.loads(whole.splitlines()[0])["value"]
     fresh = scorer(stripes, store=file, say=said.append)
-    assert len(fresh.store) == 2
-    assert any("damaged lines" in line and line.endswith(": 1") for line in said)
+    assert len(fresh.store) == 4
+    fresh(archs(6)[4:])
+    assert said == [f"damaged lines in {str(file)!r} that are not used: 1"]
+    said.clear()
+    with file.open("a") as handle:
+        handle.write("nonsense\n" + whole[:40])  # by a search beside this one, which then crashed
+    fresh(archs(8)[6:])
+    fresh(archs(9)[8:])
+    assert said == [
+        f"damaged lines in {str(file)!r} that are not used: 1",
+        f"the last line of {str(file)!r} was cut short and is not used",
+    ]
 
 
 def test_lines_that_are_no_scores_are_dropped(stripes: Batches, tmp_path: Path) -> None:
