@@ -520,7 +520,12 @@ def test_imagenet_is_a_folder_of_photographs(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(FormatError, match="'imagenet' has no folder 'val': expected train/CLASS"):
         load_images("imagenet", "imagenet")
     (tmp_path / "imagenet" / "val").mkdir()
-    with pytest.raises(FormatError, match="'imagenet/train' has no class folders"):
+    layout = re.escape("expected train/CLASS/*.JPEG and val/CLASS/*.JPEG") + "$"
+    with pytest.raises(FormatError, match=f"'imagenet/train' has no class folders: {layout}"):
+        load_images("imagenet", "imagenet")
+    for name in ("n01", "n02"):
+        (tmp_path / "imagenet" / "train" / name).mkdir()
+    with pytest.raises(FormatError, match=f"the class folder 'imagenet/train/n01' has no images: {layout}"):
         load_images("imagenet", "imagenet")
     with pytest.raises(SettingError, match="size is 0"):
         load_images("imagenet", tmp_path, size=0)
