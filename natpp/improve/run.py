@@ -171,7 +171,8 @@ class Search:
         """Train shared weights until so many steps are taken, or as many as there is time for."""
         while shared.steps < min(steps, shared.total):
             begin = time.perf_counter()
-            loss = shared.step()
+            with self.run.keeping():
+                loss = shared.step()
             if loss is not None:
                 self._tell("weights", shared.steps, shared.total, {"loss": loss})
             if shared.steps % shared.steps_an_epoch == 0 or shared.steps == shared.total:

@@ -324,12 +324,23 @@ def test_a_loss_that_is_no_number_stops_with_its_step_and_architecture(
 
 
 def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> torch.Tensor:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    step = Weights.step
+
+    def full(self: Weights, *given: Any) -> torch.Tensor:
+        if self.steps == limit:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return step(self, *given)
 
     monkeypatch.setattr(Weights, "step", full)
-    with pytest.raises(NatppError, match="out of memory on cpu in step 0: lower --batch"):
+    advice = "lower --batch, --architectures, --channels or --cells"
+    limit = 0
+    with pytest.raises(NatppError, match=f"out of memory on cpu in step 0: {advice}$"):
         search(out=tmp_path)
+    limit = 4  # in the second epoch
+    with pytest.raises(NatppError, match=rf"out of memory on cpu in step 4: {advice}\. The last checkpoint is kept$"):
+        search(out=tmp_path)
+    with pytest.raises(NatppError, match=r"The last checkpoint is kept$"):  # that of before
+        search(out=tmp_path, resume=True)
 
 
 def test_a_run_is_not_overwritten_nor_resumed_with_other_settings(tmp_path: Path) -> None:
@@ -425,6 +436,7 @@ def test_wrong_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["--data", "cifar10", "--root", str(tmp_path)], "damaged"),
         (["--data", str(tmp_path / "empty")], "has no class folders"),
         ([], "give data, or a scorer at hand"),
+        (["--data", "digits", "--root", "here"], "needs no root: leave 'here' out"),
         (["--data", "digits", "--nodes", "x"], "nodes is 'x'"),
         (["--data", "digits", "--price", "madds"], "madds=2,params=0.5"),
         (["--data", "digits", "--price", "foo=1"], "unknown cost 'foo'"),
