@@ -25,7 +25,7 @@ from natpp.data.batches import Batches
 from natpp.data.images import Images
 from natpp.data.sets import load_images
 from natpp.errors import FormatError, SettingError, did_you_mean
-from natpp.evaluate.short import ShortConfig, ShortScorer, usual_schedule
+from natpp.evaluate.short import ShortConfig, ShortScorer, in_half, usual_schedule
 from natpp.evaluate.table import TableScorer, read_table
 from natpp.files import write_whole
 from natpp.improve.checkpoint import Run, catching_signals, read_config
@@ -211,8 +211,10 @@ def run_search(
         "settings": asdict(config),
         "versions": {"natpp": __version__, "torch": torch.__version__},
     }
+    if short is not None:
+        in_half(fabric)  # before the run has a folder: a wrong precision leaves none behind
     if short is not None and batches is not None and trained is not None and store is not None:
-        # before the run has a folder: a wrong file leaves none behind
+        # nor does a wrong file
         scorer = ShortScorer(batches, trained, short, fabric, seed=ask.seed, store=store, say=say)
     with catching_signals() as stop:
         run = Run(out if first else None, kept, resume=resume and first, tensorboard=tensorboard and first)

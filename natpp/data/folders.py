@@ -130,7 +130,7 @@ def _photographs(folder: Path) -> tuple[list[Entry], list[Entry]]:
     for name in ("train", "val"):
         if not (folder / name).is_dir():
             raise FormatError(f"{str(folder)!r} has no folder {name!r}: {PHOTOGRAPHS}")
-    train, test = _together(folder, ["train", "val"])
+    train, test = _together(folder, ["train", "val"], PHOTOGRAPHS)
     return train, test
 
 
@@ -151,9 +151,9 @@ def _parts(folder: Path) -> tuple[list[Entry], list[Entry]]:
     return train + [entry for part in more for entry in part], test
 
 
-def _together(folder: Path, names: list[str]) -> list[list[Entry]]:
+def _together(folder: Path, names: list[str], layout: str = LAYOUT) -> list[list[Entry]]:
     """The files of each part; all parts have the same classes."""
-    parts = {name: _classes(folder / name, f"{name}/") for name in names}
+    parts = {name: _classes(folder / name, f"{name}/", layout) for name in names}
     for name in names[1:]:
         for label in sorted(parts["train"].keys() ^ parts[name].keys()):
             has, lacks = ("train", name) if label in parts["train"] else (name, "train")
@@ -164,20 +164,23 @@ def _together(folder: Path, names: list[str]) -> list[list[Entry]]:
     ]
 
 
-def _classes(folder: Path, before: str = "") -> dict[str, list[str]]:
-    """The image files of each class, all in sorted order; their names begin with what is `before` the class."""
+def _classes(folder: Path, before: str = "", layout: str = LAYOUT) -> dict[str, list[str]]:
+    """The image files of each class, all in sorted order; their names begin with what is `before` the class.
+
+    Errors say what `layout` is expected.
+    """
     found = {
         name: [f"{before}{name}/{file}" for file in _listed(folder / name) if file.lower().endswith(SUFFIXES)]
         for name in _listed(folder)
         if (folder / name).is_dir()
     }
     if not found:
-        raise FormatError(f"{str(folder)!r} has no class folders: {LAYOUT}")
+        raise FormatError(f"{str(folder)!r} has no class folders: {layout}")
     if len(found) == 1:
         raise FormatError(f"{str(folder)!r} has the single class {next(iter(found))!r}, expected two or more")
     for name, files in found.items():
         if not files:
-            raise FormatError(f"the class folder {str(folder / name)!r} has no images: {LAYOUT}")
+            raise FormatError(f"the class folder {str(folder / name)!r} has no images: {layout}")
     return found
 
 

@@ -76,6 +76,8 @@ def load_images(
         ((1437, 3, 8, 8), (360, 3, 8, 8))
     """
     if isinstance(name, Path) or (name not in NAMES and name and os.path.isdir(name)):
+        if root is not None:
+            raise SettingError(f"{str(name)!r} is a folder of images, which needs no root: leave {str(root)!r} out")
         return read_folder(name, size, say=say)
     if name == IMAGENET:
         return _imagenet(root, PIXELS if size is None else size, say)
@@ -103,6 +105,8 @@ def _imagenet(root: str | Path | None, size: int, say: Say | None) -> Images:
 
 def _named(name: str, root: str | Path | None) -> Images:
     if name in BUILT_IN:
+        if root is not None:
+            raise SettingError(f"{name} is built in, so it needs no root: leave {str(root)!r} out")
         return BUILT_IN[name]()
     if name not in SETS and os.path.isfile(name):
         raise NatppError(f"{name!r} is a file, expected the name of a data set or a folder of images")

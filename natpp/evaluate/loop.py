@@ -117,10 +117,7 @@ class Loop(Generic[Net]):
             with self._chance():
                 figures = self._taken(inputs, targets)
         except torch.OutOfMemoryError:
-            raise NatppError(
-                f"out of memory on {self.fabric.device} in step {self.steps}: {self.advice}. "
-                "The last checkpoint is kept"
-            ) from None
+            raise NatppError(f"out of memory on {self.fabric.device} in step {self.steps}: {self.advice}") from None
         self._figures[self.steps % self.steps_an_epoch] = figures
         self.steps += 1
         if self.average is not None:
@@ -136,9 +133,7 @@ class Loop(Generic[Net]):
             what = (
                 f"the loss in step {start + int(wrong[0])}" if len(wrong) else f"a weight after step {self.steps - 1}"
             )
-            raise NatppError(
-                f"{what} is not a number: a lower learning rate or precision 32 may help. The last checkpoint is kept"
-            )
+            raise NatppError(f"{what} is not a number: a lower learning rate or precision 32 may help")
         return {"loss": losses[-1].item()}
 
     def end_epoch(self) -> dict[str, Any]:
@@ -320,11 +315,13 @@ def fit(training: Loop[Any], *, run: Run | None = None, stop: Stop | None = None
     looked = began = time.perf_counter()
     with fastest_kernels(fabric.device):
         while training.steps < training.total:
-            training.step()
+            with run.keeping():
+                training.step()
             over = training.steps % training.steps_an_epoch == 0
             asked = _asked(stop, fabric)
             if over or asked or time.perf_counter() - looked >= SECONDS_A_LOOK:
-                figures = training.look()
+                with run.keeping():
+                    figures = training.look()
                 looked = time.perf_counter()
                 if watch is not None and first:
                     watch("train", training.steps, training.total, figures)

@@ -34,7 +34,7 @@ class Store:
         self.say = say or (lambda _: None)
         self._known: dict[Architecture, Outcome] = {}
         self._read = 0  # bytes
-        self._cut = False  # whether it was said that the last line is cut short
+        self._cut = -1  # where the line begins that was said to be cut short
         if self.path.is_dir():
             raise NatppError(f"{str(self.path)!r} is a folder, expected a file of scores")
         if not self.path.parent.is_dir():
@@ -46,7 +46,8 @@ class Store:
         if rest:
             self._tell_cut()
         if others and not self._known:
-            self.say(f"{others} scores in {str(self.path)!r} are for other data or settings: they are not used")
+            scores, are, they = ("score", "is", "it is") if others == 1 else ("scores", "are", "they are")
+            self.say(f"{others} {scores} in {str(self.path)!r} {are} for other data or settings: {they} not used")
 
     def __len__(self) -> int:
         return len(self._known)
@@ -68,6 +69,7 @@ class Store:
             try:
                 size = os.fstat(handle).st_size
                 if size and os.pread(handle, 1, size - 1) != b"\n":  # a crash cut the last line short
+                    self.refresh()  # up to there
                     self._tell_cut()
                     line = b"\n" + line
                 os.write(handle, line)
@@ -90,6 +92,8 @@ class Store:
             raise NatppError(f"cannot read {str(self.path)!r}: {error.strerror}") from None
         lines = content.split(b"\n")
         found = [self._take(line) for line in lines[:-1] if line.strip()]
+        if found[:1] == [None] and self._cut == self._read:  # since then ended by whoever wrote on
+            found = found[1:]
         self._read += len(content) - len(lines[-1])
         return found.count(False), found.count(None), lines[-1]
 
@@ -98,10 +102,10 @@ class Store:
             self.say(f"damaged lines in {str(self.path)!r} that are not used: {damaged}")
 
     def _tell_cut(self) -> None:
-        """Once, whether it is met in reading or in writing."""
-        if not self._cut:
+        """Once, whether it is met in reading or in writing; nor is it damaged, once another line follows it."""
+        if self._cut != self._read:
             self.say(f"the last line of {str(self.path)!r} was cut short and is not used")
-        self._cut = True
+        self._cut = self._read
 
     def _take(self, line: bytes) -> bool | None:
         """Take a line in; False where it is somebody else's, None where it is no score."""

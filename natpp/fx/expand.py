@@ -24,7 +24,15 @@ from natpp.data.batches import Batches
 from natpp.data.loader import Loaded, samples_in
 from natpp.errors import NatppError, SettingError
 from natpp.evaluate.losses import Loss
-from natpp.evaluate.short import Feed, LoadedFeed, ShortConfig, output_and_loss, train_together, validation_batches
+from natpp.evaluate.short import (
+    Feed,
+    LoadedFeed,
+    Room,
+    ShortConfig,
+    output_and_loss,
+    train_together,
+    validation_batches,
+)
 from natpp.fx.rewrite import Shared, rewrite
 from natpp.fx.transform import Problem, Row
 
@@ -52,6 +60,7 @@ class ShortTunings:
     def __init__(self, problem: Problem, judge: Judge):
         self.problem, self.judge = problem, judge
         self.together = judge.schedule.together if judge.device.type == "cuda" else 1
+        self.room = Room()
         self.spent: defaultdict[str, float] = defaultdict(float)  # seconds of capture, training and judging
 
     def __call__(self, candidates: Sequence[Rows], longer: int = 1) -> list[float]:
@@ -72,6 +81,7 @@ class ShortTunings:
                 say=judge.say,
                 loss=judge.loss,
                 spent=self.spent,
+                room=self.room,
             )
             found += [WORST if outcome.value is None else max(outcome.value, WORST) for outcome in outcomes]
         return found

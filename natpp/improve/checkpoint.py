@@ -36,6 +36,7 @@ class Run:
         self.folder = None if folder is None else Path(folder)
         self.config = json.loads(json.dumps(config))
         self.rows = 0  # of the curves
+        self.saved = False  # whether there is a checkpoint
         self._writer: Any = None
         if self.folder is None:
             if resume or tensorboard:
@@ -72,6 +73,7 @@ class Run:
             if damaged is not None:  # else it would be kept in place of the good one
                 os.replace(file, damaged)
             self._cut_metrics()
+            self.saved = True
             return state
         if damaged is not None:
             raise FormatError(
@@ -91,6 +93,17 @@ class Run:
         if last.exists():
             os.replace(last, self.folder / "previous.pt")
         write_whole(last, buffer.getvalue())
+        self.saved = True
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """While it lasts, an error also says that the last checkpoint is kept, where there is one."""
+        try:
+            yield
+        except NatppError as error:
+            if not self.saved:
+                raise
+            raise type(error)(f"{error}. The last checkpoint is kept") from None
 
     def log(self, row: dict[str, Any]) -> None:
         """Add a row to the curves."""

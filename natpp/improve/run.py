@@ -7,6 +7,7 @@ from one batch of validation images. With a scorer at hand there are no weights 
 
 from __future__ import annotations
 
+import copy
 import functools
 import time
 from collections.abc import Callable, Mapping
@@ -36,7 +37,9 @@ STEPS_A_ROW = 50  # of learning, between two rows of the curves
 MOST_EVALUATIONS = 100_000  # however much time there is
 SECONDS_TO_CHOOSE = 0.1  # what to score next, for every score
 SECONDS_TO_LEARN = 40  # kept, at least, for prediction and policy
-STEPS_TO_PLAN = 20  # of learning, that tell how fast it is
+STEPS_TO_PLAN = 20  # of weights or of learning, that tell how fast it is
+SHARE_OF_WEIGHTS = 2 / 3  # of the time that is not for learning; the rest is for scores
+OVERTIME = 1.1  # times the time that was asked for, from which on a search took noticeably longer
 SECONDS_A_CHECKPOINT = 10  # at least, between two checkpoints of scores or of policy steps
 T = TypeVar("T")
 Watch = Callable[[str, int, int, dict[str, float]], None]  # phase, steps done, of how many, figures
@@ -129,6 +132,7 @@ class Search:
         self.learner = Learner(space.ops, config.learn, number(seed, Use.START, 1))
         self.known: dict[Architecture, float] = {}  # scores, kept for a resumed run
         self.planned: int | None = None  # scores there is time for, where minutes are given
+        self.planned_weights: int | None = None  # and steps of shared weights
         self.planned_steps: int | None = None  # and steps of the policy
         self.prediction: Prediction | None = None  # where scores are dear
         self.chosen: Architecture | None = None  # for one given input: the best by real scores
@@ -139,6 +143,7 @@ class Search:
         self.rounds = 0  # of choices by the prediction, as far as the curves have them: chosen is one, scored another
         self.started = time.perf_counter() if started is None else started
         self._saved = 0.0
+        self._paces: list[float] = []  # seconds of the first steps of shared weights
 
     def __call__(self) -> Policy:
         """Search, from the last checkpoint on."""
@@ -147,32 +152,89 @@ class Search:
             self._restore(state)
         if not self.finished:
             if self.shared is not None and self.config.alternate:
-                for epoch in range(self.config.weights.epochs):
-                    self._weights(self.shared, epoch + 1)
-                    self._policy_by_batches(self.shared, epoch + 1)
+                self._in_turn(self.shared)
             else:
                 if self.shared is not None:
-                    self._weights(self.shared, self.config.weights.epochs)
+                    self._weights(self.shared, self.shared.total)
                 self._policy_by_scores()
             self.finished = True
             self._save()
+            self._tell_overtime()
         return self.learner.policy.eval()
 
-    def _weights(self, shared: SharedWeights, epochs: int) -> None:
-        """Train shared weights until so many epochs are over."""
-        while shared.epoch < epochs:
-            loss = shared.step()
+    def _in_turn(self, shared: SharedWeights) -> None:
+        """An epoch of weights and one of the policy in turn, until all steps of both are taken."""
+        epoch = 0
+        while shared.steps < shared.total or self.learner.steps < self.learner.config.steps:
+            epoch += 1
+            self._weights(shared, epoch * shared.steps_an_epoch)
+            self._policy_by_batches(shared, epoch * shared.policy_steps_an_epoch)
+
+    def _weights(self, shared: SharedWeights, steps: int) -> None:
+        """Train shared weights until so many steps are taken, or as many as there is time for."""
+        while shared.steps < min(steps, shared.total):
+            begin = time.perf_counter()
+            with self.run.keeping():
+                loss = shared.step()
             if loss is not None:
                 self._tell("weights", shared.steps, shared.total, {"loss": loss})
-            if shared.steps % shared.steps_an_epoch == 0:
+            if shared.steps % shared.steps_an_epoch == 0 or shared.steps == shared.total:
                 row = {"phase": "weights", "epoch": shared.epoch, "step": shared.steps, "loss": loss}
                 self._log(row | {"accuracy": shared.accuracy()})
                 self._save()
+            if self.minutes is not None and self.planned_weights is None:
+                self._pace_weights(shared, begin)
             self._end_if_asked()
 
-    def _policy_by_batches(self, shared: SharedWeights, epochs: int) -> None:
-        """Learn until so many epochs are over, each step from one batch of validation images."""
-        while self.learner.steps < epochs * shared.policy_steps_an_epoch:
+    def _pace_weights(self, shared: SharedWeights, begin: float) -> None:
+        """Note what a step took; plan the rest after some, or as soon as a tenth of the time went into them."""
+        assert self.minutes is not None
+        self._wait()
+        self._paces.append(time.perf_counter() - begin)
+        paces = self._paces[1:]  # the first step also compiles and captures
+        late = sum(self._paces) > 6 * self.minutes and len(paces) > 0
+        if shared.steps < shared.total and self._agreed(late or len(paces) == STEPS_TO_PLAN):
+            self._plan_weights(shared, sum(paces) / len(paces))
+
+    def _plan_weights(self, shared: SharedWeights, each: float) -> None:
+        """As many steps of shared weights as there is time for, and of the policy where it learns in turn with them."""
+        weights, policy = shared.total, self.learner.config.steps
+        if self.config.alternate:
+            policy_each = self._policy_pace(shared)
+            seconds = shared.steps * each + self.learner.steps * policy_each + self._seconds_left()
+            epochs = seconds / (shared.steps_an_epoch * each + shared.policy_steps_an_epoch * policy_each)
+            epochs = self._agreed(float(int(epochs)) if epochs > 1 else epochs)
+            self.planned_weights = max(int(epochs * shared.steps_an_epoch), shared.steps + 1)
+            self.planned_steps = max(int(epochs * shared.policy_steps_an_epoch), self.learner.steps + 1)
+            self.planned_steps = min(self.planned_steps, policy)
+            self.learner.config = replace(self.learner.config, steps=self.planned_steps)
+        else:
+            seconds = SHARE_OF_WEIGHTS * (self._seconds_left() - self._seconds_to_learn())
+            self.planned_weights = self._agreed(shared.steps + max(int(seconds / each), 1))
+        self.planned_weights = shared.total = min(self.planned_weights, weights)
+        self._save()
+        if shared.total < weights and self.say is not None and self.fabric.global_rank == 0:
+            also = f" and {self.planned_steps} of {policy} of the policy" if self.config.alternate else ""
+            self.say(
+                f"there is time for {shared.total} of {weights} steps of the shared weights{also}: "
+                "more minutes may help"
+            )
+
+    def _policy_pace(self, shared: SharedWeights) -> float:
+        """Seconds of a step of the policy by a batch of images: a copy takes two, the first of which loads kernels."""
+        learner, seconds = copy.deepcopy(self.learner), 0.0
+        for _ in range(2):
+            begin = time.perf_counter()
+            score = Priced(shared.batch_scorer(0), self.task.where, self.price)
+            chance = generator(self.seed, Use.LEARN, 0), torch_generator(self.seed, Use.LEARN, 0)
+            learner.step(self.inputs, score, *chance)
+            self._wait()
+            seconds = time.perf_counter() - begin
+        return seconds
+
+    def _policy_by_batches(self, shared: SharedWeights, steps: int) -> None:
+        """Learn until so many steps are taken, each from one batch of validation images."""
+        while self.learner.steps < min(steps, self.learner.config.steps):
             score = Priced(shared.batch_scorer(self.learner.steps), self.task.where, self.price)
             self._policy_step(score, shared.policy_steps_an_epoch)
 
@@ -183,7 +245,7 @@ class Search:
         scorer.scored = lambda: self._scored(scorer)
         if scorer.limit is not None:
             plan = None if self.minutes is None else functools.partial(self._planned, scorer)
-            final = min(self.config.final, scorer.limit // 10)
+            final = self._kept_back(scorer.limit)
             scorer.limit -= final if plan is None else 0  # a plan keeps them back itself
             chance = generator(self.seed, Use.SCORE)
             self.prediction = predicted(self.inputs, scorer, self.config.predict, chance, plan, self._told)
@@ -281,13 +343,17 @@ class Search:
         """How many scores there is time for, by the speed of the first ones; the last quarter is for learning."""
         assert self.minutes is not None
         if self.planned is None:
-            left = self._seconds_left() - max(15 * self.minutes, SECONDS_TO_LEARN)
+            left = self._seconds_left() - self._seconds_to_learn()
             each = scorer.seconds_each + SECONDS_TO_CHOOSE
             planned = scorer.queries + max(int(left / each), 0)
             self.planned = self._agreed(planned if scorer.limit is None else min(planned, scorer.limit))
             self._save()
         scorer.limit = self.planned
-        return self.planned - min(self.config.final, self.planned // 10)
+        return self.planned - self._kept_back(self.planned)
+
+    def _kept_back(self, evaluations: int) -> int:
+        """Of so many scores, those for final choices: two for each input, before and after, so an even number."""
+        return min(self.config.final, evaluations // 10) // 2 * 2
 
     def _plan_learning(self, scorer: Scorer, seconds_each: float) -> None:
         """As many steps of the policy as there is time for, with some left to score final choices."""
@@ -299,9 +365,27 @@ class Search:
         if self.planned_steps < total and self.say is not None and self.fabric.global_rank == 0:
             self.say(f"there is time for {self.planned_steps} of {total} steps of the policy: more minutes may help it")
 
+    def _tell_overtime(self) -> None:
+        """Say it where the search took longer than it was asked to: the first steps and scores are always taken."""
+        if self.minutes is None or self.say is None or self.fabric.global_rank != 0:
+            return
+        asked, taken = 60 * self.minutes, 60 * self.minutes - self._seconds_left()
+        if taken > OVERTIME * asked:
+            self.say(f"the search took {taken:.1f} seconds, more than the {asked:g} that were asked for")
+
     def _seconds_left(self) -> float:
         assert self.minutes is not None
         return 60 * self.minutes - (time.perf_counter() - self.started)
+
+    def _seconds_to_learn(self) -> float:
+        """A quarter of the time, and no less than it takes."""
+        assert self.minutes is not None
+        return max(15 * self.minutes, SECONDS_TO_LEARN)
+
+    def _wait(self) -> None:
+        """Until the device has done what it was told, so that a clock says what that took."""
+        if self.fabric.device.type == "cuda":
+            torch.cuda.synchronize(self.fabric.device)
 
     def _limited(self) -> Scorer:
         """The scorer, with the limit and the price of this search."""
@@ -336,6 +420,7 @@ class Search:
                 "known": [(to_json(arch), score) for arch, score in self.known.items()],
                 "evaluations": self.planned,
                 "steps": self.planned_steps,
+                "weight_steps": self.planned_weights,
                 "rounds": self.rounds,
                 "chosen": None if self.chosen is None else to_json(self.chosen),
                 "example": None if self.example is None else [to_json(arch) for arch in self.example],
@@ -351,6 +436,9 @@ class Search:
         self.known = {from_json(text): score for text, score in state["known"]}
         self.best = max(self.known.values(), default=self.best)
         self.planned, self.planned_steps = state["evaluations"], state.get("steps")
+        self.planned_weights = state.get("weight_steps")
+        if self.shared is not None and self.planned_weights is not None:
+            self.shared.total = self.planned_weights
         if self.planned_steps is not None:
             self.learner.config = replace(self.learner.config, steps=self.planned_steps)
         self.rounds = state.get("rounds", 0)  # a run of an earlier version has none

@@ -112,7 +112,7 @@ class SharedWeights:
         except torch.OutOfMemoryError:
             raise NatppError(
                 f"out of memory on {self.fabric.device} in step {step}: lower --batch, --architectures, --channels "
-                "or --cells. The last checkpoint is kept"
+                "or --cells"
             ) from None
         over = self.steps % self.steps_an_epoch == 0
         if self.weights.capturing and not over and time.perf_counter() - self._looked < SECONDS_A_LOOK:

@@ -473,6 +473,10 @@ def test_a_folder_is_data_like_any_other(tmp_path: Path, monkeypatch: pytest.Mon
     assert load_images("digits", size=8).train.shape == (1437, 3, 8, 8)
     with pytest.raises(SettingError, match="size is 4, but the images of digits are 8 x 8"):
         load_images("digits", size=4)
+    with pytest.raises(SettingError, match="digits is built in, so it needs no root: leave 'here' out"):
+        load_images("digits", "here")
+    with pytest.raises(SettingError, match=r"'\./digits' is a folder of images, which needs no root: leave 'here' out"):
+        load_images("./digits", "here")
     for name in ("pets", "", "x" * 5000, "./pets"):
         with pytest.raises(NatppError, match=r"unknown data .* A folder of images is possible too"):
             load_images(name)
@@ -520,7 +524,12 @@ def test_imagenet_is_a_folder_of_photographs(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(FormatError, match="'imagenet' has no folder 'val': expected train/CLASS"):
         load_images("imagenet", "imagenet")
     (tmp_path / "imagenet" / "val").mkdir()
-    with pytest.raises(FormatError, match="'imagenet/train' has no class folders"):
+    layout = re.escape("expected train/CLASS/*.JPEG and val/CLASS/*.JPEG") + "$"
+    with pytest.raises(FormatError, match=f"'imagenet/train' has no class folders: {layout}"):
+        load_images("imagenet", "imagenet")
+    for name in ("n01", "n02"):
+        (tmp_path / "imagenet" / "train" / name).mkdir()
+    with pytest.raises(FormatError, match=f"the class folder 'imagenet/train/n01' has no images: {layout}"):
         load_images("imagenet", "imagenet")
     with pytest.raises(SettingError, match="size is 0"):
         load_images("imagenet", tmp_path, size=0)

@@ -287,8 +287,11 @@ def test_a_loss_that_is_no_number_stops_with_its_step(tmp_path: Path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(Training, "_loss", broken)
         patch.setattr(loop, "SECONDS_A_LOOK", 100)  # it shows at the end of the epoch only
-        with pytest.raises(NatppError, match="the loss in step 6 is not a number"):
+        told = "the loss in step 6 is not a number: a lower learning rate or precision 32 may help"
+        with pytest.raises(NatppError, match=rf"{told}\. The last checkpoint is kept$"):
             train(out=tmp_path)
+        with pytest.raises(NatppError, match=f"{told}$"):
+            train()  # without a folder there is none
     assert bits(train(out=tmp_path, resume=True)) == bits(straight)
 
 
@@ -306,12 +309,24 @@ def test_a_weight_that_is_no_number_is_not_kept(tmp_path: Path, monkeypatch: pyt
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["steps"] == 4
 
 
+def test_where_there_is_no_checkpoint_yet_none_is_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = Training._loss
+
+    def broken(self: Training, pixels: torch.Tensor, labels: torch.Tensor) -> Any:
+        return loss(self, pixels * (float("nan") if self.steps == 2 else 1), labels)
+
+    monkeypatch.setattr(Training, "_loss", broken)
+    with pytest.raises(NatppError, match=r"the loss in step 2 is not a number: .* may help$"):
+        train(out=tmp_path)
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
 def test_out_of_memory_says_what_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Training, "_loss", full)
-    with pytest.raises(NatppError, match="out of memory on cpu in step 0: lower --batch, --channels or --cells"):
+    with pytest.raises(NatppError, match=r"out of memory on cpu in step 0: lower --batch, --channels or --cells$"):
         train()
 
 

@@ -3,6 +3,7 @@
 import copy
 import functools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from natpp.data.batches import Batches
 from natpp.data.loader import Loaded
 from natpp.data.sets import load_images
 from natpp.errors import NatppError, SettingError
+from natpp.evaluate import short as evaluate_short
 from natpp.evaluate.losses import classification
 from natpp.evaluate.short import ShortConfig, train_together
 from natpp.fx.blocks import find_blocks
@@ -188,6 +190,27 @@ def test_neighbours_change_no_score() -> None:
     together = copy.copy(scorer)
     together.together = 3
     assert together(some) == scorer(some) == [scorer([one])[0] for one in some]
+
+
+def test_groups_that_were_halved_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, settings = candidates(), judge(2)
+    some = [found.drawn(perturbed(found.problem.log_probs, np.random.default_rng(seed))) for seed in range(4)]
+    expected = ShortTunings(found.problem, settings)(some)
+    trained, sizes = evaluate_short._trained, []
+
+    def small(builds: Any, *rest: Any) -> Any:
+        sizes.append(len(builds))
+        if len(builds) > 1:
+            raise torch.OutOfMemoryError
+        return trained(builds, *rest)
+
+    monkeypatch.setattr(evaluate_short, "_trained", small)
+    said: list[str] = []
+    scorer = ShortTunings(found.problem, replace(settings, say=said.append))
+    scorer.together = 2
+    assert scorer(some[:2]) + scorer(some[2:]) == expected
+    assert sizes == [2, 1, 1, 1, 1]
+    assert len(said) == 1
 
 
 def test_only_what_wants_a_gradient_is_tuned() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from natpp.improve.checkpoint import Interrupted, Run
 from natpp.improve.inputs import Inputs
 from natpp.improve.learn import Weights, best
 from natpp.improve.predict import PredictConfig
-from natpp.improve.run import PRESETS, STEPS_TO_PLAN, SearchConfig
+from natpp.improve.run import PRESETS, STEPS_TO_PLAN, Search, SearchConfig
 from natpp.improve.scorer import Scorer, Scores, Task
 from natpp.improve.seeds import Use, generator
 from natpp.improve.shared import usual_setting
@@ -223,6 +224,25 @@ def test_the_limit_holds_and_some_of_it_goes_to_final_choices(tmp_path: Path) ->
     assert max(row["step"] for row in rows if row["phase"] == "scores") <= 30
 
 
+@pytest.mark.parametrize(("evaluations", "final"), [(12, 0), (20, 2), (30, 2), (45, 4)])
+def test_no_score_is_kept_back_in_vain(evaluations: int, final: int) -> None:
+    """A final choice takes two, before and after: of an odd number one would never be made."""
+
+    class Dear(CountOps):
+        free = False
+
+    scorer, told = Dear("skip_connect"), []
+    natpp.search(
+        scorer=scorer,
+        nodes=(3,),
+        steps=3,
+        evaluations=evaluations,
+        watch=lambda phase, done, total, _: told.append(total) if phase == "scores" else None,
+    )
+    assert told[0] == evaluations - final
+    assert evaluations - 2 < scorer.queries <= evaluations  # a choice may have been scored before
+
+
 class CountOps(Scorer):
     """Likes operations of a name."""
 
@@ -304,12 +324,23 @@ def test_a_loss_that_is_no_number_stops_with_its_step_and_architecture(
 
 
 def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> torch.Tensor:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    step = Weights.step
+
+    def full(self: Weights, *given: Any) -> torch.Tensor:
+        if self.steps == limit:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return step(self, *given)
 
     monkeypatch.setattr(Weights, "step", full)
-    with pytest.raises(NatppError, match="out of memory on cpu in step 0: lower --batch"):
+    advice = "lower --batch, --architectures, --channels or --cells"
+    limit = 0
+    with pytest.raises(NatppError, match=f"out of memory on cpu in step 0: {advice}$"):
         search(out=tmp_path)
+    limit = 4  # in the second epoch
+    with pytest.raises(NatppError, match=rf"out of memory on cpu in step 4: {advice}\. The last checkpoint is kept$"):
+        search(out=tmp_path)
+    with pytest.raises(NatppError, match=r"The last checkpoint is kept$"):  # that of before
+        search(out=tmp_path, resume=True)
 
 
 def test_a_run_is_not_overwritten_nor_resumed_with_other_settings(tmp_path: Path) -> None:
@@ -405,6 +436,7 @@ def test_wrong_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["--data", "cifar10", "--root", str(tmp_path)], "damaged"),
         (["--data", str(tmp_path / "empty")], "has no class folders"),
         ([], "give data, or a scorer at hand"),
+        (["--data", "digits", "--root", "here"], "needs no root: leave 'here' out"),
         (["--data", "digits", "--nodes", "x"], "nodes is 'x'"),
         (["--data", "digits", "--price", "madds"], "madds=2,params=0.5"),
         (["--data", "digits", "--price", "foo=1"], "unknown cost 'foo'"),
@@ -512,7 +544,93 @@ def test_a_search_ends_in_the_time_there_is(tmp_path: Path) -> None:
     state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert 8 <= trained <= max(state["evaluations"], 16)  # the first ones at least
     assert state["learner"]["steps"] == state["steps"] < 10**6
-    assert said == [f"there is time for {state['steps']} of 1000000 steps of the policy: more minutes may help it"]
+    assert said[0] == f"there is time for {state['steps']} of 1000000 steps of the policy: more minutes may help it"
+
+
+def test_a_search_that_took_longer_than_asked_says_so(tmp_path: Path) -> None:
+    start = time.monotonic()
+    said: list[str] = []
+    small = {"nodes": (2,), "channels": 2, "cells": 1, "train_steps": 1, "batch": 8, "steps": STEPS_TO_PLAN}
+    natpp.search(images(), minutes=1e-4, out=tmp_path, say=said.append, **small)
+    told = re.fullmatch(r"the search took (.*) seconds, more than the 0\.006 that were asked for", said[-1])
+    assert told is not None
+    assert 0.05 < float(told[1]) <= time.monotonic() - start + 0.1
+    said.clear()
+    natpp.search(images(), minutes=1e-4, out=tmp_path, say=said.append, resume=True, **small)
+    assert said == []  # it is over
+    natpp.search(scorer=CountOps("conv"), nodes=(2,), steps=2, minutes=60, say=said.append)
+    assert said == []
+
+
+@pytest.mark.parametrize("way", ["supernet", "paper"])
+def test_shared_weights_end_in_the_time_there_is(way: str, tmp_path: Path) -> None:
+    start = time.monotonic()
+    said: list[str] = []
+    settings = WAYS[way] | {"minutes": 0.1, "epochs": 10**6, "evaluations": None, "out": tmp_path}
+    search(**settings, say=said.append)
+    assert time.monotonic() - start < 30
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert 2 < state["weights"]["steps"] == state["weight_steps"] < 10**5
+    assert f"there is time for {state['weight_steps']} of 3000000 steps of the shared weights" in said[0]
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row for row in rows if row["phase"] == "weights"][-1]["step"] == state["weight_steps"]
+    if way == "paper":
+        assert state["learner"]["steps"] == state["steps"]
+        assert f" and {state['steps']} of 4000000 of the policy: more minutes" in said[0]
+        assert state["steps"] / 4 == pytest.approx(state["weight_steps"] / 3, abs=1)  # epochs of both
+
+
+def test_of_many_minutes_shared_weights_take_what_their_epochs_need(tmp_path: Path) -> None:
+    """Planned or not, nothing is cut that there is time for."""
+    for epochs in (3, 10):  # fewer and more steps than tell how fast they are
+        search(epochs=epochs, minutes=60, out=tmp_path / str(epochs))
+        state = torch.load(tmp_path / str(epochs) / "checkpoint.pt", weights_only=True)
+        assert state["weights"]["steps"] == 3 * epochs
+        assert state["weight_steps"] == (30 if epochs == 10 else None)
+    straight = bits(search(**WAYS["paper"] | {"epochs": 10}))
+    assert bits(search(**WAYS["paper"] | {"epochs": 10}, minutes=60)) == straight
+
+
+class Clock:
+    """A second a look."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def perf_counter(self) -> float:
+        self.looks += 1
+        return float(self.looks)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+@pytest.mark.parametrize("way", ["supernet", "paper"])
+def test_a_plan_of_shared_weights_is_kept_when_resumed(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = WAYS[way] | {"minutes": 2.5, "epochs": 1000}
+
+    def timed(**more: Any) -> bytes:
+        with monkeypatch.context() as patch:
+            clock = Clock()
+            patch.setattr("natpp.improve.run.time", clock)
+            patch.setattr("natpp.runs.time", clock)
+            if "resume" in more:
+                patch.setattr(Search, "_plan_weights", lambda *_: pytest.fail("planned again"))
+            return bits(search(**settings, **more))
+
+    phases: list[str] = []
+    straight = timed(out=tmp_path / "straight", watch=lambda phase, *_: phases.append(phase))
+    planned = torch.load(tmp_path / "straight" / "checkpoint.pt", weights_only=True)["weight_steps"]
+    assert phases.count("weights") == planned
+    assert STEPS_TO_PLAN + 5 < planned < 3000
+    place = [number for number, phase in enumerate(phases, 1) if phase == "weights"]
+    for moment in (place[STEPS_TO_PLAN + 2], len(phases)):
+        out = tmp_path / str(moment)
+        with pytest.raises(Crash):
+            timed(out=out, watch=crash_at(moment))
+        assert timed(out=out, resume=True) == straight
 
 
 def test_of_many_minutes_a_search_takes_what_its_evaluations_need() -> None:
