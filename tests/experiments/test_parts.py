@@ -198,7 +198,7 @@ def test_where_the_value_model_knows_nothing_the_edges_stay(values: ModuleType) 
     inputs = Inputs(archs[40:], Task("nat++", setting("cifar"), strict=True), tuple(OPS))
     changed = {}
     for caution, steps in ((0.0, 60), (1.0, 120)):  # it is learned first what would be best, then what is sure
-        config = replace(policies.learn_config(smoke=True), steps=steps, learning_rate=1e-2, inputs=16)
+        config = replace(policies.learn_config(smoke=True), steps=steps, learning_rate=1e-2, inputs=10)
         model = values.value_model(noise, {}, "short", config=PredictConfig(caution=caution))
         method = PolicyMethod("nat++", config, policies.learned(inputs, model, 0.0, config))
         rows = method.one_shot(inputs, model.reward(), np.random.default_rng(0))

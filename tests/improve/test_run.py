@@ -609,7 +609,7 @@ class Clock:
 def test_a_plan_of_shared_weights_is_kept_when_resumed(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = WAYS[way] | {"minutes": 2.5, "epochs": 1000}
+    settings = WAYS[way] | {"minutes": 1.6, "epochs": 1000}
 
     def timed(**more: Any) -> bytes:
         with monkeypatch.context() as patch:
