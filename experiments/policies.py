@@ -95,7 +95,7 @@ def learn(arguments: argparse.Namespace) -> None:
         began = time.perf_counter()
         task = Task(rule, setting("cifar"), strict=True)
         train, test = Inputs(archs[:pool], task, tuple(OPS)), Inputs(archs[pool:], task, tuple(OPS))
-        reward = priced(prediction, PRICES[rule])
+        reward = priced(prediction.reward(), PRICES[rule])
         policy = learned(train, prediction, PRICES[rule], config)
         said = {"rule": rule, "data": "cifar10", "caution": CAUTION, "price": PRICES[rule], "seed": SEED}
         policy.save(runs / file, said)
@@ -135,9 +135,8 @@ def by_caution(archs: Sequence[Architecture], prediction: Prediction) -> dict[fl
     return found
 
 
-def priced(prediction: Prediction, price: float, done: float = 1.0) -> Score | Gain:
+def priced(reward: Score | Gain, price: float) -> Score | Gain:
     """Improvements that a value model is sure of, and the share of living MAdds that is saved, at a price."""
-    reward = prediction.reward(done)
     if price == 0 or not isinstance(reward, Gain):
         return reward
 
@@ -151,9 +150,12 @@ def priced(prediction: Prediction, price: float, done: float = 1.0) -> Score | G
 def learned(inputs: Inputs, prediction: Prediction, price: float, config: LearnConfig) -> Policy:
     """A policy that learned on a prediction."""
     learner = Learner(inputs.ops, config, number(SEED, Use.START, 12))
+    known: Score | Gain | None = None
     while learner.steps < config.steps:
         step = learner.steps
-        reward = priced(prediction, price, step / config.steps)
+        found = prediction.reward(step / config.steps)
+        if found != known:  # else what it said is remembered
+            known, reward = found, priced(found, price)
         learner.step(inputs, reward, generator(SEED, Use.LEARN, 12, step), torch_generator(SEED, Use.LEARN, 12, step))
     return learner.policy.eval()
 

@@ -121,7 +121,9 @@ class Prediction:
         """
         if self.config.caution == 0:
             return self.careful
-        return Gain(functools.partial(self.gains, caution=self.config.caution * min(2 * done, 1.0)))
+        if done >= 0.5:
+            return Gain(self.gains)  # equal every time, so that what it said is remembered
+        return Gain(functools.partial(self.gains, caution=self.config.caution * 2 * done))
 
     def gains(self, before: Sequence[Hashable], after: Sequence[Hashable], caution: float | None = None) -> Scores:
         """How much better each is than what it came from, less caution times the standard deviation of that.
@@ -400,11 +402,10 @@ def ascended(
                     for op in np.flatnonzero(inputs.masks[index][edge]).tolist():
                         other = rows[number].copy()
                         other[edge] = op
-                        if inputs.fits(index, other):
-                            tried.append((number, other))
+                        tried.append((number, other))
             found = inputs.scores([indices[number] for number, _ in tried], [row for _, row in tried], score)
             for (number, row), value in zip(tried, found.tolist(), strict=True):
-                if value > reached[number]:
+                if value > reached[number] and inputs.fits(indices[number], row):
                     rows[number], reached[number] = row, value
         if all((now == was).all() for now, was in zip(rows, before, strict=True)):
             break
