@@ -14,7 +14,7 @@ from typing import Any
 
 from natpp.files import write_whole
 
-BANDWIDTH = 4.8e6  # bytes a microsecond that the memory of an H200 can move, by its data sheet
+BANDWIDTH = 4800  # gigabytes a second that the memory of an H200 can move, by its data sheet
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"
 README = HERE.parent / "README.md"
@@ -193,9 +193,9 @@ def truth(found: dict[str, Any]) -> str:
     lines += [
         "",
         _paragraph(
-            "What would come next: trainings wait for many short kernels, not for the memory (the table on speed"
-            " below). So fewer and larger launches would save most, such as both convolutions of a node in one; then"
-            " capturing a group of trainings while the one before it still runs."
+            "What would come next: most kernels are short, and by themselves use a part of the memory's bandwidth only"
+            " (the table of kernels below). So fewer and larger launches would save most, such as both convolutions of"
+            " a node in one; then capturing a group of trainings while the one before it still runs."
         ),
     ]
     return "\n".join(lines) + "\n"
@@ -327,7 +327,7 @@ def kernels(found: dict[str, Any]) -> str:
         lines.append(
             f"| `{one['op']}` | {images} x {channels} x {height} x {width} | {one['stride']} "
             f"| {one['natpp']['microseconds']:.0f} | {torchs:.0f} | {one['ratio']:.2f} | {one['forward_ratio']:.2f} "
-            f"| {one['bytes'] / one['natpp']['microseconds'] / BANDWIDTH:.0%} |"
+            f"| {one['share_of_bandwidth']:.0%} |"
         )
     compiled = [
         f"{one['torch']['compiled']['microseconds']:.0f} us for `{one['op']}` at {'x'.join(map(str, one['shape']))}"
@@ -928,7 +928,7 @@ def _moved(one: dict[str, Any]) -> str:
     """Bytes moved a second, and their share of what is possible; an older count, without kernels, is not told."""
     if "settings" not in one:
         return "– | –"
-    return f"{one['gigabytes_per_second']:,.0f} | {1000 * one['gigabytes_per_second'] / BANDWIDTH:.0%}"
+    return f"{one['gigabytes_per_second']:,.0f} | {one['gigabytes_per_second'] / BANDWIDTH:.0%}"
 
 
 def _gib(one: dict[str, Any]) -> str:

@@ -137,8 +137,10 @@ def by_caution(archs: Sequence[Architecture], prediction: Prediction) -> dict[fl
 
 def priced(reward: Score | Gain, price: float) -> Score | Gain:
     """Improvements that a value model is sure of, and the share of living MAdds that is saved, at a price."""
-    if price == 0 or not isinstance(reward, Gain):
+    if price == 0:
         return reward
+    if not isinstance(reward, Gain):
+        raise ValueError("a price is put on gains, which only a value model with caution gives")
 
     def gains(before: Sequence[Architecture], after: Sequence[Architecture]) -> Scores:
         old, new = (np.array([counts(arch, WHERE).live_madds for arch in archs]) for archs in (before, after))

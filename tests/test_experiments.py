@@ -46,7 +46,12 @@ def run_apart(script: str, *arguments: str) -> str:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A seed and both rivals of the experiment on truth."""
     folder = tmp_path_factory.mktemp("runs")
-    for given in (["search", "--seeds", "0"], ["rival", "--name", "supernet"], ["rival", "--name", "paper"]):
+    for given in (
+        ["search", "--seeds", "0"],
+        ["direct", "--seeds", "0"],
+        ["rival", "--name", "supernet"],
+        ["rival", "--name", "paper"],
+    ):
         run("truth_nasbench201.py", *given, "--runs", str(folder), "--smoke")
     return folder
 
@@ -58,6 +63,14 @@ def test_truth_is_searched_on_digits(runs: Path) -> None:
         assert said["seconds"] >= sum(said["phases"].values()) - 1e-6
         assert len(said["scores"]) == said["evaluations"] or said["evaluations"] is None
         assert (runs / f"{stem}.safetensors").exists()
+    said = json.loads((runs / "seed_0.json").read_text())
+    more = json.loads((runs / "direct_0.json").read_text())["scores"]
+    named = {
+        arch.essence() for arch in runpy.run_path(str(ROOT / "experiments" / "truth_nasbench201.py"))["named_set"]()
+    }
+    drawn = [from_dict(arch).essence() for arch, _ in [*said["scores"][: said["at_random"]], *more]]
+    assert not named & {from_dict(arch).essence() for arch, _ in more}
+    assert len(set(drawn) - named) == said["at_random"]  # as many as were drawn, without what the schedule saw
     again = run("truth_nasbench201.py", "search", "--seeds", "0", "--runs", str(runs), "--smoke")
     assert again == ""  # what is there is not done again
 

@@ -282,17 +282,23 @@ def test_what_fails_counts_as_a_guess(stripes: Batches, monkeypatch: pytest.Monk
     assert made.outcomes(archs(1))[0].reason == "no luck"
 
 
-def test_too_many_for_the_memory_are_halved(stripes: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained, sizes = short._trained, []
+def with_room_for(most: int, sizes: list[int]) -> Any:
+    """Trainings on a device where only so many fit side by side, which notes the sizes of groups."""
+    trained = short._trained
 
     def small(builds: Sequence[Any], *rest: Any) -> Any:
         sizes.append(len(builds))
-        if len(builds) > 1:
+        if len(builds) > most:
             raise torch.OutOfMemoryError
         return trained(builds, *rest)
 
-    expected = scorer(stripes).outcomes(archs(3))
-    monkeypatch.setattr(short, "_trained", small)
+    return small
+
+
+def test_too_many_for_the_memory_are_halved(stripes: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    trained, expected = short._trained, scorer(stripes).outcomes(archs(3))
+    monkeypatch.setattr(short, "_trained", with_room_for(1, sizes))
     said: list[str] = []
     found = scorer(stripes, say=said.append).outcomes(archs(3))
     assert [one.value for one in found] == [one.value for one in expected]
@@ -322,17 +328,10 @@ def test_too_many_for_the_memory_are_halved(stripes: Batches, tmp_path: Path, mo
 
 
 def test_a_group_that_was_halved_stays_so(stripes: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained, sizes = short._trained, []
-
-    def small(builds: Sequence[Any], *rest: Any) -> Any:
-        sizes.append(len(builds))
-        if len(builds) > 2:
-            raise torch.OutOfMemoryError
-        return trained(builds, *rest)
-
+    sizes: list[int] = []
     given = archs(12)
     expected = scorer(stripes).outcomes(given)
-    monkeypatch.setattr(short, "_trained", small)
+    monkeypatch.setattr(short, "_trained", with_room_for(2, sizes))
     said: list[str] = []
     made = scorer(stripes, config={"together": 4}, say=said.append)
     assert [one.value for one in made.outcomes(given[:8])] == [one.value for one in expected[:8]]
