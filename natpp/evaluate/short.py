@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 CURVE = 20  # points of a curve
 LARGEST_LOSS = 1e6
 STATISTICS = 20  # batches of training images that batch norms take theirs from, before test images are looked at
+ALIGNED = 8  # elements, 16 bytes of bf16: kernels read so many at once, from places that are multiples of it
 NO_ROOM = "does not fit into the memory of"
 Seconds = defaultdict[str, float]  # by phase
 Build = Callable[[], nn.Module]  # makes a network with its first weights: images (batch, 3, height, width) to logits
@@ -505,6 +506,8 @@ def validation_batches(
 class Branch:
     """One network in training: its weights are one flat vector, so a step of the optimizer is a few launches.
 
+    Each begins where a kernel may read many bytes at once; what lies between is zero and stays so.
+
     With `half`, by default on a GPU, convolutions and linear layers compute in bf16, from a copy of the weights; batch
     norms keep theirs. A module with a loss of its own may be of any kind: it then computes in mixed precision.
     """
@@ -534,16 +537,15 @@ class Branch:
         norms = {id(parameter) for norm in _norms(module) for parameter in norm.parameters()}
         wanted = (parameter for parameter in module.parameters() if parameter.requires_grad)
         self.parameters = sorted(wanted, key=lambda p: id(p) in norms)  # stable: those of norms last
-        self.low = sum(p.numel() for p in self.parameters if id(p) not in norms) if copied else 0  # computed in bf16
-        self.weights = torch.cat([_flat(p.detach(), self.last) for p in self.parameters] or [torch.empty(0)]).to(device)
+        self.low = sum(_room(p) for p in self.parameters if id(p) not in norms) if copied else 0  # computed in bf16
+        self.weights = torch.cat(self._vectors(p.detach() for p in self.parameters) or [torch.empty(0)]).to(device)
         self.momentum = torch.zeros_like(self.weights)
         self.low_weights = self.weights[: self.low].to(torch.bfloat16)
         place = 0
         for parameter in self.parameters:
-            end = place + parameter.numel()
-            values = self.low_weights if end <= self.low else self.weights
-            parameter.data = _shaped(values[place:end], parameter.shape, self.last)
-            place = end
+            values = self.low_weights if place < self.low else self.weights
+            parameter.data = _shaped(values[place : place + parameter.numel()], parameter.shape, self.last)
+            place += _room(parameter)
         for name, buffer in module.named_buffers():
             module.get_submodule(name.rpartition(".")[0])._buffers[name.rpartition(".")[2]] = buffer.to(device)
         self.module = module.train()
@@ -559,7 +561,7 @@ class Branch:
             return
         found = torch.autograd.grad(loss, self.parameters, materialize_grads=True)  # a dead network has some unused
         with torch.no_grad():
-            flat = [_flat(gradient, self.last) for gradient in found]
+            flat = self._vectors(found)
             split = sum(gradient.dtype == torch.bfloat16 for gradient in flat)  # those in bf16 come first
             gradients = torch.cat([torch.cat(part).float() for part in (flat[:split], flat[split:]) if part])
             if self.config.clip is not None:
@@ -569,6 +571,15 @@ class Branch:
             self.weights.addcmul_(gradients.add_(self.momentum, alpha=0.9), feed.rate, value=-1)
             if self.low:
                 self.low_weights.copy_(self.weights[: self.low])
+
+    def _vectors(self, tensors: Iterable[Tensor]) -> list[Tensor]:
+        """Weights or their gradients one after the other, with zeros where one ends before the next may begin."""
+        found: list[Tensor] = []
+        for tensor in tensors:
+            found.append(_flat(tensor, self.last))
+            if missing := _room(tensor) - tensor.numel():
+                found.append(found[-1].new_zeros(missing))
+        return found
 
     def _loss(self, images: Any, labels: Any, reduction: str = "mean") -> tuple[Tensor, Any]:
         """Loss and output."""
@@ -707,6 +718,11 @@ def _side_by_side(
 def _flat(tensor: Tensor, last: bool) -> Tensor:
     """A weight or its gradient as a vector, with `last` in the order of channels-last kernels, which it then keeps."""
     return (tensor.permute(0, 2, 3, 1) if last and tensor.dim() == 4 else tensor).reshape(-1)
+
+
+def _room(tensor: Tensor) -> int:
+    """Elements from where a weight begins to where the next one may."""
+    return -(-tensor.numel() // ALIGNED) * ALIGNED
 
 
 def _shaped(vector: Tensor, shape: torch.Size, last: bool) -> Tensor:

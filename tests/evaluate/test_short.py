@@ -462,6 +462,17 @@ def test_a_store_tells_full_precision_from_bf16(stripes: Batches, tmp_path: Path
     assert len(scorer(stripes, store=file, precision="bf16").store) == 2
 
 
+@pytest.mark.parametrize("half", [False, True])
+def test_weights_begin_where_kernels_may_read_many_bytes_at_once(half: bool) -> None:
+    def odd() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.Flatten(), nn.Linear(180, 2))
+
+    branch = short.Branch(odd, 1, QUICK, CPU, half=half)
+    assert [parameter.numel() for parameter in branch.parameters] == [135, 5, 360, 2, 5, 5]
+    assert [parameter.data_ptr() % 16 for parameter in branch.parameters] == [0] * 6
+    assert len(branch.weights) == 136 + 8 + 360 + 8 + 8 + 8
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_full_precision_computes_as_a_cpu_does(stripes: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
