@@ -193,9 +193,9 @@ def truth(found: dict[str, Any]) -> str:
     lines += [
         "",
         _paragraph(
-            "What would come next: most kernels are short, and by themselves use a part of the memory's bandwidth only"
-            " (the table of kernels below). So fewer and larger launches would save most, such as both convolutions of"
-            " a node in one; then capturing a group of trainings while the one before it still runs."
+            "What would come next: other sizes of groups, since so many side by side use a part of the memory's"
+            " bandwidth only ([their speed](#speed-of-trainings)); then fewer and larger launches, such as both"
+            " convolutions of a node in one, and capturing a group of trainings while the one before it still runs."
         ),
     ]
     return "\n".join(lines) + "\n"
@@ -280,7 +280,7 @@ def speed(found: dict[str, Any]) -> str:
     for one in found["train"]:
         lines.append(
             f"| batch {one['batch']} | {one['natpp_images_per_second']:,.0f} | {one['plain_images_per_second']:,.0f} |"
-            f" {one['ratio']:.2f} | {_gib(one)} |"
+            f" {one['ratio']:.2f} | {one['reserved_gib']:.1f} |"
         )
     lines += ["", "| a supernet's step, 20 architectures of 32 images | ms |", "|---|---|"]
     lines += [f"| {one['cells_a_stage']} cells a stage | {one['milliseconds']:.1f} |" for one in found["supernet"]]
@@ -293,15 +293,16 @@ def speed(found: dict[str, Any]) -> str:
     for one in found["short"]:
         lines.append(
             f"| {one['together']} side by side | {one['milliseconds_an_architecture_step']:.2f} |"
-            f" {one['images_per_second']:,.0f} | {_moved(one)} | {one['seconds_besides']:.1f} |"
-            f" {_gib(one)} |"
+            f" {one['images_per_second']:,.0f} | {one['gigabytes_per_second']:,.0f} |"
+            f" {one['gigabytes_per_second'] / BANDWIDTH:.0%} | {one['seconds_besides']:.1f} |"
+            f" {one['reserved_gib']:.1f} |"
         )
     lines += [
         "",
         _paragraph(
             "Bytes moved: what the operations of a step read and write, each tensor once for each operation. Seconds"
             " besides are those of building, trying once, capturing and judging a group. GiB: of the device's memory,"
-            " with what CUDA graphs keep; – not measured yet."
+            " with what CUDA graphs keep."
         ),
     ]
     return "\n".join(lines) + "\n"
@@ -575,21 +576,23 @@ def _so_far(trained: int, asked: int) -> str:
 
 def _cell_schedules(found: dict[str, Any]) -> list[str]:
     pick = found["pick"]
-    cells = _count(min(one["trained"] for one in found["schedules"].values()), "cell")
     lines = [
         _paragraph(
-            f"Schedules of short trainings on the {cells} that are not set aside: Spearman with the longer training,"
-            " its part given live MAdds, and Spearman of the differences between a cell and its change. The score is"
-            " minus the loss of the validation images, of the last training steps, or the mean of both. Searches use"
-            f" *{pick['schedule']}*, loss: {pick['losses']} (the highest mean of the first two figures)."
+            "Schedules of short trainings on cells that are not set aside, all of them that were trained for longer by"
+            " then: Spearman with the longer training, its part given live MAdds, and Spearman of the differences"
+            " between a cell and its change. The score is minus the loss of the validation images, of the last training"
+            f" steps, or the mean of both. Searches use *{pick['schedule']}*, loss: {pick['losses']} (picked before the"
+            " first search, by the highest mean of the first two figures)."
         ),
         "",
-        "| schedule | validation loss | training loss | both | accuracy | seconds each |",
-        "|---|---|---|---|---|---|",
+        "| schedule | cells | validation loss | training loss | both | accuracy | seconds each |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, one in found["schedules"].items():
         figures = " | ".join(_three(one[losses], " / ") for losses in ("validation", "training", "both"))
-        lines.append(f"| {name} | {figures} | {one['mean_accuracy']:.1f} | {one['seconds_each']:.2f} |")
+        lines.append(
+            f"| {name} | {one['trained']} | {figures} | {one['mean_accuracy']:.1f} | {one['seconds_each']:.2f} |"
+        )
     return lines
 
 
@@ -922,17 +925,6 @@ def _percent(share: float) -> str:
 
 def _device(machine: dict[str, Any]) -> str:
     return f"{machine['gpu'] or machine['processor']}, torch {machine['torch']}"
-
-
-def _moved(one: dict[str, Any]) -> str:
-    """Bytes moved a second, and their share of what is possible; an older count, without kernels, is not told."""
-    if "settings" not in one:
-        return "– | –"
-    return f"{one['gigabytes_per_second']:,.0f} | {one['gigabytes_per_second'] / BANDWIDTH:.0%}"
-
-
-def _gib(one: dict[str, Any]) -> str:
-    return format(one["reserved_gib"], ".1f") if "reserved_gib" in one else "–"
 
 
 def _memory(runs: list[dict[str, Any]]) -> str:

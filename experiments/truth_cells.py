@@ -13,8 +13,9 @@ side on a GPU. `schedules` scores those that are not set aside by shorter schedu
 picked. `search` goes from images to a policy in 376 s with it, rivals get the same seconds. `direct`, last, gives the
 cells that are judged (those set aside, and those of `worth.py`) the scores of a short training and of both supernets:
 no choice hangs on them. Everything finished is kept in FOLDER, what is there is not done again, and no group is begun
-that would not end within `--seconds`. `judge` runs anywhere and writes `results/truth_cells.json`. `--smoke` does it
-on digits with eight cells.
+that would not end within `--seconds`. `judge` runs anywhere and writes `results/truth_cells.json`, the cells set aside
+looked at once, when all of them and those of `worth.py` are trained; schedules that FOLDER has no trainings of stay as
+that file has them. `--smoke` does it on digits with eight cells.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def picked(runs: Path) -> Pick:
 
 
 def pick_of_search(runs: Path) -> Pick:
-    """What the search was made with."""
+    """What searches are made with: what was picked for the first."""
     files = sorted(runs.glob("search_[0-9]*.json"))
     return Pick(**json.loads(files[0].read_text())["pick"]) if files else picked(runs)
 
@@ -169,7 +170,7 @@ def evaluations_for(seconds_each: float, together: int) -> int:
 
 def search(arguments: argparse.Namespace) -> None:
     """From images on the device to a policy file, by short trainings of the picked schedule."""
-    pick = picked(arguments.runs)
+    pick = pick_of_search(arguments.runs)
     recipe = SCHEDULES[pick.schedule]
     recipe = recipe.small() if arguments.smoke else recipe
     schedule = replace(recipe.config, fitting=pick.fitting)
@@ -350,13 +351,14 @@ def judge(arguments: argparse.Namespace) -> None:
     said, longer = read_trained(runs / "longer.json")
     if not longer:
         raise SystemExit("nothing is trained yet: run train first, with the same folder")
+    before = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     found: dict[str, Any] = {
         "cells": sum(row["accuracy"] is not None for row in longer.values()),
         "trained_seconds": sum(row["seconds"] for row in longer.values()),
         "longer": said | {"trained": [longer_row(row, smoke=arguments.smoke) for row in longer.values()]},
-        "schedules": tried(runs),
+        "schedules": before.get("schedules", {}) | tried(runs),
     }
-    if found["schedules"]:
+    if tried(runs):
         found["pick"] = asdict(pick_of_search(runs))
         found |= judged(runs, smoke=arguments.smoke)
     write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
@@ -378,7 +380,8 @@ def judged(runs: Path, *, smoke: bool) -> dict[str, Any]:
     truth = judged_cells(runs, smoke=smoke)
     aside = [cell for cell in chosen(smoke=smoke) if cell.aside]
     missing = any(cell.arch.essence() not in truth for cell in aside)
-    if missing or not models or not searches:  # what is set aside is looked at once, when all is there
+    worth = read_trained(runs / "worth.json")[1]
+    if missing or not models or not searches or not worth:  # what is set aside is looked at once, when all is there
         return found
     model = best_of(models)
     found["model"] = model
@@ -393,8 +396,9 @@ def judged(runs: Path, *, smoke: bool) -> dict[str, Any]:
     found["pairs"] = len(pairs)
     found |= figures_of(whole, truth, pairs, dict(zip(archs, prediction.expected(archs), strict=True)), short)
     for one, said in zip(found["searches"], searches, strict=True):  # what it knows by itself
-        alone = value_model(scores_in(said), {}, "short").expected(archs)
-        one |= figures_of(whole, truth, pairs, dict(zip(archs, alone, strict=True)), {})
+        if said["scores"]:
+            alone = value_model(scores_in(said), {}, "short").expected(archs)
+            one |= figures_of(whole, truth, pairs, dict(zip(archs, alone, strict=True)), {})
     found["rivals"] = {
         "live MAdds": figures_of(whole, truth, pairs, dict(zip(archs, live_madds(archs), strict=True)), {}),
         "parameters": figures_of(whole, truth, pairs, dict(zip(archs, live_params(archs), strict=True)), {}),

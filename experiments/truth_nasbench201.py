@@ -12,8 +12,8 @@ scores some more architectures of each seed in the same way, off the clock: so m
 those are taken out that the schedule was picked on. Rivals get the mean seconds of the seeds that are there, or
 `--seconds`: a supernet (architectures dealt out fairly, one CUDA graph a step) and then the same prediction and policy
 on its scores, or the preset `paper`, stopped at that time. The last runs anywhere and writes
-`results/truth_nasbench201.json`. With `--smoke` all do the same on digits with a handful of trainings, in seconds on a
-CPU.
+`results/truth_nasbench201.json`; what that says of a rival without a run in FOLDER stays. With `--smoke` all do the
+same on digits with a handful of trainings, in seconds on a CPU.
 """
 
 from __future__ import annotations
@@ -514,8 +514,9 @@ def main() -> None:
             beside[name].append(figures)
     beside |= {name: runs[name] for name in RIVALS if runs[name]}
     found = gathered(runs["seed"])
-    found["rivals"] = {name: gathered(some) for name, some in beside.items()}
-    found["runs"] = {name: some for name, some in runs.items() if some}
+    before = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"rivals": {}, "runs": {}}
+    found["rivals"] = before["rivals"] | {name: gathered(some) for name, some in beside.items()}
+    found["runs"] = before["runs"] | {name: some for name, some in runs.items() if some}
     write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
     for name in FIGURES:
         print(f"{name:<24} {found[name]['mean']:.3f} ± {found[name]['sd']:.3f}")
