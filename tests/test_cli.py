@@ -162,6 +162,8 @@ def test_sample(run: Runner) -> None:
         (("cost", "dart"), "Did you mean 'darts'?"),
         (("cost", "darts", "enas"), "Unrecognized options: enas"),
         (("cost", "darts", "--chanels", "3"), "Did you mean '--channels'?"),
+        (("data", "cifar10", "--root", "x", "--form", "y"), "Did you mean '--from'?"),
+        (("data", "cifar10", "--root", "x", "--source", "y"), "unknown flag --source. (natpp data"),
         (("cost", "darts", "--channels", "many"), "expected a whole number, not 'many'"),
         (("cost", "darts", "--channels", "0"), "channels is 0, expected a whole number from 1 up"),
         (("cost", "darts", "--network", "cifr"), "unknown network 'cifr'. Did you mean 'cifar'?"),

@@ -8,7 +8,7 @@ import io
 import os
 import re
 from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 
@@ -137,11 +137,22 @@ def parse(flags_type: type[Any], verb: str, arguments: list[str]) -> Any:
             raise SystemExit(0) from None
         message = _one_line(said.getvalue())
         if wrong := re.match(r"Unrecognized options: (--[\w-]+)", message):
-            names = [field.name for field in fields(flags_type) if field.name not in POSITIONAL]
-            flags = [name.replace("_", "-") for name in names]
-            near = difflib.get_close_matches(wrong[1][2:], flags, n=1, cutoff=0.6)
+            near = difflib.get_close_matches(wrong[1][2:], _names(flags_type), n=1, cutoff=0.6)
             message = f"unknown flag {wrong[1]}." + (f" Did you mean '--{near[0]}'?" if near else "")
         raise SettingError(f"{message} (natpp {verb} --help tells the flags)") from None
+
+
+def _names(flags_type: type[Any]) -> list[str]:
+    """The flags as they are typed, without their dashes."""
+    hints = get_type_hints(flags_type, include_extras=True)
+    said = {
+        name: [getattr(one, "name", None) for one in getattr(hint, "__metadata__", ())] for name, hint in hints.items()
+    }
+    return [
+        next(filter(None, said[field.name]), field.name.replace("_", "-"))
+        for field in fields(flags_type)
+        if field.name not in POSITIONAL
+    ]
 
 
 def _one_line(boxed: str) -> str:
