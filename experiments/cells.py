@@ -16,7 +16,7 @@ import natpp
 from natpp.arch.graph import NULL, Architecture
 from natpp.arch.layout import setting
 from natpp.arch.ops import PAPER_OPS
-from natpp.arch.space import CellSpace, Choices, Space
+from natpp.arch.space import CellSpace, Choices, GraphSpace, Space
 from natpp.improve.inputs import Inputs
 from natpp.improve.scorer import Task
 from natpp.registry import OPS, ZOO
@@ -109,6 +109,9 @@ class Pool(Space):
             if self.aside or arch.essence() not in set_aside():
                 found.append(arch)
         return found
+
+    def one_graph(self, generator: np.random.Generator) -> GraphSpace:
+        return self.whole.one_graph(generator)
 
     def _one(self, kind: str, generator: np.random.Generator) -> Architecture:
         if kind == "zoo":

@@ -356,7 +356,9 @@ def kernels(found: dict[str, Any]) -> str:
             _paragraph(
                 f"A supernet's weight step, thirteen operations, {step['architectures']} architectures of "
                 f"{step['batch']} images: {step['natpp']['milliseconds_a_step']:.0f} ms, "
-                f"{step['plain']['milliseconds_a_step']:.0f} with torch's kernels."
+                f"{step['plain']['milliseconds_a_step']:.0f} with torch's kernels; the capture of a graph for every"
+                f" {step['natpp']['steps_a_graph']} steps is in it, a replay takes"
+                f" {step['natpp']['milliseconds_a_replay']:.0f}."
             ),
         ]
     return "\n".join(lines) + "\n"

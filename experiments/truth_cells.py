@@ -204,18 +204,9 @@ def supernet(arguments: argparse.Namespace) -> None:
     fabric, images, clock = started(arguments)
     where, space = supernet_setting(images, "supernet", smoke=arguments.smoke), CellSpace(names=tuple(OPS))
     m = len(OPS)  # so that every operation is dealt out once an edge
-    weights = WeightsConfig(architectures=m, batch=8 if arguments.smoke else 512 // m, epochs=1)
-    trial = SharedWeights(space, where, images, weights, fabric, arguments.seed)
-    for _ in range(1 if arguments.smoke else 3):
-        trial.step()
-    settled(fabric)
-    start, steps = time.perf_counter(), 1 if arguments.smoke else 20
-    for _ in range(steps):
-        trial.step()
-    settled(fabric)
-    an_epoch = (time.perf_counter() - start) / steps * trial.steps_an_epoch
+    weights = WeightsConfig(architectures=m, batch=8 if arguments.smoke else 512 // m, epochs=100)
+    an_epoch = seconds_an_epoch(SharedWeights(space, where, images, weights, fabric, arguments.seed))
     weights = replace(weights, epochs=max(int((0.7 * whole - clock.stop()) / an_epoch), 1))
-    del trial
     clock("weights")
     settings = replace(search_config(smoke=arguments.smoke), weights=weights)
     shared = SharedWeights(space, where, images, weights, fabric, arguments.seed)
@@ -234,6 +225,22 @@ def supernet(arguments: argparse.Namespace) -> None:
         scores=[[to_dict(arch), value] for arch, value in found.known.items()],
         settings={"search": asdict(settings), "network": asdict(where)},
     )
+
+
+def seconds_an_epoch(shared: SharedWeights, steps: int = 10) -> float:
+    """What an epoch of a supernet's weights takes, its captures included but not what is compiled once."""
+
+    def seconds(count: int) -> float:
+        start = time.perf_counter()
+        for _ in range(count):
+            shared.step()
+        settled(shared.fabric)
+        return time.perf_counter() - start
+
+    seconds(2)
+    each = seconds(steps) / steps
+    shared.weights.steps = shared.steps_a_graph  # the next step is captured again
+    return shared.steps_an_epoch * (each + seconds(1) / shared.steps_a_graph)
 
 
 def paper(arguments: argparse.Namespace) -> None:

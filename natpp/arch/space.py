@@ -104,6 +104,10 @@ class Space(ABC):
         comes up twice. Every single architecture is drawn uniformly all the same.
         """
 
+    @abstractmethod
+    def one_graph(self, generator: np.random.Generator) -> GraphSpace:
+        """Those of its architectures that share one graph, drawn at random, and differ in their operations alone."""
+
 
 @dataclass(frozen=True)
 class CellSpace(Space):
@@ -142,6 +146,17 @@ class CellSpace(Space):
                     batch = Batch(batch.sources, dealt[places][..., : 2 * size], self.names)
                 found |= {place: batch[index] for index, place in enumerate(places.tolist())}
         return [found[place] for place in range(count)]
+
+    def one_graph(self, generator: np.random.Generator) -> GraphSpace:
+        """Every node reads two different ones there."""
+        last = NUM_INPUTS + int(generator.choice(self.nodes))
+        graphs = {}
+        for kind in KINDS:
+            sources = {target: generator.permutation(target)[:2].tolist() for target in range(NUM_INPUTS, last)}
+            edges = (Edge(self.names[0], source, target) for target, some in sources.items() for source in some)
+            graphs[kind] = Graph(tuple(edges), tuple(range(NUM_INPUTS, last)))
+        arch = Architecture(**graphs)
+        return GraphSpace(arch, {kind: tuple(self.names for _ in graph.edges) for kind, graph in graphs.items()})
 
 
 @dataclass(frozen=True)
@@ -183,8 +198,26 @@ class GraphSpace(Space):
             for index in range(count)
         ]
 
+    def one_graph(self, generator: np.random.Generator) -> GraphSpace:
+        return self
+
     def _kind(self, kind: str) -> str:
         return kind if kind in self.options else "normal"
+
+
+def dealt_again(archs: Sequence[Architecture], generator: np.random.Generator) -> list[Architecture]:
+    """Architectures of one graph whose operations are dealt out anew: each edge has the same ones in another order."""
+    columns = {
+        kind: [
+            generator.permutation(column).tolist()
+            for column in zip(*(arch.graph(kind).ops for arch in archs), strict=True)
+        ]
+        for kind, _ in archs[0].cells()
+    }
+    return [
+        arch.with_ops({kind: [column[index] for column in edges] for kind, edges in columns.items()})
+        for index, arch in enumerate(archs)
+    ]
 
 
 def nasbench201_space() -> GraphSpace:

@@ -140,14 +140,15 @@ class WeightsConfig:
 class Weights:
     """A supernet while its weights are trained, on the device and in the precision of a fabric.
 
-    On a GPU a step is one captured CUDA graph, where its shapes are always the same.
+    On a GPU a step is one captured CUDA graph as long as its shapes stay the same.
     """
 
     def __init__(self, supernet: Supernet, config: WeightsConfig, fabric: Fabric):
         self.config = config
         self.fabric = fabric
         self.supernet = supernet
-        self.capturing = captures(fabric) and Dealt.suits(supernet.space, config.architectures, fair=config.fair)
+        graph = supernet.space.one_graph(np.random.default_rng(0))
+        self.capturing = captures(fabric) and config.fair and Dealt.suits(graph, config.architectures)
         self._rate = torch.tensor(config.learning_rate, device=fabric.device) if self.capturing else None
         optimizer = torch.optim.SGD(
             supernet.parameters(),
@@ -198,9 +199,9 @@ class Weights:
         return losses.detach()
 
     def _replayed(self, archs: Sequence[Architecture], images: Tensor, labels: Tensor) -> Tensor:
-        if self._dealt is None:
+        if self._dealt is None or not self._dealt.set(archs):
+            self._captured = None  # before there is another: both would have memory
             self._dealt = Dealt(archs, self.supernet.where, self.fabric.device)
-        self._dealt.set(archs)
         if self._captured is None:
             step = functools.partial(self._updated, self._dealt)
             changing = changing_state(self.supernet, self.optimizer)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from natpp.arch.graph import Architecture
 from natpp.arch.layout import Setting, setting
-from natpp.arch.space import Space
+from natpp.arch.space import Space, dealt_again
 from natpp.errors import NatppError, SettingError
 from natpp.improve.learn import Weights, WeightsConfig
 from natpp.improve.scorer import Scorer, Scores
 from natpp.improve.seeds import Use, generator, number, torch_generator
+from natpp.nets.captured import Captured, captures
 from natpp.nets.supernet import Supernet
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 IMAGES_AT_ONCE = 256  # when scoring
 ARCHITECTURES_A_LOOK, IMAGES_A_LOOK = 8, 256  # of the accuracy in the curves
 SECONDS_A_LOOK = 0.5  # at least, between two looks at the losses of captured steps: each waits for the device
+FEWEST_REPLAYS = 4  # of a batch's scores, below which capturing takes longer than it saves
+GRAPHS, MOST_STEPS_A_GRAPH = 30, 100  # captured steps have one graph after another: so many at least, each so long
 SMALL_IMAGE = 24  # pixels a side
 SMALL = {"cifar": (8, 3), "nasbench201": (8, 1)}  # channels and cells, for small images
 USUAL = {
@@ -85,7 +89,9 @@ class SharedWeights:
         self.batch = min(config.batch, len(images))
         self.steps_an_epoch = max(len(images) // (config.architectures * self.batch), 1)
         self.total = config.epochs * self.steps_an_epoch
+        self.steps_a_graph = min(max(self.total // GRAPHS, 1), MOST_STEPS_A_GRAPH)  # of those that are captured
         self._order: tuple[int, NDArray[np.int64]] = -1, np.empty(0, dtype=np.int64)
+        self._hand: tuple[int, list[Architecture]] = -1, []
         self._looked = 0.0
 
     @property
@@ -101,7 +107,7 @@ class SharedWeights:
     def step(self) -> float | None:
         """Train for one step; its mean loss, where it was looked at. Processes share the architectures."""
         step, m = self.steps, self.config.architectures
-        archs = self.space.draw(m, generator(self.seed, Use.DRAW, 1, step), fair=self.config.fair)
+        archs = self._drawn(step)
         wanted = np.arange(m * self.batch) + step % self.steps_an_epoch * m * self.batch
         chosen = self._epoch_order().take(wanted, mode="wrap")
         images, labels = self.images.take(chosen, torch_generator(self.seed, Use.AUGMENT, step))
@@ -119,6 +125,17 @@ class SharedWeights:
             return None
         self._looked = time.perf_counter()
         return self.weights.check(archs[mine], losses)
+
+    def _drawn(self, step: int) -> list[Architecture]:
+        """The architectures of a step; where steps are captured, those of many steps have one graph."""
+        m, chance = self.config.architectures, generator(self.seed, Use.DRAW, 1, step)
+        if not self.weights.capturing:
+            return self.space.draw(m, chance, fair=self.config.fair)
+        number = step // self.steps_a_graph
+        if number != self._hand[0]:
+            once = generator(self.seed, Use.DRAW, 3, number)
+            self._hand = number, self.space.one_graph(once).draw(m, once, fair=True)
+        return dealt_again(self._hand[1], chance)
 
     def scorer(self) -> SupernetScorer:
         """Scores by all validation images."""
@@ -169,7 +186,7 @@ class SupernetScorer(Scorer):
 
     together = 16
 
-    def __init__(self, supernet: nn.Module, images: Tensor, labels: Tensor, fabric: Fabric, limit: int | None = None):
+    def __init__(self, supernet: Supernet, images: Tensor, labels: Tensor, fabric: Fabric, limit: int | None = None):
         super().__init__(limit)
         self.supernet = supernet
         self.fabric = fabric
@@ -182,12 +199,34 @@ class SupernetScorer(Scorer):
         ranks, rank = self.fabric.world_size, self.fabric.global_rank
         right = torch.zeros(len(archs), device=self.fabric.device)
         mine = list(range(rank, len(archs), ranks))
-        for images, labels in self.batches if mine else ():
-            with self.fabric.autocast():
-                logits = self.supernet(images, [archs[number] for number in mine])
-            right[mine] += (logits.argmax(dim=2) == labels[:, None]).sum(dim=0)
+        if mine:
+            logits_of = self._forward([archs[number] for number in mine])
+            for images, labels in self.batches:
+                right[mine] += (logits_of(images).argmax(dim=2) == labels[:, None]).sum(dim=0)
         if ranks > 1:
             gathered = self.fabric.all_reduce(right, reduce_op="sum")
             assert isinstance(gathered, Tensor)
             right = gathered
         return np.asarray(right.double().cpu().numpy() * 100 / sum(len(labels) for _, labels in self.batches))
+
+    def _forward(self, archs: list[Architecture]) -> Callable[[Tensor], Tensor]:
+        """What gives logits for a batch; where many have one shape and the device allows, a captured graph."""
+        routed = self.supernet.routed(archs, self.fabric.device)
+
+        def logits(images: Tensor) -> Tensor:
+            with self.fabric.autocast():
+                found: Tensor = self.supernet(images, routed)
+            return found
+
+        first, *others = (images for images, _ in self.batches)
+        alike = sum(images.shape == first.shape for images in others)
+        if alike < FEWEST_REPLAYS or not captures(self.fabric):
+            return logits
+        captured = Captured(logits, (first,), (), self.fabric.device)
+
+        def replayed(images: Tensor) -> Tensor:
+            found = captured(images) if images.shape == first.shape else logits(images)
+            assert found is not None
+            return found
+
+        return replayed

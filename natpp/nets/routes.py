@@ -2,7 +2,7 @@
 
 Values are (architectures * images, channels, height, width), the images of one architecture after those of another.
 `needed` leaves out what is dead in an architecture. `Dealt` has the same shapes for all architectures of one graph
-among which its operations are dealt out evenly: what is dead is computed and does not count, so that one captured step
+among which the same operations are dealt out: what is dead is computed and does not count, so that one captured step
 serves them all.
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from natpp.arch.graph import NUM_INPUTS, Architecture
 from natpp.arch.layout import CellPart, Plan, Setting, plan
-from natpp.arch.space import GraphSpace, Space
+from natpp.arch.space import GraphSpace
 from natpp.registry import OPS
 
 EdgeKey = tuple[int, int, str]  # target, source, operation
@@ -117,8 +117,7 @@ def only(value: Tensor, members: Members, count: int) -> Tensor:
     """The value where these architectures are and count, zero for others."""
     if members.numbers is None:
         return _counting(value, members)
-    kept = torch.zeros(count, dtype=value.dtype, device=value.device)
-    kept[members.numbers] = 1
+    kept = torch.zeros(count, dtype=value.dtype, device=value.device).index_fill_(0, members.numbers, 1)
     return value * kept.repeat_interleave(len(value) // count).view(-1, 1, 1, 1)
 
 
@@ -218,34 +217,41 @@ def needed(archs: Sequence[Architecture], where: Setting, device: torch.device) 
     return routes
 
 
-class Dealt:
-    """Routes of the same shapes for every step; `set` makes them those of other architectures."""
+@dataclass
+class Routed:
+    """Routes of the architectures of a step, on a device."""
+
+    routes: list[Route]
+
+
+class Dealt(Routed):
+    """Routes of the same shapes for many steps; `set` makes them those of other architectures."""
 
     def __init__(self, archs: Sequence[Architecture], where: Setting, device: torch.device):
         self.where = where
         self.shape, *packed = self._found(archs)
         self.numbers, self.counting = (values.to(device) for values in packed)
-        self.routes = self._made(len(archs))
+        super().__init__(self._made(len(archs)))
 
     @staticmethod
-    def suits(space: Space, count: int, *, fair: bool) -> bool:
-        """Whether all draws of so many architectures have the same shapes."""
-        if not fair or not isinstance(space, GraphSpace):
-            return False
+    def suits(space: GraphSpace, count: int) -> bool:
+        """Whether so many architectures of a graph can be routed so: each edge then has all its operations."""
         for kind, graph in space.arch.cells():
             free = [(edge.source, edge.target) for edge in graph.edges if not edge.fixed]
             if len(set(free)) < len(free):  # two edges between the same nodes
                 return False
-            if any(count % len(options) for options in space.options[kind]):
+            if any(count < len(options) for options in space.options[kind]):
                 return False
         return True
 
-    def set(self, archs: Sequence[Architecture]) -> None:
-        """Route other architectures from now on."""
+    def set(self, archs: Sequence[Architecture]) -> bool:
+        """Route other architectures from now on; False, and nothing happens, where theirs are other shapes."""
         shape, numbers, counting = self._found(archs)
-        assert shape == self.shape
+        if shape != self.shape:
+            return False
         self.numbers.copy_(numbers, non_blocking=True)
         self.counting.copy_(counting, non_blocking=True)
+        return True
 
     def _found(self, archs: Sequence[Architecture]) -> tuple[list[dict[EdgeKey | int, int]], Tensor, Tensor]:
         """Per block, how many architectures have each edge, or may concatenate a node; all their numbers; who counts.

@@ -29,7 +29,7 @@ from natpp.arch.ops import Op, Place
 from natpp.arch.space import Space
 from natpp.errors import FormatError, SettingError
 from natpp.files import write_whole
-from natpp.nets.routes import Dealt, Route, apart, chosen, needed, only, summed, zeros
+from natpp.nets.routes import Route, Routed, apart, chosen, needed, only, summed, zeros
 from natpp.registry import OPS
 
 
@@ -53,12 +53,12 @@ class Supernet(nn.Module):
         )
         self.head = Shared(layout.head)
 
-    def forward(self, images: Tensor, archs: Sequence[Architecture] | Drawn | Dealt) -> Tensor:
+    def forward(self, images: Tensor, archs: Sequence[Architecture] | Drawn | Routed) -> Tensor:
         """Logits (images, architectures, classes).
 
         Images are (images, 3, height, width), the same for all, or (images, architectures, 3, height, width).
         """
-        routes = archs.routes if isinstance(archs, Dealt) else self._routes(archs, images.device)
+        routes = (archs if isinstance(archs, Routed) else self.routed(archs, images.device)).routes
         count = routes[0].count
         if images.dim() == 4:
             images = images[:, None]
@@ -72,13 +72,13 @@ class Supernet(nn.Module):
         logits: Tensor = self.head(values[-1], count)
         return apart(logits, count).transpose(0, 1)
 
-    def _routes(self, archs: Sequence[Architecture] | Drawn, device: torch.device) -> list[Route]:
+    def routed(self, archs: Sequence[Architecture] | Drawn, device: torch.device) -> Routed:
         """Which architectures need what; all of them are of the space."""
         routes = needed(archs.archs if isinstance(archs, Drawn) else archs, self.where, device)
         for block, route in zip(self.blocks, routes, strict=True):
             if isinstance(block, SharedCell):
                 block.check(route)
-        return routes
+        return Routed(routes)
 
     def save(self, path: str | Path) -> None:
         """Write the weights as one safetensors file."""

@@ -8,7 +8,7 @@ from natpp.api import samples
 from natpp.arch.formats import to_nasbench201
 from natpp.arch.layout import setting
 from natpp.arch.ops import PAPER_OPS, Place
-from natpp.arch.space import CellSpace, named_space, nasbench201_space, sample_batch, space_around
+from natpp.arch.space import CellSpace, dealt_again, named_space, nasbench201_space, sample_batch, space_around
 from natpp.arch.transitions import allowed, masks
 from natpp.errors import NatppError
 from natpp.registry import OPS
@@ -69,6 +69,40 @@ def test_a_fair_draw_deals_every_operation_out() -> None:
     firsts = [space.draw(1, np.random.default_rng(seed), fair=True)[0].normal.ops[0] for seed in range(2000)]
     shares = np.bincount([PAPER_OPS.index(op) for op in firsts], minlength=13) / 2000
     assert np.abs(shares - 1 / 13).max() < 0.025  # one alone is uniform
+
+
+def test_one_graph_of_a_space_has_the_same_nodes_read_by_all() -> None:
+    space = CellSpace((4, 5))
+    graphs = [space.one_graph(np.random.default_rng(seed)) for seed in range(1000)]
+    assert {len(graph.arch.normal.edges) for graph in graphs} == {8, 10}
+    for kind in ("normal", "reduce"):
+        read = [(edge.source, edge.target) for graph in graphs for edge in graph.arch.graph(kind).edges]
+        assert set(read) == set(space.choices(kind))
+        last = np.array([source for source, target in read if target == 6])
+        assert np.abs(np.bincount(last) / len(last) - 1 / 6).max() < 0.03
+    for graph in graphs[:20]:
+        drawn = graph.draw(15, np.random.default_rng(0), fair=True)
+        for kind, cell in graph.arch.cells():
+            assert all(len({edge.source for edge in cell.edges if edge.target == node}) == 2 for node in cell.concat)
+            assert graph.choices(kind).items() <= space.choices(kind).items()
+            assert {tuple((e.source, e.target) for e in arch.graph(kind).edges) for arch in drawn} == {
+                tuple((e.source, e.target) for e in cell.edges)
+            }
+    assert nasbench201_space().one_graph(np.random.default_rng(0)) == nasbench201_space()
+
+
+def test_operations_dealt_again_are_the_same_on_every_edge() -> None:
+    hand = CellSpace((4,)).one_graph(np.random.default_rng(0)).draw(16, np.random.default_rng(1), fair=True)
+    again = dealt_again(hand, np.random.default_rng(2))
+    assert len(again) == 16
+    for kind in ("normal", "reduce"):
+        for edge in range(8):
+            before, after = ([arch.graph(kind).ops[edge] for arch in some] for some in (hand, again))
+            assert sorted(before) == sorted(after)
+            assert before != after
+    orders = [dealt_again(hand, np.random.default_rng(seed))[0].normal.ops[0] for seed in range(1600)]
+    share = [op for arch in hand for op in arch.normal.ops[:1]].count(hand[0].normal.ops[0]) / 16
+    assert abs(orders.count(hand[0].normal.ops[0]) / 1600 - share) < 0.03
 
 
 def test_nasbench201_is_a_space_of_one_graph() -> None:

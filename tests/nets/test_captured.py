@@ -1,21 +1,26 @@
 """Steps as CUDA graphs: on a GPU they do what the same steps do one kernel after another."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import natpp
+from natpp.arch.graph import Architecture
 from natpp.arch.layout import setting
-from natpp.arch.space import nasbench201_space
+from natpp.arch.space import CellSpace, nasbench201_space
 from natpp.data.batches import Batches
 from natpp.data.images import Images
 from natpp.evaluate import loop
 from natpp.evaluate.recipe import Recipe
 from natpp.evaluate.scratch import Training, make_batches
-from natpp.improve import learn
+from natpp.improve import learn, shared
 from natpp.improve.learn import WeightsConfig
 from natpp.improve.shared import SharedWeights
-from natpp.nets.captured import captures, changing_state
+from natpp.nets.captured import Step, captures, changing_state
 from natpp.runs import make_fabric
 
 
@@ -78,10 +83,78 @@ def test_a_captured_supernet_takes_the_same_steps(monkeypatch: pytest.MonkeyPatc
     for captured in (True, False):
         monkeypatch.setattr(learn, "captures", lambda fabric, captured=captured: captured)
         config = WeightsConfig(architectures=10, batch=8, epochs=3)
-        shared = SharedWeights(nasbench201_space(), where, Batches(images(), fabric.device), config, fabric, seed=0)
-        assert shared.weights.capturing == captured
+        weights = SharedWeights(nasbench201_space(), where, Batches(images(), fabric.device), config, fabric, seed=0)
+        assert weights.weights.capturing == captured
+        if captured:
+            drawn = [weights._drawn(step) for step in range(3)]
+        monkeypatch.setattr(weights, "_drawn", drawn.__getitem__)
         for _ in range(3):
-            shared.step()
-        found.append(shared.weights.supernet.state_dict())
+            weights.step()
+        found.append(weights.weights.supernet.state_dict())
     for name, value in found[0].items():
         torch.testing.assert_close(value, found[1][name], rtol=1e-2, atol=1e-3)
+
+
+class Uncaptured:
+    """Stands in for a captured step: takes it as it is, and counts how often there was one."""
+
+    made = 0
+
+    def __init__(self, step: Step, arguments: Sequence[Tensor], *_: object, **__: object):
+        type(self).made += 1
+        self.step = step
+
+    def __call__(self, *arguments: Tensor) -> Tensor | None:
+        return self.step(*arguments)
+
+
+CELLS = CellSpace((2, 3), ("skip_connect", "conv_1x1", "sep_conv_3x3", "avg_pool_3x3"))  # all of them live
+
+
+def cells_trained(device: str, captured: bool, drawn: list[list[Architecture]], patch: pytest.MonkeyPatch) -> Any:
+    """A supernet after nine steps, two for each graph, on what it drew if it was captured, else on what is given."""
+    for module in (learn, shared):
+        patch.setattr(module, "captures", lambda _: captured)
+    patch.setattr(shared, "GRAPHS", 4)
+    patch.setattr(shared, "IMAGES_AT_ONCE", 6)
+    fabric = make_fabric(device, "32")
+    config = WeightsConfig(architectures=5, batch=5, epochs=1)
+    where = setting("cifar", channels=4, cells=3, size=16)
+    weights = SharedWeights(CELLS, where, Batches(images(), fabric.device), config, fabric, seed=0)
+    if captured:
+        drawn += [weights._drawn(step) for step in range(weights.total)]
+    patch.setattr(weights, "_drawn", drawn.__getitem__)
+    for _ in range(weights.total):
+        weights.step()
+    return weights
+
+
+def test_a_supernet_of_cells_keeps_a_graph_for_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such steps change the weights as those do that route every architecture by itself."""
+    monkeypatch.setattr(Uncaptured, "made", 0)
+    monkeypatch.setattr(learn, "Captured", Uncaptured)
+    drawn: list[list[Architecture]] = []
+    dealt, alone = (cells_trained("cpu", captured, drawn, monkeypatch) for captured in (True, False))
+    graphs = [{tuple((e.source, e.target) for e in arch.normal.edges) for arch in archs} for archs in drawn]
+    assert all(len(some) == 1 for some in graphs)
+    assert len(graphs) == 9
+    assert all(graphs[step] == graphs[step + 1] for step in (0, 2, 4, 6))
+    assert drawn[0] != drawn[1]
+    assert Uncaptured.made == 5
+    for name, value in dealt.weights.supernet.state_dict().items():
+        torch.testing.assert_close(value, alone.weights.supernet.state_dict()[name], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_a_captured_supernet_of_cells_takes_the_same_steps_and_scores_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over several graphs, each with a capture of its own."""
+    drawn: list[list[Architecture]] = []
+    some = CELLS.draw(20, np.random.default_rng(0))
+    found = []
+    for captured in (True, False):
+        weights = cells_trained("cuda", captured, drawn, monkeypatch)
+        found.append((weights.weights.supernet.state_dict(), weights.scorer()(some)))
+    (weights, scores), (others, their_scores) = found
+    for name, value in weights.items():
+        torch.testing.assert_close(value, others[name], rtol=1e-2, atol=1e-3)
+    assert np.abs(scores - their_scores).max() <= 10  # per cent of 30 images: three that are near the edge

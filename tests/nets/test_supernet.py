@@ -7,8 +7,8 @@ from torch import nn
 
 import natpp
 from natpp.arch.graph import Architecture, Graph
-from natpp.arch.layout import setting
-from natpp.arch.space import CellSpace, Space, nasbench201_space, space_around
+from natpp.arch.layout import Setting, setting
+from natpp.arch.space import CellSpace, Space, dealt_again, nasbench201_space, space_around
 from natpp.errors import SettingError
 from natpp.nets.network import Network, build_network
 from natpp.nets.routes import Dealt, Members, chosen, summed, zeros
@@ -172,17 +172,29 @@ def test_wrong_images_are_refused() -> None:
         net(torch.randn(2, 2, 3, 8, 8), space.draw(3, np.random.default_rng(0)))
 
 
-def test_dealt_architectures_compute_the_same_in_shapes_that_never_change() -> None:
+FEW = CellSpace((2, 3), ("null", "skip_connect", "sep_conv_3x3", "avg_pool_3x3"))
+
+
+@pytest.mark.parametrize(
+    ("space", "where", "count"),
+    [
+        pytest.param(nasbench201_space(), setting("nasbench201", channels=4, cells=2, size=8), 10, id="nasbench201"),
+        pytest.param(nasbench201_space(), NASBENCH, 7, id="some operations twice"),
+        pytest.param(FEW, CELLS, 6, id="cells"),
+    ],
+)
+def test_dealt_architectures_compute_the_same_in_shapes_that_stay(space: Space, where: Setting, count: int) -> None:
     """Also those of which parts, or the whole, hear nothing; gradients too."""
-    space, where = nasbench201_space(), setting("nasbench201", channels=4, cells=2, size=8)
     net = supernet(space, where)
-    images = torch.randn(3, 10, 3, 8, 8, dtype=torch.float64)
+    images = torch.randn(3, count, 3, 8, 8, dtype=torch.float64)
     generator = np.random.default_rng(0)
-    dealt, dead = None, 0
+    graph = space.one_graph(generator)
+    assert Dealt.suits(graph, count)
+    hand = graph.draw(count, generator, fair=True)
+    dealt, deaf, dead = Dealt(hand, where, torch.device("cpu")), 0, 0
     for _ in range(12):
-        archs = space.draw(10, generator, fair=True)
-        dealt = dealt or Dealt(archs, where, torch.device("cpu"))
-        dealt.set(archs)
+        archs = dealt_again(hand, generator)
+        assert dealt.set(archs)
         found = []
         for given in (archs, dealt):
             logits = net(images, given)
@@ -190,16 +202,28 @@ def test_dealt_architectures_compute_the_same_in_shapes_that_never_change() -> N
             found.append((logits, *torch.autograd.grad(loss, list(net.parameters()), materialize_grads=True)))
         for one, other in zip(*found, strict=True):
             torch.testing.assert_close(one, other)
+        deaf += sum(not all(arch.normal.liveness().hears) for arch in archs)
         dead += sum(not arch.normal.liveness().output for arch in archs)
-    assert dead
+    assert deaf
+    assert dead or space is FEW
 
 
-def test_what_is_not_dealt_evenly_has_no_fixed_shapes() -> None:
-    space = nasbench201_space()
-    assert Dealt.suits(space, 20, fair=True)
-    assert not Dealt.suits(space, 20, fair=False)
-    assert not Dealt.suits(space, 13, fair=True)
-    assert not Dealt.suits(CellSpace(), 13, fair=True)
+def test_other_shapes_are_not_taken_for_the_same() -> None:
+    hands = [FEW.one_graph(np.random.default_rng(seed)).draw(4, np.random.default_rng(0), fair=True) for seed in (0, 1)]
+    dealt = Dealt(hands[0], CELLS, torch.device("cpu"))
+    before = dealt.numbers.clone()
+    assert not dealt.set(hands[1])
+    assert torch.equal(dealt.numbers, before)
+    assert not dealt.set(hands[0][:3])
+
+
+def test_what_has_no_fixed_shapes_is_not_dealt() -> None:
+    assert Dealt.suits(nasbench201_space(), 13)
+    assert not Dealt.suits(nasbench201_space(), 4)  # some edge may have nothing but null
+    around = space_around(natpp.load("amoebanet"), "nat++", CELLS, strict=False)
+    doubled = [(e.source, e.target) for _, graph in around.arch.cells() for e in graph.edges]
+    assert len(set(doubled)) < len(doubled)
+    assert not Dealt.suits(around, 100)
 
 
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
