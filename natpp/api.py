@@ -421,6 +421,7 @@ def search(
     budget: str = "strict",
     reward: str = "val_200",
     minutes: float | None = None,
+    random_share: float | None = None,
     price: Mapping[str, float] | None = None,
     caution: float | None = None,
     train_steps: int | None = None,
@@ -449,7 +450,8 @@ def search(
     from a `supernet` trained here, for so many `epochs`, so many `architectures` a step. Both train with a `batch` of
     images in a network of so many `channels` and `cells`. `scorer` may also be a run's folder, a table's file (its
     column `reward`) or any `Scorer`. At most `evaluations` architectures are scored, and no more than there are
-    `minutes` for; the rest is predicted. The policy learns in so many `steps`, or in those that there is time for.
+    `minutes` for, a `random_share` of them drawn and the others chosen; the rest is predicted. The policy learns in so
+    many `steps`, or in those that there is time for.
     Inputs are drawn from a `space`, cells of so many `nodes` (with `extras`, of operations beyond the paper's too) or
     nasbench201; with `arch` the policy is learned for that one architecture. `price` is what a halving of
     living `params` or `madds` is worth, in points of the score. With `caution` a predicted improvement counts less so
@@ -484,6 +486,7 @@ def search(
         reward=reward,
         evaluations=evaluations,
         minutes=minutes,
+        random_share=random_share,
         price=None if price is None else dict(price),
         caution=caution,
         train_steps=train_steps,

@@ -48,7 +48,7 @@ WHOLE = (
     *("size", "evaluations", "epochs", "architectures", "batch", "steps", "train_steps", "together"),
     *("channels", "cells", "seed"),
 )
-NUMBERS = ("minutes", "caution", "learning_rate")
+NUMBERS = ("minutes", "random_share", "caution", "learning_rate")
 LOG = logging.getLogger("natpp")
 PRECISIONS = {"auto": "", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
@@ -74,6 +74,7 @@ class Ask:
     reward: str = "val_200"
     evaluations: int | None = None
     minutes: float | None = None
+    random_share: float | None = None
     price: Mapping[str, float] | None = None
     caution: float | None = None
     epochs: int | None = None
@@ -144,7 +145,7 @@ class Ask:
             found,
             weights=replace(found.weights, **weights),
             learn=replace(found.learn, **_given(self, ("steps",))),
-            predict=replace(found.predict, **_given(self, ("caution",))),
+            predict=replace(found.predict, **_given(self, ("random_share", "caution"))),
         )
 
     def short(self, images: Batches) -> ShortConfig:

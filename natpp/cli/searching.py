@@ -213,6 +213,8 @@ class Search(Common):
     limit with a table"""
     minutes: NumberOrDefault = None
     """time there is: as many are scored as fit, at most `evaluations`, and the policy learns in what is left"""
+    random_share: NumberOrDefault = None
+    """share of the scores that are of architectures drawn at random; others are chosen by what is known by then"""
     store: Annotated[Word, tyro.conf.arg(metavar="FILE")] = None
     """file that short trainings' scores are kept in and taken from; by default RUN/scores.jsonl"""
     price: Annotated[Word, tyro.conf.arg(metavar="madds=X,params=Y")] = None
@@ -269,6 +271,7 @@ def search(flags: Search) -> None:
             reward=flags.reward,
             minutes=flags.minutes,
             price=None if flags.price is None else _prices(flags.price),
+            random_share=flags.random_share,
             caution=flags.caution,
             train_steps=flags.train_steps,
             together=flags.together,

@@ -38,6 +38,7 @@ FLAGS = (
     *(
         "evaluations",
         "minutes",
+        "random_share",
         "price",
         "caution",
         "epochs",

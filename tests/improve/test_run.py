@@ -288,6 +288,19 @@ def test_nasbench201_from_images_and_a_run_as_scorer(tmp_path: Path) -> None:
     assert again.ops == policy.ops
 
 
+def test_the_share_of_random_scores_is_a_setting() -> None:
+    def asked(share: float) -> list[float]:
+        scorer = CountOps("skip_connect")
+        natpp.search(scorer=scorer, nodes=(3,), steps=1, evaluations=30, random_share=share)
+        return scorer(list(scorer.known)).tolist()
+
+    drawn, mostly_chosen = asked(1.0), asked(0.2)
+    assert len(drawn) == len(mostly_chosen) == 30
+    assert np.mean(mostly_chosen) > np.mean(drawn) + 1  # those that are chosen have more of what is liked
+    with pytest.raises(SettingError, match=r"random_share is 1\.5, expected a share above 0 and up to 1"):
+        natpp.search("digits", random_share=1.5)
+
+
 def test_with_caution_a_search_changes_less() -> None:
     inputs = CellSpace((3,)).draw(20, np.random.default_rng(1))
 
