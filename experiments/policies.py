@@ -189,33 +189,34 @@ def on_zoo(policy: Policy, rule: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def learned_in(runs: Path) -> dict[str, Any]:
-    """What is told of the policies of a folder."""
-    file = runs / "policies.json"
-    if not file.exists():
+def learned_in(runs: Path) -> tuple[dict[str, Any], dict[str, Path]]:
+    """What is told of the policies of a folder, and their files by rule; those that ship where it has scores alone."""
+    if (runs / "policies.json").exists():
+        return json.loads((runs / "policies.json").read_text()), {rule: runs / name for rule, name in FILES.items()}
+    if not (runs / "longer.json").exists():
         raise SystemExit("there are no policies yet: run policies.py learn first, with the same folder")
-    found: dict[str, Any] = json.loads(file.read_text())
-    return found
+    files = {rule: shipped.FOLDER / f"{name}.safetensors" for rule, name in NAMES.items()}
+    return json.loads((RESULTS / "policies.json").read_text()), files
 
 
 def knowledge(runs: Path) -> Knowledge:
     """What was learned, with the value model that it was learned on."""
-    said = learned_in(runs)
+    said, files = learned_in(runs)
     pick = Pick(**said["pick"])
     cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
     prediction = value_model(cheap, dear_scores(runs), said["model"], config=PredictConfig(caution=said["caution"]))
-    policies = {rule: Policy.load(runs / name) for rule, name in FILES.items()}
+    policies = {rule: Policy.load(file) for rule, file in files.items()}
     return Knowledge(policies, map_from_json(said["constant"]), prediction)
 
 
 def ship(arguments: argparse.Namespace) -> None:
     """Put policies and cards into the package."""
-    said = learned_in(arguments.runs)
+    said, files = learned_in(arguments.runs)
     worth = arguments.out / "worth.json"
     measured = json.loads(worth.read_text()) if worth.exists() else None
     said["gpu"] = (read_trained(arguments.runs / "longer.json")[0].get("machine") or {}).get("gpu")
     for rule, name in NAMES.items():
-        content = (arguments.runs / FILES[rule]).read_bytes()
+        content = files[rule].read_bytes()
         if len(content) > LARGEST:
             raise SystemExit(f"the policy for {rule} has {len(content):,} bytes, expected at most {LARGEST:,}")
         write_whole(arguments.package / f"{name}.safetensors", content)
