@@ -32,9 +32,9 @@ def partial(one: Values, other: Values, given: Values) -> float | None:
 
 def _ranks(values: Values) -> NDArray[np.float64]:
     """Ranks less their mean; equal values share theirs."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(count) - (count - 1) / 2)[place]
-    return np.asarray(ranks - (len(ranks) + 1) / 2)
+    ordered = np.sort(values)
+    below, upto = np.searchsorted(ordered, values), np.searchsorted(ordered, values, side="right")
+    return np.asarray((below + upto - len(ordered)) / 2)
 
 
 def _correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from natpp.arch.graph import Architecture
-from natpp.arch.layers import chain_cost
 from natpp.arch.layout import CellPart, Plan, Setting, plan
 from natpp.arch.memory import peak_memory
 from natpp.registry import OPS
@@ -81,34 +80,27 @@ def part_counts(planned: Plan) -> list[Counts]:
     """The counts of every part of a plan in order, and last those of its head."""
     found_in_order = []
     seen: dict[object, Counts] = {}  # blocks alike cost alike
-    for part in planned.parts:
+    for part, first in zip(planned.parts, planned.layout.alike, strict=True):
         if isinstance(part, CellPart):
-            key = (*part.block.alike, part.liveness)
+            key = first, part.liveness
             found = seen.get(key)
             if found is None:
                 found = seen[key] = _cell_counts(part)
         else:
-            whole = [chain_cost(chain, part.block.size_in) for chain in part.block.branches]
-            totals = sum(cost[0] for cost in whole), sum(cost[1] for cost in whole)
-            found = Counts(*totals, *totals)
+            found = Counts(*part.block.cost, *part.block.cost)
         found_in_order.append(found)
-    head = chain_cost(planned.layout.head, planned.layout.blocks[-1].size_out)
+    head = planned.layout.head_cost
     return [*found_in_order, Counts(*head, *head)]
 
 
 def _cell_counts(part: CellPart) -> Counts:
     block, _, graph, liveness = part
-    parts = [
-        (chain_cost(chain, size), alive)
-        for chain, size, alive in zip(block.inputs, block.sizes_in, liveness.inputs, strict=True)
-    ]
-    parts += [
-        (OPS[edge.op].cost(block.place(edge.source)), alive)
-        for edge, alive in zip(graph.edges, liveness.live, strict=True)
-    ]
-    return Counts(
-        sum(cost[0] for cost, _ in parts),
-        sum(cost[1] for cost, _ in parts),
-        sum(cost[0] for cost, alive in parts if alive),
-        sum(cost[1] for cost, alive in parts if alive),
-    )
+    costs = [*block.input_costs, *(OPS[edge.op].cost(block.place(edge.source)) for edge in graph.edges)]
+    params = madds = live_params = live_madds = 0
+    for cost, alive in zip(costs, (*liveness.inputs, *liveness.live), strict=True):
+        params += cost[0]
+        madds += cost[1]
+        if alive:
+            live_params += cost[0]
+            live_madds += cost[1]
+    return Counts(params, madds, live_params, live_madds)

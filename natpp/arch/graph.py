@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from natpp.errors import GraphError, shortened
@@ -161,8 +161,17 @@ class Graph:
         for edge, op in zip(self.edges, ops, strict=True):
             if edge.fixed and edge.op != op:
                 raise GraphError(f"the edge {edge.source} → {edge.target} is fixed: it stays {edge.op}")
-        edges = (edge if edge.op == op else replace(edge, op=op) for edge, op in zip(self.edges, ops, strict=True))
-        return Graph(tuple(edges), self.concat)
+        edges = (
+            edge if edge.op == op else Edge(op, edge.source, edge.target, edge.fixed)
+            for edge, op in zip(self.edges, ops, strict=True)
+        )
+        return self._again(tuple(edges), self.concat)
+
+    def _again(self, edges: tuple[Edge, ...], concat: tuple[int, ...] | None) -> Graph:
+        """This graph with other operations on its free edges: what was checked of it holds."""
+        graph = object.__new__(Graph)
+        graph.__dict__.update(edges=edges, concat=concat)
+        return graph
 
     def liveness(self, hears: tuple[bool, bool] = (True, True), heard: bool = True) -> Liveness:
         """What is alive when the inputs carry something (`hears`) and somebody reads the output (`heard`).
@@ -188,7 +197,7 @@ class Graph:
         """The same function with every dead edge null, and the same concatenation written out."""
         live = self.liveness().live
         ops = [edge.op if alive or edge.fixed else NULL for edge, alive in zip(self.edges, live, strict=True)]
-        return replace(self, concat=self.outputs).with_ops(ops)
+        return self._again(self.with_ops(ops).edges, self.outputs)
 
     # Nodes with any number of inputs.
 
@@ -273,6 +282,10 @@ class Graph:
 
     def essence(self) -> Graph:
         """What the graph computes: its canonical form without anything dead."""
+        return self._essence
+
+    @functools.cached_property
+    def _essence(self) -> Graph:
         from natpp.arch.canonical import canonical_inputs
 
         return Graph.from_inputs(*canonical_inputs(*self.living()))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from natpp.arch.graph import NUM_INPUTS, Architecture, Graph, Liveness
+from natpp.arch.graph import KINDS, NUM_INPUTS, Architecture, Graph, Liveness
 from natpp.arch.layers import (
     BatchNorm,
     Chain,
@@ -24,6 +24,7 @@ from natpp.arch.layers import (
     Pool,
     ReLU,
     Size,
+    chain_cost,
     chain_shape,
     halved,
 )
@@ -87,6 +88,12 @@ class Block:
     size_out: Size
     halvings_in: int  # how often the image was halved before it
 
+    @functools.cached_property
+    def cost(self) -> tuple[int, int]:
+        """Parameters and multiply-adds."""
+        params, madds = zip(*(chain_cost(chain, self.size_in) for chain in self.branches), strict=True)
+        return sum(params), sum(madds)
+
 
 @dataclass(frozen=True)
 class CellBlock:
@@ -111,6 +118,11 @@ class CellBlock:
         """What two places have in common where the same graph costs the same."""
         return self.kind, self.from_input, self.inputs, self.sizes_in
 
+    @functools.cached_property
+    def input_costs(self) -> tuple[tuple[int, int], ...]:
+        """Parameters and multiply-adds of what maps each input."""
+        return tuple(chain_cost(chain, size) for chain, size in zip(self.inputs, self.sizes_in, strict=True))
+
     def place(self, source: int) -> Place:
         """Where an edge from this node stands."""
         return self.from_input if source < NUM_INPUTS else self.from_node
@@ -129,6 +141,20 @@ class Layout:
     def width(self) -> int:
         """Channels that the head reads."""
         return self.blocks[-1].channels_out
+
+    @functools.cached_property
+    def alike(self) -> tuple[int, ...]:
+        """Per block the index of the first one where the same graph costs the same."""
+        first: dict[object, int] = {}
+        return tuple(
+            first.setdefault(block.alike if isinstance(block, CellBlock) else index, index)
+            for index, block in enumerate(self.blocks)
+        )
+
+    @functools.cached_property
+    def head_cost(self) -> tuple[int, int]:
+        """Parameters and multiply-adds of the head."""
+        return chain_cost(self.head, self.blocks[-1].size_out)
 
 
 Widths = tuple[int, int]  # how many nodes the normal and the reduction cell concatenate
@@ -304,19 +330,17 @@ class Plan(NamedTuple):
 def plan(arch: Architecture, where: Setting) -> Plan:
     """What stands where, and what of it is alive, when this architecture fills this network."""
     layout = layout_of(where, (len(arch.normal.outputs), len(arch.graph("reduce").outputs)))
-    memo: dict[tuple[int, tuple[bool, bool], bool], Liveness] = {}
+    graphs = {kind: arch.graph(kind) for kind in KINDS}
 
-    def liveness(graph: Graph, hears: tuple[bool, bool], heard: bool) -> Liveness:
-        key = (id(graph), hears, heard)
-        if key not in memo:
-            memo[key] = graph.liveness(hears, heard)
-        return memo[key]
+    @functools.cache
+    def liveness(kind: str, older: bool, newer: bool, heard: bool) -> Liveness:
+        return graphs[kind].liveness((older, newer), heard)
 
     hears = [True]  # per value: something of the image reaches it
     for block in layout.blocks:
         if isinstance(block, CellBlock):
             older, newer = block.reads
-            hears.append(liveness(arch.graph(block.kind), (hears[older], hears[newer]), True).output)
+            hears.append(liveness(block.kind, hears[older], hears[newer], True).output)
         else:
             hears.append(hears[block.reads[0]])
 
@@ -327,11 +351,10 @@ def plan(arch: Architecture, where: Setting) -> Plan:
         carries = heard[value] and hears[value]
         if isinstance(block, CellBlock):
             older, newer = block.reads
-            graph = arch.graph(block.kind)
-            found = liveness(graph, (hears[older], hears[newer]), heard[value])
+            found = liveness(block.kind, hears[older], hears[newer], heard[value])
             heard[older] |= found.inputs[0]
             heard[newer] |= found.inputs[1]
-            parts.append(CellPart(block, carries, graph, found))
+            parts.append(CellPart(block, carries, graphs[block.kind], found))
         else:
             heard[block.reads[0]] |= carries
             parts.append(Part(block))

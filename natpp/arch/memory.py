@@ -25,7 +25,7 @@ def peak_memory(planned: Plan) -> int:
         if not part.live:
             continue
         if isinstance(part, CellPart):
-            key = (*part.block.alike, part.liveness)
+            key = layout.alike[index], part.liveness
             if key not in seen:
                 seen[key] = _cell(part)
             inside, out = seen[key]

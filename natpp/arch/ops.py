@@ -61,6 +61,13 @@ class Place:
         if min(self.size) < 1:
             raise SettingError(f"a feature map is at least 1 x 1, not {self.size[0]} x {self.size[1]}")
 
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.channels_in, self.channels_out, self.stride, self.size))
+
+    def __hash__(self) -> int:
+        return self._hash
+
 
 @dataclass(frozen=True)
 class Op:
@@ -96,7 +103,7 @@ class Op:
 
     def cost(self, place: Place) -> tuple[int, int]:
         """Parameters and multiply-adds at a place."""
-        return _op_cost(self, place)
+        return _cost(self.layers, place)
 
     def build(self, place: Place) -> nn.Module:
         """The operation as a module with fresh weights."""
@@ -104,8 +111,8 @@ class Op:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _op_cost(op: Op, place: Place) -> tuple[int, int]:
-    return chain_cost(op.layers(place), place.size)
+def _cost(layers: Callable[[Place], Chain], place: Place) -> tuple[int, int]:
+    return chain_cost(layers(place), place.size)
 
 
 def input_map(place: Place) -> Chain:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from natpp.arch.cost import Counts, counts
+from natpp.arch.cost import Counts, plan_counts
 from natpp.arch.graph import NUM_INPUTS, Architecture, Edge
 from natpp.arch.layout import CellBlock, Setting, Skeleton, plan
 from natpp.arch.ops import Op, Place
@@ -50,7 +50,8 @@ def two_level(source: Op, target: Op, place: Place) -> bool:
 
 def cost(source: Op, target: Op, place: Place) -> bool:
     """Anything that raises neither parameters nor multiply-adds at the place."""
-    return all(after <= before for after, before in zip(target.cost(place), source.cost(place), strict=True))
+    (params, madds), (most_params, most_madds) = target.cost(place), source.cost(place)
+    return params <= most_params and madds <= most_madds
 
 
 RULES.add("nat", nat)
@@ -101,28 +102,31 @@ def masks(arch: Architecture, rule: str, where: Setting, *, strict: bool = True)
     widths = (len(arch.normal.outputs), len(arch.graph("reduce").outputs))
     places = _places(NETWORKS[where.network], where, widths, tuple(kind for kind, _ in arch.cells()))
     entries = tuple(OPS.values())
-    check = RULES[rule]
+    numbers = {name: number for number, name in enumerate(OPS)}
     found = {}
     for kind, graph in arch.cells():
+        from_input, from_node = (_everywhere(RULES[rule], some, entries, strict) for some in places[kind])
         mask = np.empty((len(graph.edges), len(entries)), dtype=bool)
         for row, edge in zip(mask, graph.edges, strict=True):
+            number = numbers[edge.op]
             if edge.fixed:
-                row[:] = [op.name == edge.op for op in entries]
+                row[:] = False
+                row[number] = True
             else:
-                row[:] = _row(check, OPS[edge.op], places[kind][edge.source >= NUM_INPUTS], entries, strict)
+                row[:] = (from_input if edge.source < NUM_INPUTS else from_node)[number]
         found[kind] = mask
     return found
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def _row(check: Rule, source: Op, places: frozenset[Place], entries: tuple[Op, ...], strict: bool) -> Mask:
-    """What an operation may become where it stands in all of these places."""
-    row = np.ones(len(entries), dtype=bool)
+def _everywhere(check: Rule, places: frozenset[Place], entries: tuple[Op, ...], strict: bool) -> Mask:
+    """The transitions that are allowed in all of these places: (ops, ops)."""
+    table = np.ones((len(entries), len(entries)), dtype=bool)
     for place in places:
-        row &= _allowed(check, place, entries)[entries.index(source)]
+        table &= _allowed(check, place, entries)
         if strict:
-            row &= _allowed(cost, place, entries)[entries.index(source)]
-    return row
+            table &= _allowed(cost, place, entries)
+    return table
 
 
 @functools.lru_cache(maxsize=1 << 10)
@@ -209,13 +213,18 @@ def within_budget(
         >>> repaired.arch == natpp.load("natpp_darts"), repaired.undone
         (True, ())
     """
-    limit, connected = counts(before, where), plan(before, where).hears[-1]
+
+    def spent_and_connected(arch: Architecture) -> tuple[Counts, bool]:
+        planned = plan(arch, where)
+        return plan_counts(planned), planned.hears[-1]
+
+    limit, connected = spent_and_connected(before)
 
     def spent_if_fits(arch: Architecture) -> Counts | None:
-        spent = counts(arch, where)
+        spent, still_connected = spent_and_connected(arch)
         if spent.live_params > limit.live_params or spent.live_madds > limit.live_madds:
             return None
-        return spent if plan(arch, where).hears[-1] >= connected else None
+        return spent if still_connected >= connected else None
 
     order = changes(before, after)[::-1]
     if probability is not None:

@@ -46,6 +46,7 @@ UNITS = {"params": "parameters", "madds": "multiply-adds", "memory": "bytes of p
 MODES = ("greedy", "sample")
 COUNTED = ("params", "madds")  # the others are measured on the built module
 MOST_KNOWN = 1 << 18  # rows whose cost is remembered
+MOST_NEXT = 1 << 14  # rows whose changes are remembered
 REMEASURE = 0.02  # how much of what decides must be saved before memory and latency are measured again
 
 
@@ -302,10 +303,12 @@ class Problem:
         self.shared = share
         self.groups = grouped(blocks, share=share)
         self.first = [blocks[group[0]] for group in self.groups]
+        self.fits = [_shortcut_fits(block) for block in blocks]
         names = [_known(block.ops, self.ops) for block in self.first]
         self.before: list[Row] = [np.array([self.ops.index(name) for name in row], dtype=np.int64) for row in names]
         self.why: list[list[dict[str, str]]] = []
         self._known: dict[tuple[int, bytes], tuple[NDArray[np.float64], bool]] = {}
+        self._next: dict[tuple[int, bytes], list[tuple[Row, NDArray[np.float64]]]] = {}
         self.masks: list[Mask] = [self._mask(number) for number in range(len(self.groups))]
         self.alike = [self._alike(number) for number in range(len(self.groups))]
         for number, mask in enumerate(self.masks):
@@ -400,7 +403,7 @@ class Problem:
         for number, (group, row) in enumerate(zip(self.groups, rows, strict=True)):
             for index in group:
                 block = self.blocks[index]
-                found[index] = self.member_ops(number, row, block, _shortcut_fits(block))
+                found[index] = self.member_ops(number, row, block, self.fits[index])
         return found
 
     def connected(self, number: int, row: Row) -> bool:
@@ -426,11 +429,39 @@ class Problem:
             self._known[key] = total, connected
         return self._known[key]
 
+    def one_further(self, number: int, row: Row) -> list[tuple[Row, NDArray[np.float64]]]:
+        """The rows that one further decision leads to, with their cost.
+
+        One that would cut an output off comes with the return of a term that was dropped.
+        """
+        key = number, row.tobytes()
+        if key not in self._next:
+            if len(self._next) >= MOST_NEXT:
+                self._next.clear()
+            before, null = self.before[number], self.ops.index(NULL)
+            dropped = np.flatnonzero((row == null) & (before != null))
+            found: list[Row] = []
+            for index, column in zip(*np.nonzero(self.masks[number]), strict=True):
+                if column == row[index]:
+                    continue
+                changed = row.copy()
+                changed[index] = column
+                if self.connected(number, changed):
+                    found.append(changed)
+                    continue
+                for other in dropped:
+                    again = changed.copy()
+                    again[other] = before[other]
+                    if other != index and self.connected(number, again):
+                        found.append(again)
+            self._next[key] = [(one, self.cost(number, one)) for one in found]
+        return self._next[key]
+
     def _alike(self, number: int) -> list[_Alike]:
         found: dict[tuple[bool, ...], _Alike] = {}
         for index in self.groups[number]:
             block = self.blocks[index]
-            fits = _shortcut_fits(block)
+            fits = self.fits[index]
             costs = np.zeros((len(fits), len(self.ops), 3))
             for row, (_, term) in enumerate(block.terms):
                 if (site := term.site) is None:
@@ -724,38 +755,18 @@ class Descent:
         self.rows[number], self.costs[number] = row, self.problem.cost(number, row)
 
     def _steps(self, number: int, weights: NDArray[np.float64]) -> _Steps:
-        """The changes of a group that save something.
-
-        One that would cut an output off comes with the return of a term that was dropped.
-        """
-        problem, row, before = self.problem, self.rows[number], self.problem.before[number]
-        null = problem.ops.index(NULL)
-        dropped = np.flatnonzero((row == null) & (before != null))
+        """The changes of a group that save something."""
+        row, table = self.rows[number], self.preferences[number]
+        terms = np.arange(len(row))
+        own = table[terms, row]
         found: list[tuple[float, float, Row]] = []
-        for index, column in zip(*np.nonzero(problem.masks[number]), strict=True):
-            if column == row[index]:
-                continue
-            changed = row.copy()
-            changed[index] = column
-            tries = [changed]
-            if not problem.connected(number, changed):
-                tries = []
-                for other in dropped:
-                    again = changed.copy()
-                    again[other] = before[other]
-                    if other != index and problem.connected(number, again):
-                        tries.append(again)
-            for one in tries:
-                saved = float(weights @ (self.costs[number] - problem.cost(number, one)))
-                if saved > 0:
-                    found.append((saved, self._lost(number, row, one), one))
+        for changed, cost in self.problem.one_further(number, row):
+            saved = float(weights @ (self.costs[number] - cost))
+            if saved > 0:
+                found.append((saved, float((own - table[terms, changed]).sum()), changed))
         return _Steps(
             np.array([saved for saved, _, _ in found]), np.array([lost for _, lost, _ in found]), [r for *_, r in found]
         )
-
-    def _lost(self, number: int, before: Row, after: Row) -> float:
-        table, terms = self.preferences[number], np.arange(len(before))
-        return float((table[terms, before] - table[terms, after]).sum())
 
     def _give_back(self) -> None:
         """Take back what turned out not to be needed, the least preferred first."""

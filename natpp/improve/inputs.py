@@ -35,6 +35,7 @@ class Inputs:
         graphs: dict[object, int] = {}
         self._graphs = [graphs.setdefault(_graph_key(arch), len(graphs)) for arch in self.archs]
         self._living: dict[tuple[int, bytes], tuple[int, int, bool]] = {}
+        self._before: dict[int, tuple[int, int, bool]] = {}  # by index: of the input itself
         self._scores: dict[tuple[int, bytes, bytes], float] = {}
         self._scored_by: Score | Gain | None = None
 
@@ -118,17 +119,20 @@ class Inputs:
         """
         if not self.task.strict:
             return True
-        before, after = self._alive(index, self.encoded[index].ops), self._alive(index, row)
+        if (before := self._before.get(index)) is None:
+            before = self._before[index] = self._alive(index, self.encoded[index].ops)
+        after = self._alive(index, row)
         return after[0] <= before[0] and after[1] <= before[1] and after[2] >= before[2]
 
     def _alive(self, index: int, row: Row) -> tuple[int, int, bool]:
         """Living parameters and multiply-adds, and whether anything of the image reaches the head."""
         key = self._graphs[index], row.tobytes()
-        if key not in self._living:
+        found = self._living.get(key)
+        if found is None:
             planned = plan(self.transformed(index, row), self.task.where)
-            found = plan_counts(planned)
-            self._living[key] = found.live_params, found.live_madds, planned.hears[-1]
-        return self._living[key]
+            spent = plan_counts(planned)
+            found = self._living[key] = spent.live_params, spent.live_madds, planned.hears[-1]
+        return found
 
 
 def _graph_key(arch: Architecture) -> object:

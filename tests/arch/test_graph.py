@@ -202,6 +202,17 @@ def test_canonical_form_is_stable_under_renaming_and_swapping(graph: Graph, rng:
     assert Architecture(graph).isomorphic(Architecture(other))
 
 
+@given(graphs() | wide_graphs(), st.data())
+def test_other_operations_need_no_other_check(graph: Graph, data: st.DataObject) -> None:
+    """What `with_ops` and `pruned` give without checking again is what its parts make."""
+    some = st.sampled_from(["conv_3x3", "null", "skip_connect"])
+    changed = graph.with_ops([edge.op if edge.fixed else data.draw(some) for edge in graph.edges])
+    for found in (changed, graph.pruned(), changed.pruned()):
+        assert Graph(found.edges, found.concat) == found
+    with pytest.raises(UnknownNameError):
+        Graph((Edge("conv_3x3", 0, 2), Edge("null", 1, 2))).with_ops(["conv_3x3", "conv3x3"])
+
+
 @given(architectures())
 def test_canonical_form_keeps_what_is_there(arch: Architecture) -> None:
     canonical = arch.canonical()

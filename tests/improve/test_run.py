@@ -1,5 +1,7 @@
 """A search from images to a policy: it runs, stops, goes on to the same bits, and refuses what is wrong."""
 
+import contextlib
+import functools
 import json
 import os
 import random
@@ -85,6 +87,12 @@ def bits(policy: Policy) -> bytes:
     return b"".join(tensor.numpy().tobytes() for tensor in policy.state_dict().values())
 
 
+@functools.cache
+def undisturbed() -> bytes:
+    """The policy of a search that nobody disturbed."""
+    return bits(search())
+
+
 class Crash(Exception):
     pass
 
@@ -102,7 +110,7 @@ def crash_at(moment: int):
 
 
 def test_the_same_seed_gives_the_same_policy() -> None:
-    assert bits(search()) == bits(search()) != bits(search(seed=1))
+    assert bits(search()) == undisturbed() != bits(search(seed=1))
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -144,7 +152,7 @@ def _untimed(row: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_after_the_step_with_everything_saved(number: int, tmp_path: Path) -> None:
-    straight = bits(search())
+    straight = undisturbed()
 
     def watch(phase: str, done: int, *_: object) -> None:
         if phase == "weights" and done == 5:
@@ -323,7 +331,7 @@ def test_a_search_by_a_scorer_of_ones_own() -> None:
 def test_a_loss_that_is_no_number_stops_with_its_step_and_architecture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    straight = bits(search())
+    straight = undisturbed()
     step = Weights.step
 
     def broken(self: Weights, archs: Any, pixels: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -369,7 +377,7 @@ def test_a_run_is_not_overwritten_nor_resumed_with_other_settings(tmp_path: Path
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
-    straight = bits(search())
+    straight = undisturbed()
     with pytest.raises(Crash):
         search(out=tmp_path, watch=crash_at(9))
     checkpoint = tmp_path / "checkpoint.pt"
@@ -403,7 +411,7 @@ def test_a_run_that_never_began_can_be_started_anew(tmp_path: Path) -> None:
 
 
 def test_resume_starts_a_run_that_is_not_there(tmp_path: Path) -> None:
-    assert bits(search(out=tmp_path / "new", resume=True)) == bits(search())
+    assert bits(search(out=tmp_path / "new", resume=True)) == undisturbed()
 
 
 @pytest.mark.parametrize(
@@ -501,8 +509,12 @@ def test_a_run_keeps_the_curves_in_step_with_the_checkpoint(tmp_path: Path) -> N
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
 
 
+def arguments(out: Path, *more: str) -> list[str]:
+    return ["search", "--data", "digits", "--out", str(out), *SHORT.split(), *more]
+
+
 def command(out: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "natpp", "search", "--data", "digits", "--out", str(out), *SHORT.split(), *more]
+    return [sys.executable, "-m", "natpp", *arguments(out, *more)]
 
 
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -662,10 +674,11 @@ def two_processes(*arguments: str) -> None:
     assert done.returncode == 0, f"{done.stderr[:3000]} … {done.stderr[-2000:]}"
 
 
-def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
+def test_two_processes_take_the_steps_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One architecture each gives the gradients of two in one process."""
     short = ["--scorer=supernet", "--epochs=1", "--architectures=2", "--batch=128", "--steps=3", "--precision=32"]
-    subprocess.run(command(tmp_path / "one", *short), check=True, env=ALONE, capture_output=True)
+    monkeypatch.undo()  # the real presets, as the two have them
+    assert main(arguments(tmp_path / "one", *short)) == 0
     two_processes(*command(tmp_path / "two", *short)[1:])
     one, two = (
         torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["weights"]["supernet"]
@@ -677,13 +690,15 @@ def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.xdist_group("straight")
-def test_two_processes_share_short_trainings_and_choose_as_one(straight: tuple[bytes, float], tmp_path: Path) -> None:
-    """A run that was stopped by one process is resumed by two; the policy is the same to the bit."""
-    process = subprocess.Popen(command(tmp_path / "two"), env=ALONE, stderr=subprocess.PIPE)
-    assert process.stderr is not None
-    process.stderr.readline()  # some are scored
-    process.kill()
-    process.communicate()
+def test_two_processes_share_short_trainings_and_choose_as_one(
+    straight: tuple[bytes, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was stopped in one process is resumed by two; the policy is the same to the bit."""
+    monkeypatch.undo()  # the real presets, as the two have them
+    with monkeypatch.context() as patch:
+        patch.setattr("natpp.cli.searching.shown_progress", lambda: contextlib.nullcontext(crash_at(1)))
+        with pytest.raises(Crash):  # some are scored
+            main(arguments(tmp_path / "two"))
     two_processes(*command(tmp_path / "two", "--resume")[1:])
     assert (tmp_path / "two" / "policy.safetensors").read_bytes() == straight[0]
 
