@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -115,12 +114,22 @@ def answered(
     return found
 
 
-def kept_answers(file: Path, make: Callable[[], dict[str, Architecture]]) -> dict[str, Architecture]:
-    """Answers of a file, or those that are made now and kept in it: what is trained does not change on the way."""
+def kept_answers(file: Path, mark: str, make: Callable[[], dict[str, Architecture]]) -> dict[str, Architecture]:
+    """Answers of a file, or those that are made now and kept in it: what is trained does not change on the way.
+
+    `mark` stands for who answers: those of somebody else are not taken for his.
+    """
     if not file.exists():
-        write_whole(file, json.dumps({name: to_dict(arch) for name, arch in make().items()}) + "\n")
-    data: dict[str, Any] = json.loads(file.read_text())
-    return {name: from_dict(arch) for name, arch in data.items()}
+        answers = {name: to_dict(arch) for name, arch in make().items()}
+        write_whole(file, json.dumps({"mark": mark, "answers": answers}) + "\n")
+    if json.loads(file.read_text())["mark"] != mark:
+        raise SystemExit(f"{file.name} has answers of other policies: remove it, or name another folder")
+    return read_answers(file)
+
+
+def read_answers(file: Path) -> dict[str, Architecture]:
+    """Architectures by name."""
+    return {name: from_dict(arch) for name, arch in json.loads(file.read_text())["answers"].items()}
 
 
 def split_name(name: str) -> tuple[str, str]:

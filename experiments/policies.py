@@ -6,16 +6,18 @@
 The first needs no GPU: it fits the value model on the short trainings of `truth_cells.py search` and `schedules` and
 on the longer trainings of cells that are not set aside, learns both policies on it, and keeps them in FOLDER with a
 fixed map fitted on the same score and `policies.json`. With caution: a predicted improvement counts only less half a
-standard deviation of itself, so that what the value model is not sure to improve stays. Little that `nat` allows, a
-skip or nothing, improves anything; so there a saving counts too. The second puts the files and their model
-cards into the package, with what `worth.py judge` found, and says which line of
-`natpp/policies/__init__.py` makes them the default. `--smoke` learns for a few steps.
+standard deviation of itself, so that what the value model is not sure to improve stays. A saving counts too: a little
+for `nat++`, so that of two that are as good the cheaper one is chosen, and more for `nat`, since little that it allows,
+a skip or nothing, improves anything. The second puts the files and their model cards into the package, with what
+`worth.py judge` found, and says which line of `natpp/policies/__init__.py` makes them the default. `--smoke` learns for
+a few steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import hashlib
 import json
 import os
 import time
@@ -52,7 +54,7 @@ from natpp.registry import OPS, ZOO
 RESULTS = Path(__file__).parent / "results"
 NAMES = {"nat++": "cifar10", "nat": "cifar10_nat"}  # under which they ship: what they learned from
 FILES = {"nat++": "policy_natpp.safetensors", "nat": "policy_nat.safetensors"}
-PRICES = {"nat++": 0.0, "nat": 0.5}  # what all living MAdds are worth, in deviations of the normal scale
+PRICES = {"nat++": 0.25, "nat": 1.0}  # what all living MAdds are worth, in deviations of the normal scale
 POOL, FRESH, SEED = 4000, 200, 0
 CAUTIONS = (0.0, 0.25, 0.5, 1.0)  # that were compared, on so many fresh inputs:
 CLIMBED = 40
@@ -112,6 +114,7 @@ def learn(arguments: argparse.Namespace) -> None:
         found["policies"][rule] = {
             "seconds": time.perf_counter() - began,
             "bytes": os.path.getsize(runs / file),
+            "sha256": hash_of(runs / file),
             "fresh_inputs": {name: on_fresh(test, some, prediction) for name, some in rows.items()},
             "zoo": on_zoo(policy, rule),
         }
@@ -195,8 +198,23 @@ def learned_in(runs: Path) -> tuple[dict[str, Any], dict[str, Path]]:
         return json.loads((runs / "policies.json").read_text()), {rule: runs / name for rule, name in FILES.items()}
     if not (runs / "longer.json").exists():
         raise SystemExit("there are no policies yet: run policies.py learn first, with the same folder")
+    said: dict[str, Any] = json.loads((RESULTS / "policies.json").read_text())
     files = {rule: shipped.FOLDER / f"{name}.safetensors" for rule, name in NAMES.items()}
-    return json.loads((RESULTS / "policies.json").read_text()), files
+    if any(hash_of(file) != said["policies"][rule]["sha256"] for rule, file in files.items()):
+        raise SystemExit("the policies that ship are not those of results/policies.json: run policies.py ship")
+    return said, files
+
+
+def hash_of(file: Path) -> str:
+    """What tells a file from others."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def mark_of(runs: Path) -> str:
+    """What tells policies and their fixed map from others."""
+    said, files = learned_in(runs)
+    whole = [*map(hash_of, files.values()), said["constant"], said["model"], said["cheap_scores"], said["dear_scores"]]
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def knowledge(runs: Path) -> Knowledge:

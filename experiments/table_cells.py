@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 
 from answers import INPUT, kept_answers
-from table_random import RECIPE, known_in
+from table_random import RECIPE, known_in, mark_in
 from together import Trainer, command_line, given_to, read_trained
 from truth_cells import WHERE
 from worth import PUBLISHED, beside_originals, published_figures, tell_originals
@@ -47,7 +47,7 @@ def answers(arguments: argparse.Namespace) -> dict[str, Architecture]:
                 found[f"{name}, {rule}"] = ours.after
         return found
 
-    return kept_answers(arguments.runs / f"{NAME}_answers.json", make)
+    return kept_answers(arguments.runs / f"{NAME}_answers.json", mark_in(arguments), make)
 
 
 def train(arguments: argparse.Namespace) -> None:

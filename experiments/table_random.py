@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from answers import INPUT, Knowledge, answered, fitted_constant, kept_answers
 from figures import spearman
-from policies import knowledge
+from policies import knowledge, mark_of
 from together import Trainer, arch_of, command_line, full, given_to, read_trained
 from truth_cells import RIVALS, WHERE
 from truth_nasbench201 import machine
@@ -71,14 +71,23 @@ def train(arguments: argparse.Namespace) -> None:
         inputs = inputs_of(arguments.round, smoke=arguments.smoke)
         return answered(inputs, METHODS, known, WHERE, seed=SEED + arguments.round)
 
-    archs = kept_answers(arguments.runs / f"{name}_answers.json", make)
+    archs = kept_answers(arguments.runs / f"{name}_answers.json", mark_in(arguments), make)
     Trainer(arguments)(name, RECIPE, archs)
 
 
 def known_in(arguments: argparse.Namespace) -> Knowledge:
     """What policies.py learned; in the small form it may have learned nothing."""
-    nothing = arguments.smoke and not (arguments.runs / "policies.json").exists()
-    return learned_nothing() if nothing else knowledge(arguments.runs)
+    return learned_nothing() if unlearned(arguments) else knowledge(arguments.runs)
+
+
+def mark_in(arguments: argparse.Namespace) -> str:
+    """What tells it from what else policies.py may learn."""
+    return "" if unlearned(arguments) else mark_of(arguments.runs)
+
+
+def unlearned(arguments: argparse.Namespace) -> bool:
+    """Whether there is nothing to learn from, as there may be in the small form."""
+    return bool(arguments.smoke) and not (arguments.runs / "policies.json").exists()
 
 
 def learned_nothing() -> Knowledge:
@@ -97,19 +106,17 @@ def learned_nothing() -> Knowledge:
 def judge(arguments: argparse.Namespace) -> None:
     """All rounds that are there."""
     found: dict[str, Any] = {"rounds": {}, "paper": papers()}
-    for file in sorted(arguments.runs.glob(f"{name_of(0)[:-1]}[0-9]*.json")):
-        if file.stem.endswith("_answers"):
-            continue
+    for file in sorted(arguments.runs.glob(f"{name_of(0)[:-1]}[0-9].json")):
         said, rows = read_trained(file)
         one = compared(rows, METHODS, "nat++", "test_accuracy")
         if not one["inputs"]:
             continue
-        times = latencies(arguments.runs / f"{file.stem}_latency.json", rows, Setting(**said["network"]))
+        times, on = latencies(arguments.runs / f"{file.stem}_latency.json", rows, Setting(**said["network"]))
         for name, method in one["methods"].items():
             method["latency_ms"] = float(np.mean([times[f"{subject}, {name}"] for subject in one["rows"]]))
         one |= {
             "trainings": len(rows),
-            "latency_on": machine()["gpu"] or f"one {machine()['processor']} CPU",
+            "latency_on": on,
             "convergence": convergence(rows, list(one["rows"])[:CONVERGED]),
             "agreement": agreement_with_scores(arguments, rows),
             **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},
@@ -134,9 +141,14 @@ def papers() -> dict[str, dict[str, Any]]:
     }
 
 
-def latencies(file: Path, rows: Rows, where: Setting) -> dict[str, float]:
-    """Milliseconds of a forward pass of one image, of every network; what was measured is kept."""
-    found: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
+def latencies(file: Path, rows: Rows, where: Setting) -> tuple[dict[str, float], str]:
+    """Milliseconds of a forward pass of one image, of every network, and on what; all measured on it, and kept."""
+    on = machine()["gpu"] or f"one {machine()['processor']} CPU"
+    kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"on": on, "milliseconds": {}}
+    found: dict[str, float] = kept["milliseconds"]
+    if any(name not in found for name, _ in rows) and kept["on"] != on:
+        found = {}  # of two machines, times say nothing
+        kept["on"] = on
     same: dict[Architecture, float] = {}
     for (name, _), row in rows.items():
         arch = arch_of(row)
@@ -145,8 +157,8 @@ def latencies(file: Path, rows: Rows, where: Setting) -> dict[str, float]:
                 size = {"channels": where.channels, "cells": where.cells, "classes": where.classes, "size": where.size}
                 same[arch.essence()] = natpp.cost(arch, "cifar", **size, latency=True).latency_ms or 0.0
             found[name] = same[arch.essence()]
-    write_whole(file, json.dumps(found) + "\n")
-    return found
+    write_whole(file, json.dumps({"on": kept["on"], "milliseconds": found}) + "\n")
+    return found, kept["on"]
 
 
 def convergence(rows: Rows, subjects: Sequence[str]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from truth_nasbench201 import machine
 
@@ -33,7 +34,7 @@ HERE = Path(__file__).parent
 EPOCHS, IMAGES, BATCH = 15, 45_000, 128
 FIRST_MILLISECONDS = 0.33  # a cell and step of 128 images, where nothing is known yet
 FIRST_GROUP = 22  # trainings, where it is not known how much memory one needs
-FEWEST = 8  # trainings below which a group takes no less time
+FEWEST = 8  # trainings below which a group takes no less, where nothing else is known
 MOST_MEMORY = 36.0  # GiB, of all that are trained side by side
 MARGIN = 1.15  # on what a group is expected to take
 KEPT = "{name}.json"
@@ -281,24 +282,38 @@ def group_size(
 ) -> int:
     """How many trainings fit into memory and time, by what earlier groups of the recipe took; 0 where none does.
 
-    `left` are seconds. On a GPU a group of a few takes as long as one of eight: launches of its steps are what it
-    waits for.
+    `left` are seconds. Where time is no matter, all groups are about as large as each other.
     """
     size = min(waiting, recipe.config.together)
-    if memory:
-        peaks = [group["peak_memory_gib"] / group["trainings"] for group in groups if group["peak_memory_gib"]]
-        size = min(size, int(MOST_MEMORY / max(peaks)) if peaks else FIRST_GROUP)
-        size = max(size, 1)
-    each = max(
-        (group["seconds"] / max(group["trainings"], FEWEST if memory else 1) for group in groups),
-        default=FIRST_MILLISECONDS * recipe.cells * recipe.config.steps / 1000 if memory else 0.0,
-    )
-    if each == 0:
+    if memory:  # what a small group takes is mostly not that of its trainings
+        peaks = [g["peak_memory_gib"] / max(g["trainings"], FEWEST) for g in groups if g["peak_memory_gib"]]
+        size = max(min(size, int(MOST_MEMORY / max(peaks)) if peaks else FIRST_GROUP), 1)
+    size = -(-waiting // -(-waiting // size))
+    set_up, each, fewest = pace(recipe, groups, memory=memory)
+    if each == 0 or left == float("inf"):
         return size
-    fits = int(left / (MARGIN * each)) if left != float("inf") else size
-    if memory and fits < min(FEWEST, size):
-        return 0
-    return min(size, fits)
+    fits = int((left / MARGIN - set_up) / each)
+    return 0 if fits < min(fewest, size) else min(size, fits)
+
+
+def pace(recipe: Recipe, groups: Sequence[Mapping[str, Any]], *, memory: bool) -> tuple[float, float, int]:
+    """Seconds of a group as such and of each training in it, and how many trainings it pays to have in one.
+
+    Known from groups of several sizes. Else, on a GPU, one of a few is taken to last as long as one of eight: launches
+    of its steps are what it waits for.
+    """
+    sizes, seconds = ([group[name] for group in groups] for name in ("trainings", "seconds"))
+    if memory and len(set(sizes)) > 1:
+        each, set_up = np.polyfit(sizes, seconds, 1)
+        if each > 0 and set_up > 0:
+            return float(set_up), float(each), 1
+    fewest = FEWEST if memory else 1
+    unknown = FIRST_MILLISECONDS * recipe.cells * recipe.config.steps / 1000 if memory else 0.0
+    return (
+        0.0,
+        max((one / max(size, fewest) for size, one in zip(sizes, seconds, strict=True)), default=unknown),
+        fewest,
+    )
 
 
 def groups_like(runs: Path, recipe: Recipe, but: Path) -> list[dict[str, Any]]:

@@ -24,12 +24,13 @@ import argparse
 import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from answers import read_answers
 from cells import Cell, Pool, set_aside, truth_cells
 from figures import partial, spearman, with_interval
 from safetensors.torch import load_file, save_file
@@ -68,7 +69,7 @@ from natpp.files import write_whole
 from natpp.improve.learn import WeightsConfig
 from natpp.improve.run import Search, SearchConfig, preset
 from natpp.improve.scorer import Scores, Task
-from natpp.improve.shared import SharedWeights, SupernetScorer, usual_setting
+from natpp.improve.shared import GRAPHS, MOST_STEPS_A_GRAPH, SharedWeights, SupernetScorer, usual_setting
 from natpp.nets.supernet import Supernet
 from natpp.registry import OPS
 
@@ -205,8 +206,10 @@ def supernet(arguments: argparse.Namespace) -> None:
     where, space = supernet_setting(images, "supernet", smoke=arguments.smoke), CellSpace(names=tuple(OPS))
     m = len(OPS)  # so that every operation is dealt out once an edge
     weights = WeightsConfig(architectures=m, batch=8 if arguments.smoke else 512 // m, epochs=100)
-    an_epoch = seconds_an_epoch(SharedWeights(space, where, images, weights, fabric, arguments.seed))
-    weights = replace(weights, epochs=max(int((0.7 * whole - clock.stop()) / an_epoch), 1))
+    trial = SharedWeights(space, where, images, weights, fabric, arguments.seed)
+    steps = steps_in(trial, lambda: 0.7 * whole - clock.stop())
+    weights = replace(weights, epochs=max(steps // trial.steps_an_epoch, 1))
+    del trial
     clock("weights")
     settings = replace(search_config(smoke=arguments.smoke), weights=weights)
     shared = SharedWeights(space, where, images, weights, fabric, arguments.seed)
@@ -227,8 +230,8 @@ def supernet(arguments: argparse.Namespace) -> None:
     )
 
 
-def seconds_an_epoch(shared: SharedWeights, steps: int = 10) -> float:
-    """What an epoch of a supernet's weights takes, its captures included but not what is compiled once."""
+def steps_in(shared: SharedWeights, left: Callable[[], float], steps: int = 10) -> int:
+    """How many steps of a supernet's weights there is time for, their captures included; `left` are seconds."""
 
     def seconds(count: int) -> float:
         start = time.perf_counter()
@@ -240,7 +243,8 @@ def seconds_an_epoch(shared: SharedWeights, steps: int = 10) -> float:
     seconds(2)
     each = seconds(steps) / steps
     shared.weights.steps = shared.steps_a_graph  # the next step is captured again
-    return shared.steps_an_epoch * (each + seconds(1) / shared.steps_a_graph)
+    capture = seconds(1) - each
+    return int(min((left() - GRAPHS * capture) / each, left() / (each + capture / MOST_STEPS_A_GRAPH)))
 
 
 def paper(arguments: argparse.Namespace) -> None:
@@ -338,8 +342,8 @@ def direct(arguments: argparse.Namespace) -> None:
     trainer = Trainer(arguments)
     trainer("direct", SCHEDULES[pick.schedule], archs)
     images = trainer.images(tested=False)
-    for file in sorted(arguments.runs.glob("table_*[0-9].json")):  # those of tables are scored by supernets alone
-        asked |= dict.fromkeys(arch_of(row).essence() for row in read_trained(file)[1].values())
+    for file in sorted(arguments.runs.glob("table_*_answers.json")):  # those of tables are scored by supernets alone
+        asked |= dict.fromkeys(arch.essence() for arch in read_answers(file).values())
     for name in RIVALS:
         for file in sorted(arguments.runs.glob(f"{name}_[0-9]*.json")):
             said = json.loads(file.read_text())
@@ -387,8 +391,9 @@ def judged(runs: Path, *, smoke: bool) -> dict[str, Any]:
     truth = judged_cells(runs, smoke=smoke)
     aside = [cell for cell in chosen(smoke=smoke) if cell.aside]
     missing = any(cell.arch.essence() not in truth for cell in aside)
-    worth = read_trained(runs / "worth.json")[1]
-    if missing or not models or not searches or not worth:  # what is set aside is looked at once, when all is there
+    said_of_worth, worth = read_trained(runs / "worth.json")
+    missing |= not worth or len(worth) < said_of_worth["asked"]
+    if missing or not models or not searches:  # what is set aside is looked at once, when all is there
         return found
     model = best_of(models)
     found["model"] = model

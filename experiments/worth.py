@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from answers import INPUT, answered, kept_answers, split_name
 from figures import mean_sd, paired
-from policies import knowledge
+from policies import knowledge, mark_of
 from together import LONGER, Trainer, command_line, given_to, read_trained
 from truth_cells import WHERE
 
@@ -49,7 +49,7 @@ def worth_answers(runs: Path, *, smoke: bool) -> dict[str, Architecture]:
         archs = {f"random {number}": arch for number, arch in enumerate(drawn)}
         return answered(archs, METHODS, knowledge(runs), WHERE, seed=SEED)
 
-    return kept_answers(runs / "worth_answers.json", make)
+    return kept_answers(runs / "worth_answers.json", mark_of(runs), make)
 
 
 def harm_answers(runs: Path, *, smoke: bool) -> dict[str, Architecture]:
@@ -66,7 +66,7 @@ def harm_answers(runs: Path, *, smoke: bool) -> dict[str, Architecture]:
                 found[f"{name}, {THEIRS}"] = natpp.load(theirs)
         return found
 
-    return kept_answers(runs / "harm_answers.json", make)
+    return kept_answers(runs / "harm_answers.json", mark_of(runs), make)
 
 
 def train(arguments: argparse.Namespace) -> None:

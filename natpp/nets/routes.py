@@ -105,11 +105,12 @@ def summed(terms: list[tuple[Tensor, Members]], count: int) -> Tensor:
         return functools.reduce(torch.add, whole)
     first, some = parts[0]
     rows = _rows(first, some.size)
-    total = rows.new_zeros(count, rows.shape[1])
+    dtype = functools.reduce(torch.promote_types, (term.dtype for term, _ in parts))
+    total = rows.new_zeros(count, rows.shape[1], dtype=dtype)
     for term, members in parts:
         assert members.numbers is not None
         alike = term.contiguous(memory_format=_format(first))
-        total.index_add_(0, members.numbers, _rows(alike, members.size))
+        total.index_add_(0, members.numbers, _rows(alike, members.size).to(dtype))
     return functools.reduce(torch.add, whole, _whole(total, first))
 
 
@@ -217,11 +218,11 @@ def needed(archs: Sequence[Architecture], where: Setting, device: torch.device) 
     return routes
 
 
-@dataclass
 class Routed:
-    """Routes of the architectures of a step, on a device."""
+    """Routes of the architectures of a step, on a device: no dataclass, which wrappers of modules would copy."""
 
-    routes: list[Route]
+    def __init__(self, routes: list[Route]):
+        self.routes = routes
 
 
 class Dealt(Routed):

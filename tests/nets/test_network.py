@@ -216,7 +216,7 @@ def test_torch_compile_traces_the_whole_graph(name: str, network: str, cells: in
 def test_torch_compile_with_the_default_backend_trains() -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
-    model = natpp.build("|nor_conv_3x3~0|", network="cifar", channels=4, cells=1, classes=3)  # few kernels to compile
+    model = natpp.build("|nor_conv_3x3~0|", network="nasbench201", channels=4, cells=1, classes=3)
     images = torch.randn(2, 3, 8, 8)
     reference = copy.deepcopy(model)
     torch.compile(model, fullgraph=True)(images).square().sum().backward()
