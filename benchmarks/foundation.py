@@ -1,4 +1,5 @@
-"""How fast values are: analytic cost against building and counting, sampling and masking by the thousand.
+"""How fast values are: analytic cost against building and counting, sampling and masking by the thousand, and an answer
+of the policy that ships, from the shell and in Python.
 
 Ratios within one run. `python benchmarks/foundation.py [--json FILE]`
 """
@@ -9,6 +10,8 @@ import argparse
 import json
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -22,6 +25,7 @@ from natpp.arch.graph import Architecture
 from natpp.arch.layout import setting
 from natpp.arch.space import sample_batch
 from natpp.nets.network import build_network
+from natpp.policies import load_named
 
 WHERE = setting("cifar")
 
@@ -63,6 +67,13 @@ def main() -> None:
     sampled = time.perf_counter() - start
     many.masks("nat++", channels=36)
     masked = time.perf_counter() - start - sampled
+    policy = load_named()
+    natpp.optimize("darts", policy)
+    answered = seconds_each(lambda arch: natpp.optimize(arch, policy), [natpp.load("darts")] * 20)
+    from_shell = seconds_each(
+        lambda _: subprocess.run([sys.executable, "-m", "natpp", "optimize", "darts"], check=True, capture_output=True),
+        archs[:5],
+    )
     figures = {
         "build_on_meta_and_count_ms": 1000 * built,
         "params_and_madds_ms": 1000 * counted,
@@ -71,6 +82,8 @@ def main() -> None:
         "times_faster_whole_cost": built / whole,
         "sample_100000_s": sampled,
         "mask_100000_s": masked,
+        "optimize_darts_ms": 1000 * answered,
+        "optimize_darts_from_the_shell_s": from_shell,
         "network": "cifar, 36 channels, 20 cells",
         "versions": {"natpp": natpp.__version__, "torch": torch.__version__, "numpy": np.__version__},
         "machine": f"{platform.machine()}, Python {platform.python_version()}, {torch.get_num_threads()} threads",

@@ -262,7 +262,7 @@ def optimize(
 
         >>> result = natpp.optimize("naonet")
         >>> len(result.changes), result.cost_before.madds, result.cost_after.live_madds
-        (14, 1673814240, 1199927520)
+        (10, 1673814240, 1372119264)
 
         A module, cut to half of its multiply-adds:
 

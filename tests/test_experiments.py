@@ -19,6 +19,7 @@ import pytest
 
 from natpp.arch.formats import from_dict
 from natpp.evaluate import short
+from natpp.policies import BY_RULE, FOLDER
 
 ROOT = Path(__file__).parent.parent
 
@@ -227,8 +228,8 @@ def test_hand_crafted_networks_are_changed_and_trained_on_digits(
     assert set(one) == {"input", "nat", "nat++", "random with as many MAdds"}
     assert all(of["seeds"] == 2 for of in one.values())
     assert one["input"]["live_params"] == 269722
-    assert one["nat++"]["live_madds"] <= one["input"]["live_madds"]
-    assert one["random with as many MAdds"]["live_madds"] <= 1.001 * one["nat++"]["live_madds"]
+    for kind in ("nat", "nat++", "random with as many MAdds"):
+        assert 0.65 < one[kind]["live_madds"] / one["input"]["live_madds"] <= 0.75
     page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path)
     assert "| `resnet20`, nat++ | 2 | " in page
     assert " 93.23 (0.3, 39) |" in page  # the paper's
@@ -262,7 +263,7 @@ def test_groups_that_ended_are_kept_when_the_next_one_fails(tmp_path: Path, monk
     assert len(said["trained"]) == said["asked"] == 21
     distinct = distinct_in(tmp_path / "table_random_1.json")
     assert sum(calls[3:]) == distinct - 8  # those of the first two groups are not trained again
-    assert all(size == 4 for size in calls[3:-1])
+    assert {*calls[3:]} <= {3, 4}  # as large as each other
 
 
 def distinct_in(file: Path) -> int:
@@ -375,6 +376,24 @@ def test_there_is_nothing_to_judge_yet(name: str, tmp_path: Path) -> None:
 def test_there_is_no_policy_to_ship_yet(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="there are no policies yet"):
         run("policies.py", "ship", "--runs", str(tmp_path), "--package", str(tmp_path))
+
+
+def test_the_cards_that_ship_are_those_of_the_results(tmp_path: Path) -> None:
+    run("policies.py", "ship", "--runs", str(ROOT / "experiments" / "runs" / "cells"), "--package", str(tmp_path))
+    shipped = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert sorted(shipped) == sorted(f"{name}{end}" for name in BY_RULE.values() for end in (".md", ".safetensors"))
+    assert shipped == {name: (FOLDER / name).read_bytes() for name in shipped}
+
+
+@pytest.mark.slow
+def test_results_are_what_the_kept_runs_come_to(tmp_path: Path) -> None:
+    out, published = tmp_path / "truth_cells.json", ROOT / "experiments" / "results" / "truth_cells.json"
+    shutil.copy(published, out)
+    run("truth_cells.py", "judge", "--runs", str(ROOT / "experiments" / "runs" / "cells"), "--out", str(out))
+    found, told = (
+        json.loads(file.read_text(), parse_float=lambda text: round(float(text), 6)) for file in (out, published)
+    )
+    assert found == told
 
 
 def test_the_page_of_results_is_up_to_date() -> None:

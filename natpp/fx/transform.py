@@ -74,7 +74,7 @@ class ModuleResult:
         >>> model = natpp.zoo.network("resnet20")
         >>> result = natpp.optimize(model, example_input=torch.randn(1, 3, 32, 32), budget={"madds": 0.6})
         >>> [change.name for change in result.changes][:2]
-        ['layer1.0.conv2', 'layer1.1.conv2']
+        ['layer1.0.conv1', 'layer1.0.conv2']
         >>> sorted(path.name for path in result.save("better").iterdir())
         ['architecture.json', 'model.py', 'weights.safetensors']
     """

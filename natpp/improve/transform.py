@@ -41,9 +41,9 @@ class Result:
         >>> result = natpp.optimize("darts")
         >>> change = result.changes[0]
         >>> change.cell, change.before.op, change.after.op
-        ('normal', 'skip_connect', 'null')
-        >>> sorted(result.probabilities["normal"][change.index])
-        ['null', 'skip_connect']
+        ('reduce', 'max_pool_3x3', 'avg_pool_3x3')
+        >>> sorted(result.probabilities["reduce"][change.index])
+        ['avg_pool_3x3', 'max_pool_3x3', 'null']
     """
 
     before: Architecture

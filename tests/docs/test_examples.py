@@ -45,7 +45,7 @@ def test_every_example_is_tested() -> None:
 def test_a_named_model(run: Run, tmp_path: Path) -> None:
     said = run("named_model.py")
     assert said[:-1] == str(natpp.optimize("darts")).splitlines()
-    assert said[-1].startswith("resnet20: 8 changes, 40,551,040 → ")
+    assert said[-1].startswith("resnet20: 10 changes, 40,551,040 → ")
     assert (tmp_path / "darts.svg").read_text(encoding="utf-8").startswith("<svg")
 
 
