@@ -79,7 +79,7 @@ def fine(result: Run) -> str:
 
 def test_a_network_of_the_zoo(run: Runner, tmp_path: Path) -> None:  # noqa: F811
     out = ok(run("optimize", "resnet20"))
-    assert "conv_3x3 → " in out
+    assert re.match(r"[\w. →\[\]]+: \w+ → \w+", out)  # whatever the policy prefers
     assert re.search(r"multiply-adds +40,551,040 → ", out)
     folder = tmp_path / "saved"
     flags = ("--budget", "madds=0.6,params=0.9", "--keep", "layer3,conv1", "--classes", "7", "--seed", "3")
@@ -100,8 +100,9 @@ def test_a_function_of_a_file(run: Runner, file: Path) -> None:  # noqa: F811
     assert "latency, ms" in out
     assert "written to saved" in out
     assert natpp.restore("saved")(torch.randn(1, 3, 32, 32)).shape == (1, 8, 32, 32)
-    data = json.loads(fine(run("optimize", f"{file}:Two", "--input", "2,3,8,8;2,1,8,8", "--json")))
-    assert data["cost_after"]["madds"] < data["cost_before"]["madds"]
+    flags = ("--input", "2,3,8,8;2,1,8,8", "--budget", "madds=0.8")
+    data = json.loads(fine(run("optimize", f"{file}:Two", *flags, "--json")))
+    assert data["cost_after"]["madds"] <= 0.8 * data["cost_before"]["madds"]
     assert fine(run("optimize", "my_file.py:made", "--input", "1,3,8,8"))
     for flags, shared in ((("--budget", "madds=0.6"), False), ((), True)):  # as in Python
         data = json.loads(fine(run("optimize", "my_file.py:made", "--input", "1,3,8,8", "--json", *flags)))
