@@ -49,6 +49,11 @@ MOST_KNOWN = 1 << 18  # rows whose cost is remembered
 MOST_NEXT = 1 << 14  # rows whose changes are remembered
 REMEASURE = 0.02  # how much of what decides must be saved before memory and latency are measured again
 
+SAVES_NOTHING = (
+    "this saves neither parameters nor multiply-adds: the policy is sure of no change that does. A budget such as "
+    "madds=0.7 makes it choose"
+)
+
 
 class BudgetError(NatppError):
     """A budget that no allowed result meets."""
@@ -220,6 +225,7 @@ class Task:
         after = module_cost(made, problem.traced.example, latency=self.timed)
         assert not self.strict or (after.params <= before.params and after.madds <= before.madds)
         ops = problem.block_ops(rows)
+        saves = after.params < before.params or after.madds < before.madds
         return ModuleResult(
             module=made,
             changes=[*problem.changes(rows), *vanished(problem.blocks, ops, made)],
@@ -236,6 +242,7 @@ class Task:
                 *problem.traced.notes,
                 *called_twice(problem.traced),
                 *([] if problem.blocks else ["there is nothing here that natpp can replace"]),
+                *([SAVES_NOTHING] if problem.blocks and not saves and not self.limits else []),
             ),
             learned=learned,
         )

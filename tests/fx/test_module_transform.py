@@ -8,13 +8,16 @@ import torch
 from fx_models import SMALL, BasicBlock
 from promises import changed_keeps_promises, random_policy, warmed
 from torch import nn
+from torch.nn.functional import one_hot
 
 import natpp
+from natpp.arch.graph import NULL, SKIP
 from natpp.errors import NatppError, SettingError
 from natpp.fx.blocks import find_blocks
 from natpp.fx.trace import trace
-from natpp.fx.transform import BudgetError, Problem, optimize_module, vanished, within
+from natpp.fx.transform import SAVES_NOTHING, BudgetError, Problem, optimize_module, vanished, within
 from natpp.nets.measure import module_cost
+from natpp.nets.policy import GraphBatch, Policy, Transitions, masked_log_softmax
 from natpp.policies import load_named
 from natpp.registry import MODELS
 
@@ -33,6 +36,23 @@ def test_the_shipped_policy_changes_something(name: str) -> None:
     assert result.cost_after.params <= result.cost_before.params
     assert result.cost_after.madds <= result.cost_before.madds
     assert result.log_prob < 0
+
+
+class Shortcuts(Policy):
+    """Puts in every shortcut there is room for, and changes nothing else."""
+
+    def forward(self, batch: GraphBatch) -> Transitions:
+        wanted = batch.ops.masked_fill(batch.ops == self.ops.index(NULL), self.ops.index(SKIP))
+        return Transitions(batch, masked_log_softmax(10.0 * one_hot(wanted, len(self.ops)), batch.mask))
+
+
+def test_a_result_that_saves_nothing_says_so_and_what_to_do() -> None:
+    result = optimize_module(nn.Sequential(BasicBlock(8, 8), BasicBlock(8, 8)), torch.randn(1, 8, 8, 8), Shortcuts())
+    assert result.changes
+    assert {change.after for change in result.changes} == {SKIP}
+    assert str(result).endswith(f"note: {SAVES_NOTHING}")
+    cut = optimize_module(BasicBlock(8, 8), torch.randn(1, 8, 8, 8), Shortcuts(), budget={"madds": 0.7})
+    assert SAVES_NOTHING not in cut.notes
 
 
 @pytest.mark.parametrize("share", [True, False])
