@@ -201,7 +201,9 @@ def learned_in(runs: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     said: dict[str, Any] = json.loads((RESULTS / "policies.json").read_text())
     files = {rule: shipped.FOLDER / f"{name}.safetensors" for rule, name in NAMES.items()}
     if any(hash_of(file) != said["policies"][rule]["sha256"] for rule, file in files.items()):
-        raise SystemExit("the policies that ship are not those of results/policies.json: run policies.py ship")
+        raise SystemExit(
+            "the policies that ship are not those of results/policies.json: run policies.py learn, then ship"
+        )
     return said, files
 
 

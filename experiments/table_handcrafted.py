@@ -99,16 +99,16 @@ def train(arguments: argparse.Namespace) -> None:
                 continue
             networks = {kind: network_of(name, kind, seed, known, example) for kind in KINDS}
             if trainer.cluster is None:
-                keep(name, seed, networks, trained(modules(networks), images, recipe, seed))
+                keep(name, seed, networks, trained(modules_of(networks), images, recipe, seed))
             else:
-                given = recipe, data_name(smoke=arguments.smoke), arguments.root, modules(networks), seed
+                given = recipe, data_name(smoke=arguments.smoke), arguments.root, modules_of(networks), seed
                 jobs[trainer.cluster.start(modules_apart, *given)] = name, seed, networks
     if trainer.cluster is not None:
         for job, outcomes in trainer.cluster.finished(list(jobs)):
             keep(*jobs[job], outcomes)
 
 
-def modules(networks: Networks) -> list[nn.Module]:
+def modules_of(networks: Networks) -> list[nn.Module]:
     return [network for network, _ in networks.values()]
 
 

@@ -309,11 +309,8 @@ def pace(recipe: Recipe, groups: Sequence[Mapping[str, Any]], *, memory: bool) -
             return float(set_up), float(each), 1
     fewest = FEWEST if memory else 1
     unknown = FIRST_MILLISECONDS * recipe.cells * recipe.config.steps / 1000 if memory else 0.0
-    return (
-        0.0,
-        max((one / max(size, fewest) for size, one in zip(sizes, seconds, strict=True)), default=unknown),
-        fewest,
-    )
+    slowest = max((one / max(size, fewest) for size, one in zip(sizes, seconds, strict=True)), default=unknown)
+    return 0.0, slowest, fewest
 
 
 def groups_like(runs: Path, recipe: Recipe, but: Path) -> list[dict[str, Any]]:

@@ -126,17 +126,6 @@ class SharedWeights:
         self._looked = time.perf_counter()
         return self.weights.check(archs[mine], losses)
 
-    def _drawn(self, step: int) -> list[Architecture]:
-        """The architectures of a step; where steps are captured, those of many steps have one graph."""
-        m, chance = self.config.architectures, generator(self.seed, Use.DRAW, 1, step)
-        if not self.weights.capturing:
-            return self.space.draw(m, chance, fair=self.config.fair)
-        number = step // self.steps_a_graph
-        if number != self._hand[0]:
-            once = generator(self.seed, Use.DRAW, 3, number)
-            self._hand = number, self.space.one_graph(once).draw(m, once, fair=True)
-        return dealt_again(self._hand[1], chance)
-
     def scorer(self) -> SupernetScorer:
         """Scores by all validation images."""
         images, labels = self.images.validation, self.images.validation_labels
@@ -169,6 +158,17 @@ class SharedWeights:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         self.weights.restore(state)
+
+    def _drawn(self, step: int) -> list[Architecture]:
+        """The architectures of a step; where steps are captured, those of many steps have one graph."""
+        m, chance = self.config.architectures, generator(self.seed, Use.DRAW, 1, step)
+        if not self.weights.capturing:
+            return self.space.draw(m, chance, fair=self.config.fair)
+        graph = step // self.steps_a_graph
+        if graph != self._hand[0]:
+            once = generator(self.seed, Use.DRAW, 3, graph)
+            self._hand = graph, self.space.one_graph(once).draw(m, once, fair=True)
+        return dealt_again(self._hand[1], chance)
 
     def _epoch_order(self) -> NDArray[np.int64]:
         """The training images in the order of this epoch."""

@@ -1,6 +1,7 @@
 """The parts that experiments share: figures with intervals, groups that end in time, value models on kept scores."""
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -12,6 +13,8 @@ import pytest
 from scipy.stats import spearmanr
 
 from natpp.api import samples
+from natpp.arch.formats import to_dict
+from natpp.arch.layout import setting
 from natpp.improve.predict import PredictConfig
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -190,11 +193,52 @@ def test_groups_of_other_experiments_tell_what_a_training_takes(together: Module
     assert together.groups_like(tmp_path, replace(longer, cells=5), own) == []
 
 
+def test_answers_are_kept_for_those_who_gave_them(tmp_path: Path) -> None:
+    import answers
+
+    file, first, other = tmp_path / "answers.json", {"one": samples(1, seed=1)[0]}, {"one": samples(1, seed=2)[0]}
+    assert answers.kept_answers(file, "a", lambda: first) == first
+    assert answers.kept_answers(file, "a", lambda: other) == first
+    with pytest.raises(SystemExit, match="has answers of other policies"):
+        answers.kept_answers(file, "b", lambda: other)
+
+
+def test_policies_that_ship_are_told_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import policies
+
+    runs = EXPERIMENTS / "runs" / "cells"
+    mark = policies.mark_of(runs)
+    shipped = tmp_path / "package"
+    shutil.copytree(policies.shipped.FOLDER, shipped)
+    monkeypatch.setattr(policies.shipped, "FOLDER", shipped)
+    assert policies.mark_of(runs) == mark
+    (shipped / "cifar10.safetensors").write_bytes((shipped / "cifar10_nat.safetensors").read_bytes())
+    with pytest.raises(SystemExit, match="are not those of results"):
+        policies.mark_of(runs)
+
+
+def test_times_of_two_machines_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import table_random
+
+    def row(seed: int) -> dict[str, object]:
+        return {"arch": to_dict(samples(1, seed=seed)[0])}
+
+    where, file = setting("cifar", channels=2, cells=2, size=8), tmp_path / "latency.json"
+    known = {("one", 0): row(1)}
+    times, on = table_random.latencies(file, known, where)
+    assert set(times) == {"one"}
+    monkeypatch.setattr(table_random, "machine", lambda: {"gpu": "another"})
+    assert table_random.latencies(file, known, where) == (times, on)  # all is known: nothing is measured here
+    file.write_text(json.dumps({"on": on, "milliseconds": {"one": -1.0}}))
+    again, elsewhere = table_random.latencies(file, known | {("two", 0): row(2)}, where)
+    assert elsewhere == "another"
+    assert min(again.values()) > 0
+
+
 def test_where_the_value_model_knows_nothing_the_edges_stay(values: ModuleType) -> None:
     import cells
     import policies
 
-    from natpp.arch.layout import setting
     from natpp.baselines.nat import PolicyMethod
     from natpp.improve.inputs import Inputs
     from natpp.improve.scorer import Task

@@ -208,6 +208,16 @@ def test_dealt_architectures_compute_the_same_in_shapes_that_stay(space: Space, 
     assert dead or space is FEW
 
 
+def test_terms_of_two_precisions_are_summed_in_the_higher_one() -> None:
+    ones, halves = torch.ones(1, 2, 2, 2, dtype=torch.bfloat16), torch.full((1, 2, 2, 2), 2.0**-10)
+    members = Members(torch.tensor([0]), 1)
+    for terms in ([(ones, members), (halves, members)], [(halves, members), (ones, members)]):
+        found = summed(terms, 2)
+        assert found.dtype == torch.float32
+        assert (found[0] == 1 + 2.0**-10).all()
+        assert (found[1] == 0).all()
+
+
 def test_other_shapes_are_not_taken_for_the_same() -> None:
     hands = [FEW.one_graph(np.random.default_rng(seed)).draw(4, np.random.default_rng(0), fair=True) for seed in (0, 1)]
     dealt = Dealt(hands[0], CELLS, torch.device("cpu"))
