@@ -700,31 +700,40 @@ def policies(found: dict[str, Any]) -> str:
 
 def worth(found: dict[str, Any]) -> str:
     """Policies on fresh cells, and on published ones."""
-    lines = ["## What the policies are worth: fresh random cells, and published ones, CIFAR-10", ""]
-    command = (
-        "`python experiments/worth.py train --root DIR --runs FOLDER` and `judge`, with the folder of `truth_cells.py`."
-    )
-    lines.append(command)
-    if found.get("methods"):
-        lines += [
-            "",
-            _paragraph(
-                f"{found['inputs']} of {found['asked']} random cells and what becomes of them, trained by the longer"
-                f" recipe ({_device(found['machine'])}{_peak(found['groups'])}); one score for all, strict budget."
-                " Validation accuracy, mean ± sd; the paired difference to the input with its 95 % bootstrap interval;"
-                " live costs."
-            ),
-            "",
-            *_methods_table(found, "accuracy", "validation accuracy"),
-        ]
-    if found.get("harm"):
-        lines += [
-            "",
-            "Published cells by the same recipe; ours is one shot of `nat++`. Asked for: at most 0.3 below the"
-            " original.",
-            "",
-            *_originals_table(found["harm"], "validation accuracy"),
-        ]
+    lines = [
+        "## What the policies are worth: fresh random cells, and published ones, CIFAR-10",
+        "",
+        _paragraph(
+            "`python experiments/worth.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
+            " `truth_cells.py`. Policies of a round learned on nothing that it trains; those of the second know what"
+            " the first trained."
+        ),
+    ]
+    for number, one in found["rounds"].items():
+        if one.get("methods"):
+            agreement = one["agreement"]
+            lines += [
+                "",
+                _paragraph(
+                    f"**Round {number}.** {one['inputs']} of {one['asked']} random cells and what becomes of them,"
+                    f" trained by the longer recipe ({_device(one['machine'])}{_peak(one['groups'])}); one score for"
+                    " all, strict budget. Validation accuracy, mean ± sd; the paired difference to the input with its"
+                    f" 95 % bootstrap interval; live costs. The value model (`{agreement['model']}`,"
+                    f" {agreement['dear_scores']} longer trainings) agrees with them by a Spearman of"
+                    f" {_with_interval(agreement['spearman'])}, over changes"
+                    f" {_with_interval(agreement['paired_spearman'])}."
+                ),
+                "",
+                *_methods_table(one, "accuracy", "validation accuracy"),
+            ]
+        if one.get("harm"):
+            lines += [
+                "",
+                f"Round {number}: published cells by the same recipe; ours is one shot of `nat++`. Asked for: at most"
+                " 0.3 below the original.",
+                "",
+                *_originals_table(one["harm"], "validation accuracy"),
+            ]
     return "\n".join(lines) + "\n"
 
 

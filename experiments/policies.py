@@ -1,11 +1,12 @@
 """The policies that ship: `nat` and `nat++`, learned on every score at hand that is not set aside.
 
-    python experiments/policies.py learn --runs FOLDER
+    python experiments/policies.py learn --runs FOLDER [--round 2]
     python experiments/policies.py ship --runs FOLDER
 
 The first needs no GPU: it fits the value model on the short trainings of `truth_cells.py search` and `schedules` and
 on the longer trainings of cells that are not set aside, learns both policies on it, and keeps them in FOLDER with a
-fixed map fitted on the same score and `policies.json`. With caution: a predicted improvement counts only less half a
+fixed map fitted on the same score and `policies.json`. In the second round it also knows the cells set aside, judged by
+then, and all that `worth.py` trained in the first. With caution: a predicted improvement counts only less half a
 standard deviation of itself, so that what the value model is not sure to improve stays. A saving counts too: a little
 for `nat++`, so that of two that are as good the cheaper one is chosen, and more for `nat`, since little that it allows,
 a skip or nothing, improves anything. The second puts the files and their model cards into the package, with what
@@ -32,7 +33,7 @@ from cells import KINDS_DRAWN, Pool
 from together import read_trained
 from truth_cells import SCHEDULES, WHERE, compared_models, pick_of_search
 from truth_nasbench201 import machine
-from values import CAUTION, Pick, best_of, cheap_scores, dear_scores, value_model
+from values import CAUTION, Known, Pick, before, best_of, cheap_scores, dear_scores, origins, value_model
 
 import natpp
 from natpp import policies as shipped
@@ -69,15 +70,14 @@ def learn_config(*, smoke: bool) -> LearnConfig:
 def learn(arguments: argparse.Namespace) -> None:
     runs: Path = arguments.runs
     pick = pick_of_search(runs)
-    cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
-    dear = dear_scores(runs)
-    models = compared_models(cheap, dear)
-    model = best_of(models) if models else "short"
+    cheap, dear, models = known_before(runs, arguments.round)
+    model = picked_model(models)
     prediction = value_model(cheap, dear, model)
     pool, fresh = (12, 4) if arguments.smoke else (POOL, FRESH)
     archs = Pool(aside=True).draw(pool + fresh, generator(SEED, Use.DRAW, 12))
     config = learn_config(smoke=arguments.smoke)
     found: dict[str, Any] = {
+        "round": arguments.round,
         "cheap_scores": len(cheap),
         "dear_scores": len(dear),
         "pick": asdict(pick),
@@ -123,6 +123,19 @@ def learn(arguments: argparse.Namespace) -> None:
         )
     write_whole(runs / "policies.json", json.dumps(found, indent=1) + "\n")
     write_whole(arguments.out / "policies.json", json.dumps(found, indent=1) + "\n")
+
+
+def known_before(runs: Path, number: int) -> tuple[Known, Known, dict[str, Any]]:
+    """Cheap and dear scores that there are before a round, and how well value models do on them."""
+    pick = pick_of_search(runs)
+    cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
+    dear = dear_scores(runs, number)
+    return cheap, dear, compared_models(cheap, dear, origins(runs, before(number)))
+
+
+def picked_model(models: Mapping[str, Any]) -> str:
+    """The value model that policies learn on."""
+    return best_of(models) if models else "short"
 
 
 def by_caution(archs: Sequence[Architecture], prediction: Prediction) -> dict[float, dict[str, float]]:
@@ -224,7 +237,8 @@ def knowledge(runs: Path) -> Knowledge:
     said, files = learned_in(runs)
     pick = Pick(**said["pick"])
     cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
-    prediction = value_model(cheap, dear_scores(runs), said["model"], config=PredictConfig(caution=said["caution"]))
+    dear = dear_scores(runs, said["round"])
+    prediction = value_model(cheap, dear, said["model"], config=PredictConfig(caution=said["caution"]))
     policies = {rule: Policy.load(file) for rule, file in files.items()}
     return Knowledge(policies, map_from_json(said["constant"]), prediction)
 
@@ -233,7 +247,8 @@ def ship(arguments: argparse.Namespace) -> None:
     """Put policies and cards into the package."""
     said, files = learned_in(arguments.runs)
     worth = arguments.out / "worth.json"
-    measured = json.loads(worth.read_text()) if worth.exists() else None
+    rounds = json.loads(worth.read_text())["rounds"] if worth.exists() else {}
+    measured = rounds.get(str(said["round"]))
     said["gpu"] = (read_trained(arguments.runs / "longer.json")[0].get("machine") or {}).get("gpu")
     for rule, name in NAMES.items():
         content = files[rule].read_bytes()
@@ -315,6 +330,12 @@ def card(rule: str, said: Mapping[str, Any], measured: Mapping[str, Any] | None)
 def measured_lines(measured: Mapping[str, Any]) -> list[str]:
     """Trained networks: fresh inputs, and published cells."""
     lines = ["Trained by the longer recipe, points of validation accuracy:", ""]
+    if measured.get("inputs"):
+        saved = -measured["methods"]["nat++"]["live_madds_change"]
+        lines[0] = (
+            f"{measured['inputs']} fresh random cells, which it gave {saved:.0%} fewer multiply-adds, and published"
+            " ones, trained by the longer recipe; points of validation accuracy:"
+        )
     for name, figures in measured.get("differences", {}).items():
         lines.append(f"- {name}: {figures['value']:+.2f} (95 % from {figures['low']:+.2f} to {figures['high']:+.2f})")
     for name, figures in measured.get("harm", {}).items():
@@ -331,6 +352,7 @@ def main() -> None:
         one.set_defaults(command=command)
         one.add_argument("--runs", type=Path, required=True, help="the folder of truth_cells.py")
         one.add_argument("--smoke", action="store_true")
+        one.add_argument("--round", type=int, default=1, help="of worth.py that it is learned for")
         one.add_argument("--out", type=Path, default=RESULTS, help="folder of results")
         one.add_argument("--package", type=Path, default=shipped.FOLDER, help="where policies ship from")
     arguments = parser.parse_args()

@@ -51,6 +51,7 @@ from values import (
     differences,
     left_out,
     loss_of,
+    origins,
     pairs_among,
     parents,
     scores_in,
@@ -308,27 +309,15 @@ def allowed(arguments: argparse.Namespace) -> float:
 
 
 def judged_cells(runs: Path, *, smoke: bool) -> dict[Architecture, float]:
-    """Truths that are judged by, by what a cell computes: those set aside, and all of the experiment on worth."""
+    """Truths that are judged by, by what a cell computes: those set aside, and the first round of `worth.py`."""
     aside = {cell.name for cell in chosen(smoke=smoke) if cell.aside}
     found: dict[Architecture, float] = {}
     for row in read_trained(runs / "longer.json")[1].values():
         if row["name"] in aside and row["accuracy"] is not None:
             found[arch_of(row).essence()] = row["accuracy"]
-    for row in read_trained(runs / "worth.json")[1].values():
+    for row in read_trained(runs / "worth_1.json")[1].values():
         if row["accuracy"] is not None:
             found.setdefault(arch_of(row).essence(), row["accuracy"])
-    return found
-
-
-def came_from(runs: Path) -> dict[Architecture, Architecture]:
-    """What changes come from: among the cells, and in the experiment on worth."""
-    found = parents()
-    kept = read_trained(runs / "worth.json")[1]
-    inputs = {name.rpartition(", ")[0]: arch_of(row) for (name, _), row in kept.items() if name.endswith(", input")}
-    for (name, _), row in kept.items():
-        subject = name.rpartition(", ")[0]
-        if subject in inputs:
-            found.setdefault(arch_of(row).essence(), inputs[subject].essence())
     return found
 
 
@@ -383,7 +372,7 @@ def judged(runs: Path, *, smoke: bool) -> dict[str, Any]:
     pick = pick_of_search(runs)
     number = list(SCHEDULES).index(pick.schedule)
     cheap, dear = cheap_scores(runs, number, pick.fitting), dear_scores(runs)
-    models = compared_models(cheap, dear)
+    models = compared_models(cheap, dear, {})
     found: dict[str, Any] = {"models": models}
     searches = [json.loads(file.read_text()) for file in sorted(runs.glob("search_[0-9]*.json"))]
     found["searches"] = [{name: value for name, value in one.items() if name != "scores"} for one in searches]
@@ -391,7 +380,7 @@ def judged(runs: Path, *, smoke: bool) -> dict[str, Any]:
     truth = judged_cells(runs, smoke=smoke)
     aside = [cell for cell in chosen(smoke=smoke) if cell.aside]
     missing = any(cell.arch.essence() not in truth for cell in aside)
-    said_of_worth, worth = read_trained(runs / "worth.json")
+    said_of_worth, worth = read_trained(runs / "worth_1.json")
     missing |= not worth or len(worth) < said_of_worth["asked"]
     if missing or not models or not searches:  # what is set aside is looked at once, when all is there
         return found
@@ -443,15 +432,21 @@ def seconds_of(runs: Path, *names: str) -> float:
     return float(sum(row["seconds"] for row in rows if arch_of(row).essence() not in set_aside()))
 
 
-def compared_models(cheap: Known, dear: Known) -> dict[str, Any]:
-    """How far value models agree with longer trainings of cells that they have not seen, none of those set aside."""
+def came_from(runs: Path) -> dict[Architecture, Architecture]:
+    """What changes come from: among the cells, and in the first round of `worth.py`."""
+    return origins(runs, ["worth_1"]) | parents()
+
+
+def compared_models(cheap: Known, dear: Known, origin: Mapping[Architecture, Architecture]) -> dict[str, Any]:
+    """How far value models agree with longer trainings of cells when neither they nor their inputs were seen."""
     if len(dear) < 4 or len(cheap) < 4:
         return {}
     found = {}
+    archs, truth = list(dear), list(dear.values())
+    pairs = pairs_among(archs, {**origin, **parents()})
     for model in MODELS:
-        archs, said = left_out(cheap, dear, model)
-        truth = [dear[arch] for arch in archs]
-        found[model] = agreement(said, truth, live_madds(archs), pairs_among(archs, parents()))
+        said = left_out(cheap, dear, model, origin)
+        found[model] = agreement(list(said.values()), truth, live_madds(archs), pairs)
     return found
 
 
@@ -482,7 +477,7 @@ def figures_of(
 
 def harm(runs: Path) -> dict[str, Any]:
     """What the shipped policy does to published cells: points of accuracy, mean over seeds."""
-    kept = read_trained(runs / "harm.json")[1]
+    kept = read_trained(runs / "harm_1.json")[1]
     found: dict[str, Any] = {}
     for name in sorted({name.rpartition(", ")[0] for name, _ in kept}):
         pairs = [

@@ -1,8 +1,9 @@
 """What the experiments in the space of cells know of an architecture: value models fitted on kept scores.
 
 Cheap scores are short trainings: of a search, and of the cells that are not set aside. Dear ones are longer trainings
-of those cells. A value model is fitted on the cheap ones, on the dear ones, or on both; which one is used, and which
-losses make a score, is picked by folds over the cells that are not set aside.
+of those cells; in a second round, all that the first one trained, those set aside too, once they are judged. A value
+model is fitted on the cheap ones, on the dear ones, or on both; which one is used, and which losses make a score, is
+picked by folds over what it may see.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from answers import INPUT, split_name
 from cells import set_aside, truth_cells
 from figures import Values, partial, spearman
 from together import arch_of, read_trained
@@ -82,14 +84,31 @@ def cheap_scores(runs: Path, number: int, fitting: float) -> Known:
     return {arch: value for arch, value in known.items() if arch not in set_aside()}
 
 
-def dear_scores(runs: Path) -> Known:
-    """Accuracies of longer trainings, set-aside cells never among them."""
-    rows = read_trained(runs / "longer.json")[1].values()
-    return {
-        key: float(row["accuracy"])
-        for row in rows
-        if row["accuracy"] is not None and (key := arch_of(row).essence()) not in set_aside()
-    }
+def dear_scores(runs: Path, number: int = 1) -> Known:
+    """Accuracies of longer trainings before a round, means over seeds: in the first without cells set aside."""
+    found: dict[Architecture, dict[int, float]] = {}
+    for row in (row for name in ("longer", *before(number)) for row in read_trained(runs / f"{name}.json")[1].values()):
+        if row["accuracy"] is not None:
+            found.setdefault(arch_of(row).essence(), {})[row["seed"]] = float(row["accuracy"])
+    aside = set_aside() if number == 1 else frozenset()
+    return {arch: float(np.mean(list(seeds.values()))) for arch, seeds in found.items() if arch not in aside}
+
+
+def before(number: int) -> list[str]:
+    """What was trained in the rounds before one, by its files."""
+    return [f"{name}_{done}" for done in range(1, number) for name in ("worth", "harm")]
+
+
+def origins(runs: Path, names: Sequence[str]) -> dict[Architecture, Architecture]:
+    """What was trained, and the inputs that it was made of, by what they compute."""
+    found: dict[Architecture, Architecture] = {}
+    for name in names:
+        kept = read_trained(runs / f"{name}.json")[1]
+        inputs = {split_name(one)[0]: arch_of(row).essence() for (one, _), row in kept.items() if one.endswith(INPUT)}
+        for (one, _), row in kept.items():
+            if (subject := split_name(one)[0]) in inputs:
+                found.setdefault(arch_of(row).essence(), inputs[subject])
+    return found
 
 
 def value_model(
@@ -121,16 +140,20 @@ def cost_features(arch: Architecture) -> Features:
     return {("params",): math.log1p(cost.live_params), ("madds",): math.log1p(cost.live_madds)}
 
 
-def left_out(cheap: Known, dear: Known, model: str, folds: int = FOLDS) -> tuple[list[Architecture], Scores]:
-    """The cells with longer trainings, and what a value model says of each that has never seen it in any form."""
-    archs = list(dear)
-    order = np.random.default_rng(0).permutation(len(archs))
-    found = np.zeros(len(archs))
-    for fold in range(min(folds, len(archs))):
-        some = order[fold :: min(folds, len(archs))].tolist()
-        keys = [archs[index] for index in some]
-        found[some] = value_model(cheap, dear, model, without=set(keys)).expected(keys)
-    return archs, found
+def left_out(
+    cheap: Known, dear: Known, model: str, came_from: Mapping[Architecture, Architecture], folds: int = FOLDS
+) -> Known:
+    """What a value model says of every cell with a longer training that has seen neither it nor others of its input."""
+    families: dict[Architecture, list[Architecture]] = {}
+    for arch in dear:
+        families.setdefault(came_from.get(arch, arch), []).append(arch)
+    names, folds = list(families), min(folds, len(families))
+    order = np.random.default_rng(0).permutation(len(names)).tolist()
+    found: Known = {}
+    for fold in range(folds):
+        some = [arch for place in order[fold::folds] for arch in families[names[place]]]
+        found |= zip(some, value_model(cheap, dear, model, without=set(some)).expected(some).tolist(), strict=True)
+    return {arch: found[arch] for arch in dear}
 
 
 def agreement(said: Values, truth: Values, madds: Values, pairs: Sequence[tuple[int, int]]) -> dict[str, Any]:

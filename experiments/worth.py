@@ -1,13 +1,15 @@
 """What the policies that ship are worth on fresh random cells, and whether they harm published ones.
 
-    python experiments/worth.py train --root DIR --runs FOLDER [--only worth|harm] [--seconds 540]
+    python experiments/worth.py train --root DIR --runs FOLDER [--only worth|harm] [--seconds 540] [--round 2]
     python experiments/worth.py judge --runs FOLDER
 
 FOLDER is that of `truth_cells.py`, with the policies that `policies.py learn` left there. Twelve fresh random inputs
 are changed by one shot of `nat++`, a fixed map, one random transformation and the best of ten random ones by the same
 score, the budget strict for all; then all are trained by the longer recipe of `truth_cells.py`. So are `darts`, `enas`,
 `naonet` and `pc_darts_cifar`, what the policy makes of them, and the published results of NAT++, with three seeds.
-Accuracies are those of the 5,000 validation images. `judge` writes `results/worth.json`. `--smoke` does it on digits.
+Accuracies are those of the 5,000 validation images. Another `--round` takes twelve fresh inputs, after policies were
+learned anew on what the rounds before it trained. `judge` writes all rounds to `results/worth.json`, with how far the
+value model agreed with what was trained after it. `--smoke` does it on digits.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from typing import Any
 import numpy as np
 from answers import INPUT, answered, kept_answers, split_name
 from figures import mean_sd, paired
-from policies import knowledge, mark_of
-from together import LONGER, Trainer, command_line, given_to, read_trained
-from truth_cells import WHERE
+from policies import knowledge, known_before, mark_of, picked_model
+from together import LONGER, Trainer, arch_of, command_line, given_to, read_trained
+from truth_cells import WHERE, figures_of
+from values import origins, pairs_among, value_model
 
 import natpp
 from natpp.arch.graph import Architecture
@@ -41,18 +44,19 @@ OURS, THEIRS = "ours", "published NAT++"
 Rows = Mapping[tuple[str, int], Mapping[str, Any]]  # kept trainings by name and seed
 
 
-def worth_answers(runs: Path, *, smoke: bool) -> dict[str, Architecture]:
-    """Fresh inputs and what every method makes of them."""
+def worth_answers(runs: Path, number: int, *, smoke: bool) -> dict[str, Architecture]:
+    """Fresh inputs of a round and what every method makes of them."""
+    seed = [SEED, number][: min(number, 2)]  # the first had but one number
 
     def make() -> dict[str, Architecture]:
-        drawn = CellSpace().draw(INPUTS, np.random.default_rng(SEED))[: 4 if smoke else INPUTS]
+        drawn = CellSpace().draw(INPUTS, np.random.default_rng(seed))[: 4 if smoke else INPUTS]
         archs = {f"random {number}": arch for number, arch in enumerate(drawn)}
-        return answered(archs, METHODS, knowledge(runs), WHERE, seed=SEED)
+        return answered(archs, METHODS, knowledge(runs), WHERE, seed=sum(seed))
 
-    return kept_answers(runs / "worth_answers.json", mark_of(runs), make)
+    return kept_answers(runs / f"worth_{number}_answers.json", mark_of(runs), make)
 
 
-def harm_answers(runs: Path, *, smoke: bool) -> dict[str, Architecture]:
+def harm_answers(runs: Path, number: int, *, smoke: bool) -> dict[str, Architecture]:
     """Published cells, what the policy makes of them, and what the authors of NAT++ published."""
 
     def make() -> dict[str, Architecture]:
@@ -66,34 +70,56 @@ def harm_answers(runs: Path, *, smoke: bool) -> dict[str, Architecture]:
                 found[f"{name}, {THEIRS}"] = natpp.load(theirs)
         return found
 
-    return kept_answers(runs / "harm_answers.json", mark_of(runs), make)
+    return kept_answers(runs / f"harm_{number}_answers.json", mark_of(runs), make)
 
 
 def train(arguments: argparse.Namespace) -> None:
-    trainer = Trainer(arguments)
+    trainer, number = Trainer(arguments), arguments.round
     if arguments.only in (None, "worth"):
-        trainer("worth", LONGER, worth_answers(arguments.runs, smoke=arguments.smoke), store="longer")
+        answers = worth_answers(arguments.runs, number, smoke=arguments.smoke)
+        trainer(f"worth_{number}", LONGER, answers, store="longer")
     if arguments.only in (None, "harm"):
-        seeds = SEEDS[:2] if arguments.smoke else SEEDS
-        trainer("harm", LONGER, harm_answers(arguments.runs, smoke=arguments.smoke), seeds, store="longer")
+        answers = harm_answers(arguments.runs, number, smoke=arguments.smoke)
+        trainer(f"harm_{number}", LONGER, answers, SEEDS[:2] if arguments.smoke else SEEDS, store="longer")
 
 
 def judge(arguments: argparse.Namespace) -> None:
+    files = [*arguments.runs.glob("worth_[0-9].json"), *arguments.runs.glob("harm_[0-9].json")]
+    rounds = {str(number): judged(arguments.runs, number) for number in sorted({int(file.stem[-1]) for file in files})}
+    if not rounds:
+        raise SystemExit("nothing is trained yet: run train first, with the same folder")
+    write_whole(arguments.out, json.dumps({"rounds": rounds}, indent=1) + "\n")
+    for number, found in rounds.items():
+        for name, one in found.get("differences", {}).items():
+            print(f"round {number}, {name:<40} {one['value']:+.2f} ({one['low']:+.2f} to {one['high']:+.2f})")
+
+
+def judged(runs: Path, number: int) -> dict[str, Any]:
+    """What a round found."""
     found: dict[str, Any] = {}
-    said, worth = read_trained(arguments.runs / "worth.json")
+    said, worth = read_trained(runs / f"worth_{number}.json")
     if worth:
         found |= compared(worth, METHODS, "nat++", "accuracy")
         found["recipe"], found["machine"], found["network"] = said["recipe"], said["machine"], said["network"]
         found["groups"], found["trainings"] = said["groups"], len(worth)
-    said, harm = read_trained(arguments.runs / "harm.json")
+        found["agreement"] = agreement_with(runs, number, worth)
+    said, harm = read_trained(runs / f"harm_{number}.json")
     if harm:
         found["harm"] = beside_originals(harm, (INPUT, OURS, THEIRS), "accuracy")
         found["harm_groups"], found["harm_machine"] = said["groups"], said["machine"]
-    if not found:
-        raise SystemExit("nothing is trained yet: run train first, with the same folder")
-    write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
-    for name, one in found.get("differences", {}).items():
-        print(f"{name:<40} {one['value']:+.2f} ({one['low']:+.2f} to {one['high']:+.2f})")
+    return found
+
+
+def agreement_with(runs: Path, number: int, rows: Rows) -> dict[str, Any]:
+    """How far the value model of a round agrees with what was trained in it, which it has not seen."""
+    cheap, dear, models = known_before(runs, number)
+    model = picked_model(models)
+    truth = {arch_of(row).essence(): row["accuracy"] for row in rows.values() if row["accuracy"] is not None}
+    archs = [arch for arch in truth if arch not in dear]
+    said = dict(zip(archs, value_model(cheap, dear, model).expected(archs), strict=True))
+    truth = {arch: truth[arch] for arch in archs}
+    pairs = pairs_among(archs, origins(runs, [f"worth_{number}"]))
+    return {"model": model, "dear_scores": len(dear), **figures_of(truth, truth, pairs, said, {})}
 
 
 def compared(rows: Rows, methods: Sequence[str], ours: str, figure: str) -> dict[str, Any]:
@@ -170,7 +196,8 @@ def published_figures(row: Published) -> dict[str, float | None]:
 
 
 def main() -> None:
-    parser = command_line(__doc__, (train, judge), RESULTS, only={"choices": ("worth", "harm")})
+    fresh = {"type": int, "default": 1, "help": "of fresh inputs"}
+    parser = command_line(__doc__, (train, judge), RESULTS, only={"choices": ("worth", "harm")}, round=fresh)
     arguments = given_to(parser)
     arguments.command(arguments)
 

@@ -135,8 +135,9 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     assert found["rivals"]["supernet"]["direct_spearman"] is not None
     assert found["judged"] > 10  # three set aside, and those of the experiment on worth
     assert isinstance(found["darts_change"], float)
-    worth = json.loads((tmp_path / "worth.json").read_text())
+    worth = json.loads((tmp_path / "worth.json").read_text())["rounds"]["1"]
     assert worth["inputs"] == 4
+    assert worth["agreement"]["dear_scores"] == 5
     for row in worth["rows"].values():
         for one in row.values():
             assert one["live_madds"] <= row["input"]["live_madds"]
@@ -158,7 +159,7 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
         assert row in page(tmp_path)
     assert "Thirteen operations" in summary(tmp_path)
     few = tmp_path / "few"
-    left = shutil.ignore_patterns("search_0.json", "worth.json", "harm.json")  # a page while not all is there yet
+    left = shutil.ignore_patterns("search_0.json", "worth_1.json", "harm_1.json")  # a page while not all is there yet
     shutil.copytree(cells, few, ignore=left)
     run("truth_cells.py", "judge", "--out", str(tmp_path / "truth_cells.json"), "--smoke", "--runs", str(few))
     (tmp_path / "worth.json").unlink()

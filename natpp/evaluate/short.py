@@ -42,6 +42,7 @@ from natpp.evaluate.store import Store
 from natpp.improve.scorer import Scorer, Scores
 from natpp.improve.seeds import Use, generator, torch_generator
 from natpp.improve.shared import SMALL_IMAGE
+from natpp.kernels import compile_ahead
 from natpp.nets.call import call
 from natpp.nets.captured import Captured
 from natpp.nets.network import build_network
@@ -357,27 +358,35 @@ def _trained(
         judged = [(loss, right) if samples else (None, math.nan) for loss, right in figures]
         found = [branch.outcome(*one) for branch, one in zip(branches, judged, strict=True)]
         if tested and isinstance(images, Batches):
+            compile_ahead(lambda: _take_statistics(branches, images, config, 1), device, _take_statistics)
+            _take_statistics(branches, images, config, STATISTICS)
             found = [
-                replace(outcome, test_accuracy=_test_accuracy(branch, images, config, device))
+                replace(outcome, test_accuracy=_test_accuracy(branch, images, config))
                 for branch, outcome in zip(branches, found, strict=True)
             ]
     return found
 
 
 @torch.no_grad()
-def _test_accuracy(branch: Branch, images: Batches, config: ShortConfig, device: torch.device) -> float:
-    """Per cent of the test images, with batch norms that keep the mean statistics of training images."""
-    norms = _norms(branch.module.train())
-    for norm in norms:
-        norm.track_running_stats = True
-        norm.running_mean = torch.zeros(norm.num_features, device=device)
-        norm.running_var = torch.ones(norm.num_features, device=device)
+def _take_statistics(branches: Sequence[Branch], images: Batches, config: ShortConfig, batches: int) -> None:
+    """Batch norms of all branches get the mean statistics of some batches of training images."""
     size = min(config.validation_batch, len(images))
-    for number in range(min(STATISTICS, len(images) // size)):
+    for branch in branches:
+        norms, device = _norms(branch.module.train()), branch.weights.device
         for norm in norms:
-            norm.momentum = 1 / (number + 1)  # so that all count alike
-        some, _ = images.take(np.arange(number * size, (number + 1) * size))
-        branch.module(_fast(some, last=branch.last, half=branch.half))
+            norm.track_running_stats = True
+            norm.running_mean = torch.zeros(norm.num_features, device=device)
+            norm.running_var = torch.ones(norm.num_features, device=device)
+        for number in range(min(batches, len(images) // size)):
+            for norm in norms:
+                norm.momentum = 1 / (number + 1)  # so that all count alike
+            some, _ = images.take(np.arange(number * size, (number + 1) * size))
+            branch.module(_fast(some, last=branch.last, half=branch.half))
+
+
+@torch.no_grad()
+def _test_accuracy(branch: Branch, images: Batches, config: ShortConfig) -> float:
+    """Per cent of the test images, by the statistics that were taken."""
     branch.module.eval()
     hits = seen = 0
     for some, labels in images.test_batches(config.validation_batch):

@@ -280,6 +280,25 @@ def test_figures_of_searches_are_those_measured() -> None:
     assert len(runs) == 3
 
 
+def test_what_the_readme_says_of_trained_answers_was_measured() -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    learned, worth = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("policies", "worth"))
+    one = worth["rounds"][str(learned["round"])]
+    over, ours, fixed = one["methods"]["nat++"]["over_input"], one["methods"]["nat++"], one["methods"]["constant"]
+    changes = [kinds["ours"]["change"] for kinds in one["harm"].values()]
+    expected = [
+        f"from {learned['cheap_scores']} short and {learned['dear_scores']} longer trainings",
+        f"{over['value']:.2f} points better than before when trained (95 %: {over['low']:.2f} to {over['high']:.2f})",
+        f"with {-ours['live_madds_change']:.0%} fewer multiply-adds".replace("%", " %"),
+        f"was as good, with {-fixed['live_madds_change']:.0%} fewer".replace("%", " %"),
+        f"two were better and two worse, by up to {-min(changes):.2f} points",
+    ]
+    assert [one for one in expected if one not in text] == []
+    assert (one["inputs"], sum(change > 0 for change in changes), len(changes)) == (12, 2, 4)
+    between = one["differences"]["`nat++` over `constant`"]
+    assert between["low"] < 0 < between["high"]  # as good
+
+
 def test_every_experiment_can_be_reproduced_and_links_to_its_results() -> None:
     text = (DOCS / "reproduce.md").read_text(encoding="utf-8")
     rows = {match[1]: match[0] for match in re.finditer(r"^\| `(\w+/\w+)\.py.*$", text, flags=re.MULTILINE)}

@@ -479,10 +479,14 @@ def test_on_a_gpu_full_precision_computes_as_a_cpu_does(stripes: Batches, monkey
     config = replace(QUICK, steps=20, learning_rate=0.05)
     device = torch.device("cuda")
     there = Batches(stripes._images, device)
-    (here,) = train_together([resnet], [5], stripes, config, CPU)
-    full, half = (train_together([resnet], [5], there, config, device, half=half)[0] for half in (False, True))
+    (here,) = train_together([resnet], [5], stripes, config, CPU, tested=True)
+    full, half = (
+        train_together([resnet], [5], there, config, device, half=half, tested=True)[0] for half in (False, True)
+    )
     assert full.curve == pytest.approx(here.curve, abs=2e-3)  # sums in another order, over twenty steps
     assert full.loss == pytest.approx(here.loss, abs=2e-3)
+    assert here.test_accuracy is not None
+    assert full.test_accuracy == pytest.approx(here.test_accuracy, abs=5)
     assert half.curve != full.curve
     for precision, asked in (("auto", True), ("bf16", True), ("32", False)):
         assert short.in_half(make_fabric("cuda", precision)) is asked

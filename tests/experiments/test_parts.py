@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from scipy.stats import spearmanr
 
 from natpp.api import samples
 from natpp.arch.formats import to_dict
+from natpp.arch.graph import Architecture
 from natpp.arch.layout import setting
 from natpp.improve.predict import PredictConfig
 
@@ -133,12 +135,54 @@ def test_value_models_never_see_what_is_left_out(values: ModuleType) -> None:
     dear = dict(list(truth.items())[:100])
     known = truth | dict.fromkeys(list(dear)[:1], 1e9)  # an outlier that would be seen
     for model in values.MODELS:
-        found, said = values.left_out(known, dear, model, folds=4)
-        assert found == list(dear)
-        assert values.spearman(said, list(dear.values())) > 0.3
+        said = values.left_out(known, dear, model, {}, folds=4)
+        assert list(said) == list(dear)
+        assert values.spearman(list(said.values()), list(dear.values())) > 0.3
     with_it = values.value_model(known, {}, "short").expected(archs[:1])[0]
     without = values.value_model(known, {}, "short", without={archs[0]}).expected(archs[:1])[0]
     assert with_it > without + 0.2
+
+
+def test_what_became_of_an_input_is_left_out_with_it(values: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    archs = [arch.essence() for arch in samples(12, nodes=4, seed=3)]
+    dear = {arch: float(number) for number, arch in enumerate(archs)}
+    left: list[set[Architecture]] = []
+
+    def model(*_: object, without: set[Architecture]) -> Any:
+        left.append(without)
+        return SimpleNamespace(expected=lambda some: np.array([dear[arch] for arch in some]))
+
+    monkeypatch.setattr(values, "value_model", model)
+    came_from = {arch: archs[number // 3 * 3] for number, arch in enumerate(archs)}
+    assert values.left_out({}, dear, "short", came_from) == dear
+    assert sorted(map(len, left)) == [3] * 4  # as many folds as families
+    for some in left:
+        assert len({came_from[arch] for arch in some}) == 1
+
+
+def test_a_round_knows_what_the_rounds_before_it_trained(values: ModuleType, tmp_path: Path) -> None:
+    from cells import truth_cells
+
+    kept, aside = (next(cell.arch for cell in truth_cells() if cell.aside == wished) for wished in (False, True))
+    first, second = samples(2, nodes=4, seed=5)
+
+    def write(name: str, **rows: tuple[Architecture, list[float | None]]) -> None:
+        trained = [
+            {"name": one.replace("_", ", "), "seed": seed, "arch": to_dict(arch), "accuracy": value}
+            for one, (arch, seeds) in rows.items()
+            for seed, value in enumerate(seeds)
+        ]
+        (tmp_path / f"{name}.json").write_text(json.dumps({"trained": trained}))
+
+    write("longer", kept=(kept, [80.0]), aside=(aside, [90.0]))
+    write("worth_1", a_input=(first, [70.0]), a_ours=(second, [None]))
+    write("harm_1", b_input=(kept, [80.0, 82.0]), b_ours=(second, [60.0, 62.0]))
+    assert values.dear_scores(tmp_path) == {kept.essence(): 80}
+    expected = {kept.essence(): 81, aside.essence(): 90, first.essence(): 70, second.essence(): 61}
+    assert values.dear_scores(tmp_path, 2) == expected
+    assert values.before(1) == []
+    origin = {first: first, second: first, kept: kept}
+    assert values.origins(tmp_path, values.before(2)) == {one.essence(): two.essence() for one, two in origin.items()}
 
 
 def test_what_agrees_best_is_picked(values: ModuleType) -> None:

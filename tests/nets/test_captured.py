@@ -1,5 +1,6 @@
 """Steps as CUDA graphs: on a GPU they do what the same steps do one kernel after another."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,11 +89,14 @@ def test_a_captured_supernet_takes_the_same_steps(monkeypatch: pytest.MonkeyPatc
         if captured:
             drawn = [weights._drawn(step) for step in range(3)]
         monkeypatch.setattr(weights, "_drawn", drawn.__getitem__)
+        before = copy.deepcopy(weights.weights.supernet.state_dict())
         for _ in range(3):
             weights.step()
         found.append(weights.weights.supernet.state_dict())
-    for name, value in found[0].items():
-        torch.testing.assert_close(value, found[1][name], rtol=1e-2, atol=1e-3)
+    moved, apart = (
+        torch.cat([(one[name] - found[0][name]).flatten() for name in before]).norm() for one in (before, found[1])
+    )
+    assert apart < 0.05 * moved  # sums are added up in another order; a step left out is a third of it
 
 
 class Uncaptured:
