@@ -1,6 +1,6 @@
 """The policies that ship: `nat` and `nat++`, learned on every score at hand that is not set aside.
 
-    python experiments/policies.py learn --runs FOLDER [--round 2]
+    python experiments/policies.py learn --runs FOLDER [--round 2] [--only nat++]
     python experiments/policies.py ship --runs FOLDER
 
 The first needs no GPU: it fits the value model on the short trainings of `truth_cells.py search` and `schedules` and
@@ -10,8 +10,8 @@ then, and all that `worth.py` trained in the first. With caution: a predicted im
 standard deviation of itself, so that what the value model is not sure to improve stays. A saving counts too: a little
 for `nat++`, so that of two that are as good the cheaper one is chosen, and more for `nat`, since little that it allows,
 a skip or nothing, improves anything. The second puts the files and their model cards into the package, with what
-`worth.py judge` found, and says which line of `natpp/policies/__init__.py` makes them the default. `--smoke` learns for
-a few steps.
+`worth.py judge` found, what is told of them into `results/policies.json`, and says which line of
+`natpp/policies/__init__.py` makes them the default. `--smoke` learns for a few steps.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from natpp.improve.predict import PredictConfig, Prediction, ascended
 from natpp.improve.run import preset
 from natpp.improve.scorer import Gain, Score, Scores, Task
 from natpp.improve.seeds import Use, generator, number, torch_generator
-from natpp.nets.policy import Policy
+from natpp.nets.policy import Policy, PolicyConfig
 from natpp.registry import OPS, ZOO
 
 RESULTS = Path(__file__).parent / "results"
@@ -63,8 +63,11 @@ LARGEST = 4 << 20  # bytes of a policy file
 
 
 def learn_config(*, smoke: bool) -> LearnConfig:
-    """As a search learns on predictions, for longer."""
-    return replace(preset("best", free=False).learn, steps=4 if smoke else 3000)
+    """As a search learns on predictions, with more samples a step and a larger policy: there is time for it."""
+    usual = preset("best", free=False).learn
+    if smoke:
+        return replace(usual, steps=4)
+    return replace(usual, steps=2000, inputs=64, samples=8, policy=PolicyConfig(depth=4, width=128))
 
 
 def learn(arguments: argparse.Namespace) -> None:
@@ -84,16 +87,15 @@ def learn(arguments: argparse.Namespace) -> None:
         "model": model,
         "models": models,
         "caution": CAUTION,
-        "cautions": by_caution(archs[pool:][: 2 if arguments.smoke else CLIMBED], prediction),
         "prices": PRICES,
         "pool": pool,
         "kinds_drawn": KINDS_DRAWN,
         "learn": asdict(config),
         "seed": SEED,
         "machine": machine(),
-        "policies": {},
     }
-    for rule, file in FILES.items():
+    settings, found["policies"] = json.loads(json.dumps(found)), {}
+    for rule, file in {arguments.only: FILES[arguments.only]}.items() if arguments.only else FILES.items():
         began = time.perf_counter()
         task = Task(rule, setting("cifar"), strict=True)
         train, test = Inputs(archs[:pool], task, tuple(OPS)), Inputs(archs[pool:], task, tuple(OPS))
@@ -105,6 +107,7 @@ def learn(arguments: argparse.Namespace) -> None:
         if rule == "nat++":
             constant = fitted_constant(train, prediction, sample=4 if arguments.smoke else 200)
             found["constant"] = map_to_json(constant)
+            found["cautions"] = by_caution(archs[pool:][: 2 if arguments.smoke else CLIMBED], prediction)
             rows["constant"] = constant.one_shot(test, prediction.reward(), np.random.default_rng(0))
             for stem in ("search", "supernet", "paper"):  # what those learned that had to be quick
                 for quick in sorted(runs.glob(f"{stem}_[0-9].safetensors"))[:1]:
@@ -121,8 +124,10 @@ def learn(arguments: argparse.Namespace) -> None:
         print(
             f"{rule}: {found['policies'][rule]['seconds']:.0f} s, {found['policies'][rule]['fresh_inputs']}", flush=True
         )
+    kept = json.loads((runs / "policies.json").read_text()) if (runs / "policies.json").exists() else {}
+    if all(kept.get(name) == value for name, value in settings.items()):  # that of the other rule may be there
+        found = kept | found | {"policies": kept["policies"] | found["policies"]}
     write_whole(runs / "policies.json", json.dumps(found, indent=1) + "\n")
-    write_whole(arguments.out / "policies.json", json.dumps(found, indent=1) + "\n")
 
 
 def known_before(runs: Path, number: int) -> tuple[Known, Known, dict[str, Any]]:
@@ -244,7 +249,7 @@ def knowledge(runs: Path) -> Knowledge:
 
 
 def ship(arguments: argparse.Namespace) -> None:
-    """Put policies and cards into the package."""
+    """Put policies and cards into the package, and what is told of them into the results."""
     said, files = learned_in(arguments.runs)
     worth = arguments.out / "worth.json"
     rounds = json.loads(worth.read_text())["rounds"] if worth.exists() else {}
@@ -256,6 +261,7 @@ def ship(arguments: argparse.Namespace) -> None:
             raise SystemExit(f"the policy for {rule} has {len(content):,} bytes, expected at most {LARGEST:,}")
         write_whole(arguments.package / f"{name}.safetensors", content)
         write_whole(arguments.package / f"{name}.md", card(rule, said, measured))
+    write_whole(arguments.out / "policies.json", json.dumps(said, indent=1) + "\n")
     print(f"in natpp/policies/__init__.py: BY_RULE = {json.dumps(NAMES)}")
     print(
         f"and `git rm` what it replaces: {', '.join(sorted(set(shipped.names()) - set(NAMES.values()))) or 'nothing'}"
@@ -352,6 +358,7 @@ def main() -> None:
         one.set_defaults(command=command)
         one.add_argument("--runs", type=Path, required=True, help="the folder of truth_cells.py")
         one.add_argument("--smoke", action="store_true")
+        one.add_argument("--only", choices=list(FILES), help="the policy of one rule: two processes learn both at once")
         one.add_argument("--round", type=int, default=1, help="of worth.py that it is learned for")
         one.add_argument("--out", type=Path, default=RESULTS, help="folder of results")
         one.add_argument("--package", type=Path, default=shipped.FOLDER, help="where policies ship from")

@@ -423,7 +423,11 @@ def judged(runs: Path, *, smoke: bool) -> dict[str, Any]:
             run = json.loads((runs / files[0].name.removeprefix("direct_")).read_text())
             told = ("seconds", "steps", "reserved_gib")
             found["rivals"][name] |= {key: run[key] for key in told if key in run}
-    return found | harm(runs)
+    changes = harm(runs, "harm_1", "ours")
+    for name in RIVALS:
+        if name in found["rivals"]:
+            found["rivals"][name] |= harm(runs, "harm_rivals", name)
+    return found | changes
 
 
 def seconds_of(runs: Path, *names: str) -> float:
@@ -475,15 +479,15 @@ def figures_of(
     }
 
 
-def harm(runs: Path) -> dict[str, Any]:
-    """What the shipped policy does to published cells: points of accuracy, mean over seeds."""
-    kept = read_trained(runs / "harm_1.json")[1]
+def harm(runs: Path, file: str, by: str) -> dict[str, Any]:
+    """What somebody's policy does to published cells: points of accuracy, mean over seeds."""
+    kept, originals = (read_trained(runs / f"{name}.json")[1] for name in (file, "harm_1"))
     found: dict[str, Any] = {}
     for name in sorted({name.rpartition(", ")[0] for name, _ in kept}):
         pairs = [
-            (row["accuracy"], kept[f"{name}, input", seed]["accuracy"])
+            (row["accuracy"], originals[f"{name}, input", seed]["accuracy"])
             for (one, seed), row in kept.items()
-            if one == f"{name}, ours" and (f"{name}, input", seed) in kept
+            if one == f"{name}, {by}" and (f"{name}, input", seed) in originals
         ]
         changes = [after - before for after, before in pairs if after is not None and before is not None]
         if changes:

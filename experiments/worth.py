@@ -1,12 +1,13 @@
 """What the policies that ship are worth on fresh random cells, and whether they harm published ones.
 
-    python experiments/worth.py train --root DIR --runs FOLDER [--only worth|harm] [--seconds 540] [--round 2]
+    python experiments/worth.py train --root DIR --runs FOLDER [--only worth|harm|rivals] [--seconds 540] [--round 2]
     python experiments/worth.py judge --runs FOLDER
 
 FOLDER is that of `truth_cells.py`, with the policies that `policies.py learn` left there. Twelve fresh random inputs
 are changed by one shot of `nat++`, a fixed map, one random transformation and the best of ten random ones by the same
 score, the budget strict for all; then all are trained by the longer recipe of `truth_cells.py`. So are `darts`, `enas`,
-`naonet` and `pc_darts_cifar`, what the policy makes of them, and the published results of NAT++, with three seeds.
+`naonet` and `pc_darts_cifar`, what the policy makes of them, and the published results of NAT++, with three seeds; and
+what the policies of the rivals of `truth_cells.py` make of `darts`.
 Accuracies are those of the 5,000 validation images. Another `--round` takes twelve fresh inputs, after policies were
 learned anew on what the rounds before it trained. `judge` writes all rounds to `results/worth.json`, with how far the
 value model agreed with what was trained after it. `--smoke` does it on digits.
@@ -25,13 +26,14 @@ from answers import INPUT, answered, kept_answers, split_name
 from figures import mean_sd, paired
 from policies import knowledge, known_before, mark_of, picked_model
 from together import LONGER, Trainer, arch_of, command_line, given_to, read_trained
-from truth_cells import WHERE, figures_of
+from truth_cells import RIVALS, WHERE, figures_of
 from values import origins, pairs_among, value_model
 
 import natpp
 from natpp.arch.graph import Architecture
 from natpp.arch.space import CellSpace
 from natpp.files import write_whole
+from natpp.nets.policy import Policy
 from natpp.registry import ZOO
 from natpp.zoo import Published
 
@@ -73,14 +75,25 @@ def harm_answers(runs: Path, number: int, *, smoke: bool) -> dict[str, Architect
     return kept_answers(runs / f"harm_{number}_answers.json", mark_of(runs), make)
 
 
+def rival_answers(runs: Path) -> dict[str, Architecture]:
+    """What policies of rivals make of `darts`, those that there are."""
+    found = {}
+    for name in RIVALS:
+        for file in sorted(runs.glob(f"{name}_[0-9].safetensors"))[:1]:
+            found[f"darts, {name}"] = natpp.optimize("darts", Policy.load(file), "nat++", network=WHERE).after
+    return found
+
+
 def train(arguments: argparse.Namespace) -> None:
-    trainer, number = Trainer(arguments), arguments.round
+    trainer, number, seeds = Trainer(arguments), arguments.round, SEEDS[:2] if arguments.smoke else SEEDS
     if arguments.only in (None, "worth"):
         answers = worth_answers(arguments.runs, number, smoke=arguments.smoke)
         trainer(f"worth_{number}", LONGER, answers, store="longer")
     if arguments.only in (None, "harm"):
         answers = harm_answers(arguments.runs, number, smoke=arguments.smoke)
-        trainer(f"harm_{number}", LONGER, answers, SEEDS[:2] if arguments.smoke else SEEDS, store="longer")
+        trainer(f"harm_{number}", LONGER, answers, seeds, store="longer")
+    if arguments.only in (None, "rivals"):
+        trainer("harm_rivals", LONGER, rival_answers(arguments.runs), seeds, store="longer")
 
 
 def judge(arguments: argparse.Namespace) -> None:
@@ -197,7 +210,7 @@ def published_figures(row: Published) -> dict[str, float | None]:
 
 def main() -> None:
     fresh = {"type": int, "default": 1, "help": "of fresh inputs"}
-    parser = command_line(__doc__, (train, judge), RESULTS, only={"choices": ("worth", "harm")}, round=fresh)
+    parser = command_line(__doc__, (train, judge), RESULTS, only={"choices": ("worth", "harm", "rivals")}, round=fresh)
     arguments = given_to(parser)
     arguments.command(arguments)
 

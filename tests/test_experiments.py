@@ -112,8 +112,9 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     for command in ("train", "search"):
         assert run("truth_cells.py", command, *given) == ""  # what is there is not done again
     policies = [*given, "--out", str(tmp_path), "--package", str(tmp_path)]
-    run("policies.py", "learn", *policies)
-    learned = json.loads((tmp_path / "policies.json").read_text())["policies"]
+    run("policies.py", "learn", *policies, "--only", "nat")
+    run("policies.py", "learn", *policies, "--only", "nat++")  # the other one stays
+    learned = json.loads((cells / "policies.json").read_text())["policies"]
     assert learned["nat++"]["bytes"] == (cells / "policy_natpp.safetensors").stat().st_size
     run("worth.py", "train", *given)
     assert run("worth.py", "train", *given) == ""
@@ -135,6 +136,7 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     assert found["rivals"]["supernet"]["direct_spearman"] is not None
     assert found["judged"] > 10  # three set aside, and those of the experiment on worth
     assert isinstance(found["darts_change"], float)
+    assert all(isinstance(found["rivals"][name]["darts_change"], float) for name in ("supernet", "paper"))
     worth = json.loads((tmp_path / "worth.json").read_text())["rounds"]["1"]
     assert worth["inputs"] == 4
     assert worth["agreement"]["dear_scores"] == 5
