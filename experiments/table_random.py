@@ -29,7 +29,7 @@ from policies import knowledge, mark_of
 from together import Trainer, arch_of, command_line, full, given_to, read_trained
 from truth_cells import RIVALS, WHERE
 from truth_nasbench201 import machine
-from worth import Rows, compared
+from worth import Rows, asked_inputs, compared
 
 import natpp
 from natpp.arch.formats import from_dict
@@ -108,7 +108,7 @@ def judge(arguments: argparse.Namespace) -> None:
     found: dict[str, Any] = {"rounds": {}, "paper": papers()}
     for file in sorted(arguments.runs.glob(f"{name_of(0)[:-1]}[0-9].json")):
         said, rows = read_trained(file)
-        one = compared(rows, METHODS, "nat++", "test_accuracy")
+        one = compared(rows, METHODS, "nat++", "test_accuracy", asked=asked_inputs(said, METHODS))
         if not one["inputs"]:
             continue
         times, on = latencies(arguments.runs / f"{file.stem}_latency.json", rows, Setting(**said["network"]))

@@ -82,7 +82,7 @@ def judge(arguments: argparse.Namespace) -> None:
     found: dict[str, Any] = {}
     said, worth = read_trained(arguments.runs / "worth.json")
     if worth:
-        found |= compared(worth, METHODS, "nat++", "accuracy")
+        found |= compared(worth, METHODS, "nat++", "accuracy", asked=asked_inputs(said, METHODS))
         found["recipe"], found["machine"], found["network"] = said["recipe"], said["machine"], said["network"]
         found["groups"], found["trainings"] = said["groups"], len(worth)
     said, harm = read_trained(arguments.runs / "harm.json")
@@ -96,8 +96,13 @@ def judge(arguments: argparse.Namespace) -> None:
         print(f"{name:<40} {one['value']:+.2f} ({one['low']:+.2f} to {one['high']:+.2f})")
 
 
-def compared(rows: Rows, methods: Sequence[str], ours: str, figure: str) -> dict[str, Any]:
-    """Means of every method over the inputs that all methods have, and paired differences with intervals."""
+def asked_inputs(said: Mapping[str, Any], methods: Sequence[str]) -> int:
+    """How many inputs a trainer was given, each of them with what all methods make of it."""
+    return int(said["asked"]) // (1 + len(methods))
+
+
+def compared(rows: Rows, methods: Sequence[str], ours: str, figure: str, *, asked: int) -> dict[str, Any]:
+    """Means of every method over the inputs that all methods have, of so many asked for, and paired differences."""
     names = ("input", *methods)
     subjects = sorted({split_name(name)[0] for name, _ in rows}, key=lambda name: (len(name), name))
     whole = [
@@ -105,7 +110,7 @@ def compared(rows: Rows, methods: Sequence[str], ours: str, figure: str) -> dict
         for subject in subjects
         if all(rows.get((f"{subject}, {name}", 0), {}).get(figure) is not None for name in names)
     ]
-    found: dict[str, Any] = {"inputs": len(whole), "asked": len(subjects), "methods": {}, "differences": {}}
+    found: dict[str, Any] = {"inputs": len(whole), "asked": asked, "methods": {}, "differences": {}}
     if not whole:
         return found
     column = {

@@ -277,8 +277,10 @@ class FakeRay(ModuleType):
     def __init__(self) -> None:
         super().__init__("ray")
         self.tasks = 0
+        self.environment: Any = None
 
-    def init(self, **_: object) -> None: ...
+    def init(self, *, runtime_env: dict[str, Any], **_: object) -> None:
+        self.environment = runtime_env
 
     def remote(self, **_: object) -> Callable[[Any], Any]:
         def wrapped(function: Any) -> Any:
@@ -316,6 +318,11 @@ def test_trainings_over_a_cluster_are_those_of_one_machine(tmp_path: Path, monke
         for file in (tmp_path / "one" / "table_random_1.json", tmp_path / "many" / "table_random_1.json")
     )
     assert one == many
+    said = json.loads((tmp_path / "many" / "table_random_1.json").read_text())
+    assert len(said["groups"]) == ray.tasks
+    assert sum(group["trainings"] for group in said["groups"]) == distinct_in(tmp_path / "one" / "table_random_1.json")
+    assert all(group["seconds"] > 0 for group in said["groups"])
+    assert set(ray.environment["excludes"]) == {"results", "runs"}  # what was measured is not sent around
     assert "trained over" not in run("table_random.py", *given, str(tmp_path / "many"), "--ray")  # all is kept
 
 

@@ -87,6 +87,18 @@ def test_intervals_hold_what_they_say(figures: ModuleType) -> None:
     assert figures.mean_sd([1.0])["sd"] == 0
 
 
+def test_inputs_without_all_their_results_are_asked_for_but_not_compared() -> None:
+    import worth
+
+    row = {"accuracy": 90.0, "live_params": 100, "live_madds": 1000}
+    rows = {(f"random {number}, {name}", 0): row for number in range(2) for name in ("input", "nat++")}
+    rows["random 2, input", 0] = row
+    asked = worth.asked_inputs({"asked": 8}, ["nat++"])
+    found = worth.compared(rows, ["nat++"], "nat++", "accuracy", asked=asked)
+    assert (found["inputs"], found["asked"]) == (2, 4)  # of the fourth there is nothing yet
+    assert worth.compared({}, ["nat++"], "nat++", "accuracy", asked=4)["asked"] == 4
+
+
 def test_groups_end_in_time_and_fit_into_memory(together: ModuleType) -> None:
     recipe = together.LONGER
     whole = {"trainings": 16, "seconds": 160.0, "peak_memory_gib": 16.0}
@@ -94,6 +106,7 @@ def test_groups_end_in_time_and_fit_into_memory(together: ModuleType) -> None:
     assert together.group_size(recipe, [], 81, 60) == 0  # 8 · 5,273 steps of 8 cells take longer
     assert together.group_size(recipe, [whole], 81, float("inf")) == 27
     assert together.group_size(recipe, [whole], 5, 600) == 5
+    assert together.group_size(recipe, [whole, whole | {"peak_memory_gib": None}], 5, 600) == 5  # one over a cluster
     assert together.group_size(recipe, [whole], 81, 150) == 13  # 13 · 10 s · 1.15
     assert together.group_size(recipe, [whole], 81, 80) == 0  # fewer than 8 take as long as 8
     assert together.group_size(recipe, [whole | {"peak_memory_gib": 48.0}], 81, 600) == 12  # 36 of 3 GiB each
