@@ -841,7 +841,9 @@ def table_random(found: dict[str, Any]) -> str:
     if found["rounds"]:
         lines += [
             "",
-            "![Accuracy against parameters: from each original to what `nat++` makes of it](pictures/random.svg)",
+            "![Accuracy against parameters: from each original to what every method makes of it](pictures/random.svg)",
+            "",
+            "![Training loss by epoch: originals and what `nat++` makes of them](pictures/convergence.svg)",
         ]
     return "\n".join(lines) + "\n"
 

@@ -193,10 +193,12 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     assert "- `nat++` over the inputs: " in page(tmp_path)
     assert "3 random cells (" in summary(tmp_path)
     assert "NAT++ 96.79 ± 0.32" in page(tmp_path)  # the paper's
-    picture = runpy.run_path(str(ROOT / "experiments" / "pictures.py"))["random_cells"](tmp_path)
-    drawn = ElementTree.fromstring(picture)  # noqa: S314 (our own)
-    assert len([one for one in drawn if one.tag.endswith("circle")]) == 3
-    assert 0 < len([one for one in drawn if "marker-end" in one.attrib]) <= 3
+    pictures = runpy.run_path(str(ROOT / "experiments" / "pictures.py"))
+    drawn = ElementTree.fromstring(pictures["random_cells"](tmp_path))  # noqa: S314 (our own)
+    assert len([one for one in drawn if one.tag.endswith("circle")]) == 3 * 6  # originals, for every method
+    assert 0 < len([one for one in drawn if "marker-end" in one.attrib]) <= 3 * 6
+    drawn = ElementTree.fromstring(pictures["convergence"](tmp_path))  # noqa: S314
+    assert len([one for one in drawn if one.tag.endswith("polyline")]) == 3 * 2
 
 
 def test_published_cells_are_changed_and_trained_on_digits(tmp_path: Path) -> None:

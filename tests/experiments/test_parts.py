@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -192,6 +193,40 @@ def test_axes_hold_all_values() -> None:
         assert ticks[-1] >= max(values)
         assert 2 <= len(ticks) <= 11
         assert len(set(np.diff(ticks).round(6))) == 1
+
+
+def test_pictures_of_random_architectures_show_every_method_and_round(tmp_path: Path) -> None:
+    import pictures
+
+    methods, recipe = ("input", "nat", "nat++"), {"config": {"steps": 40, "batch": 5}}
+
+    def made(more: float) -> dict[str, object]:
+        same = {name: {"live_params": 1e6, "test_accuracy": 90.0} for name in methods}
+        better = {name: {"live_params": 1e6, "test_accuracy": 90.0 + more * (name != "input")} for name in methods}
+        curves = {
+            name: {"curve": [2.0, 1.0, 0.5], "skips": skips, "test_accuracy": 90.0}
+            for name, skips in (("input", 8), ("nat++", 3))
+        }
+        rows, converged = {"random 0": same, "random 1": better}, {"random 1": curves}
+        return {
+            "methods": dict.fromkeys(methods),
+            "rows": rows,
+            "convergence": converged,
+            "recipe": recipe,
+            "images": 20,
+        }
+
+    (tmp_path / "table_random.json").write_text(json.dumps({"rounds": {"1": made(1.0), "2": made(2.0)}}))
+    drawn = list(ElementTree.fromstring(pictures.random_cells(tmp_path)))  # noqa: S314 (our own)
+    assert sum(one.tag.endswith("circle") for one in drawn) == 2 * 2 * 2  # two methods, rounds, originals
+    arrows = [one.attrib["stroke"] for one in drawn if "marker-end" in one.attrib]
+    assert arrows == [pictures.BLUE, pictures.GOLD] * 2  # one original of each round is left as it was
+    drawn = list(ElementTree.fromstring(pictures.convergence(tmp_path)))  # noqa: S314
+    assert sum(one.tag.endswith("polyline") for one in drawn) == 2 * 2
+    words = [one.text for one in drawn if one.tag.endswith("text")]
+    assert words.count("original: 90.0 %, skips: 8") == words.count("nat++: 90.0 %, skips: 3") == 2
+    assert {"round 1, random 1", "round 2, random 1"} <= set(words)
+    assert "10" in words  # epochs: 40 steps of 5 of 20 images
 
 
 def test_groups_of_other_experiments_tell_what_a_training_takes(together: ModuleType, tmp_path: Path) -> None:
