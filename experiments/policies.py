@@ -224,9 +224,10 @@ def knowledge(runs: Path) -> Knowledge:
     said, files = learned_in(runs)
     pick = Pick(**said["pick"])
     cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
-    prediction = value_model(cheap, dear_scores(runs), said["model"], config=PredictConfig(caution=said["caution"]))
+    dear = dear_scores(runs)
+    prediction = value_model(cheap, dear, said["model"], config=PredictConfig(caution=said["caution"]))
     policies = {rule: Policy.load(file) for rule, file in files.items()}
-    return Knowledge(policies, map_from_json(said["constant"]), prediction)
+    return Knowledge(policies, map_from_json(said["constant"]), prediction, frozenset(cheap | dear))
 
 
 def ship(arguments: argparse.Namespace) -> None:

@@ -25,6 +25,7 @@ import torch
 from answers import INPUT, Knowledge
 from modules import no_opinion, redrawn
 from table_random import RECIPE, known_in
+from tables import with_trainings
 from together import MARGIN, Recipe, Trainer, command_line, data_name, given_to
 from torch import nn
 from truth_nasbench201 import machine
@@ -83,9 +84,8 @@ def train(arguments: argparse.Namespace) -> None:
     def keep(name: str, seed: int, networks: Networks, outcomes: list[Outcome]) -> None:
         rows = []
         for (kind, (network, changes)), outcome in zip(networks.items(), outcomes, strict=True):
-            cost = module_cost(network.eval(), example)
-            figures = {"live_params": cost.params, "live_madds": cost.madds, "changes": changes}
-            rows.append({"name": f"{name}, {kind}", "seed": seed, **figures, **asdict(outcome)})
+            cost = module_cost(network.eval(), example, latency=True).to_dict()
+            rows.append({"name": f"{name}, {kind}", "seed": seed, "changes": changes, **cost, **asdict(outcome)})
         spent = sum(outcome.seconds for outcome in outcomes)
         said = {"seconds": spent, "recipe": asdict(recipe), "images": len(images), "machine": machine()}
         write_whole(arguments.runs / KEPT.format(f"{name}_{seed}"), json.dumps(said | {"trained": rows}) + "\n")
@@ -134,10 +134,11 @@ def judge(arguments: argparse.Namespace) -> None:
         raise SystemExit("nothing is trained yet: run train first, with the same folder")
     rows = {(row["name"], row["seed"]): row for file in files for row in file["trained"]}
     found = {
-        "models": beside_originals(rows, KINDS, "test_accuracy"),
+        "models": with_trainings(beside_originals(rows, KINDS, "test_accuracy"), rows),
         "paper": {name: papers(title) for name, title in MODELS.items()},
         "trainings": len(rows),
         "seconds": sum(file["seconds"] for file in files),
+        "latency_on": " and ".join(sorted({f"one {file['machine']['processor']} CPU" for file in files})),
         **{key: files[0][key] for key in ("recipe", "images", "machine")},
     }
     write_whole(arguments.out, json.dumps(found, indent=1) + "\n")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ METHODS = ("nat++", "constant", "random", "random best of 10")
 PUBLISHED = ("darts", "enas", "naonet", "pc_darts_cifar")
 SEEDS = (0, 1, 2)
 OURS, THEIRS = "ours", "published NAT++"
+COSTS = ("params", "madds", "live_params", "live_madds", "latency_ms")  # of a network, as far as its row has them
 Rows = Mapping[tuple[str, int], Mapping[str, Any]]  # kept trainings by name and seed
 
 
@@ -113,10 +115,8 @@ def compared(rows: Rows, methods: Sequence[str], ours: str, figure: str, *, aske
     found: dict[str, Any] = {"inputs": len(whole), "asked": asked, "methods": {}, "differences": {}}
     if not whole:
         return found
-    column = {
-        name: {key: [rows[f"{one}, {name}", 0][key] for one in whole] for key in (figure, "live_params", "live_madds")}
-        for name in names
-    }
+    keys = [figure, *(cost for cost in COSTS if cost in rows[f"{whole[0]}, {INPUT}", 0])]
+    column = {name: {key: [rows[f"{one}, {name}", 0][key] for one in whole] for key in keys} for name in names}
     for name in names:
         found["methods"][name] = {key: mean_sd(values) for key, values in column[name].items()}
         found["methods"][name] |= {
@@ -136,7 +136,7 @@ def compared(rows: Rows, methods: Sequence[str], ours: str, figure: str, *, aske
 
 
 def beside_originals(rows: Rows, kinds: Sequence[str], figure: str) -> dict[str, Any]:
-    """Published cells beside what became of them: accuracies over seeds, mean change, and cost."""
+    """Published cells beside what became of them: accuracies over seeds, mean change, and mean cost."""
     found: dict[str, Any] = {}
     seeds = sorted({seed for _, seed in rows})
     for subject in dict.fromkeys(split_name(name)[0] for name, _ in rows):
@@ -155,8 +155,11 @@ def beside_originals(rows: Rows, kinds: Sequence[str], figure: str) -> dict[str,
                     "accuracy": mean_sd(accuracy),
                     "change": float(np.mean(accuracy) - np.mean(before)),
                     "seeds": len(both),
-                    "live_params": rows[name, both[0]]["live_params"],
-                    "live_madds": rows[name, both[0]]["live_madds"],
+                    **{
+                        cost: statistics.mean(rows[name, seed][cost] for seed in both)
+                        for cost in COSTS
+                        if cost in rows[name, both[0]]
+                    },
                 }
         found[subject] = one
     return found

@@ -22,6 +22,17 @@ from natpp.evaluate import short
 from natpp.policies import BY_RULE, FOLDER
 
 ROOT = Path(__file__).parent.parent
+TOLD = {
+    "seed",
+    "test_accuracy",
+    "params",
+    "madds",
+    "live_params",
+    "live_madds",
+    "latency_ms",
+    "seconds",
+    "curve",
+}  # of every training of a table
 
 
 def run(script: str, *arguments: str) -> str:
@@ -184,13 +195,22 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     }
     for figures in one["methods"].values():
         assert 0 <= figures["test_accuracy"]["mean"] <= 100
-        assert figures["latency_ms"] > 0
+        assert figures["latency_ms"]["mean"] > 0
         assert figures["live_madds_change"] <= 0  # the budget is strict
+    for methods in one["rows"].values():
+        assert set(methods) == set(one["methods"])
+        for row in methods.values():
+            assert set(row) == TOLD
+            assert len(row["curve"]) == 3  # a point a step
+            assert row["params"] >= row["live_params"]
     assert len(one["convergence"]) == 3
-    assert set(one["agreement"]) == {"live parameters", "live MAdds", "the search's score"}
+    found = json.loads(out.read_text())["agreement"]
+    assert set(found["scores"]) == {"live parameters", "live MAdds", "the search's score"}
+    assert {score["networks"] for score in found["scores"].values()} == {found["networks"]}
     page, summary = (runpy.run_path(str(ROOT / "experiments" / "page.py"))[name] for name in ("page", "summary"))
     assert "| `random best of 10` | " in page(tmp_path)
     assert "- `nat++` over the inputs: " in page(tmp_path)
+    assert f"| the search's score | {found['networks']} | " in page(tmp_path)
     assert "3 random cells (" in summary(tmp_path)
     assert "NAT++ 96.79 ± 0.32" in page(tmp_path)  # the paper's
     pictures = runpy.run_path(str(ROOT / "experiments" / "pictures.py"))
@@ -210,9 +230,16 @@ def test_published_cells_are_changed_and_trained_on_digits(tmp_path: Path) -> No
     found = json.loads((tmp_path / "table_cells.json").read_text())["cells"]
     kinds = {"input", "published NAT", "published NAT++", "ours, `nat`", "ours, `nat++`"}
     assert {name: set(one) for name, one in found.items()} == {"darts": kinds, "enas": kinds}
-    assert all(one["seeds"] == 2 for of in found.values() for one in of.values())
-    page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"]
-    assert "| `darts`, ours, `nat++` | 2 | " in page(tmp_path)
+    for one in (one for of in found.values() for one in of.values()):
+        assert one["seeds"] == 2
+        assert one["latency_ms"] > 0
+        assert [row["seed"] for row in one["trainings"]] == [0, 1]
+        assert all(set(row) == TOLD for row in one["trainings"])
+    page = " ".join(runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path).split())
+    assert "| `darts`, ours, `nat++` | 2 | " in page
+    assert " 97.30 (2.5, 395) |" in page  # the paper's, in the network that the original is in
+    assert " 97.31 (3.7, 580)† |" in page
+    assert "`enas`, published NAT++ has 0.72 of the original's MAdds there and 0.96 in one network" in page
 
 
 def test_hand_crafted_networks_are_changed_and_trained_on_digits(
@@ -228,8 +255,12 @@ def test_hand_crafted_networks_are_changed_and_trained_on_digits(
     assert set(found) == {"resnet20"}
     one = found["resnet20"]
     assert set(one) == {"input", "nat", "nat++", "random with as many MAdds"}
-    assert all(of["seeds"] == 2 for of in one.values())
-    assert one["input"]["live_params"] == 269722
+    for of in one.values():
+        assert of["seeds"] == 2
+        assert of["latency_ms"] > 0
+        assert [row["seed"] for row in of["trainings"]] == [0, 1]
+        assert all(set(row) == TOLD for row in of["trainings"])
+    assert one["input"]["params"] == one["input"]["live_params"] == 269722
     for kind in ("nat", "nat++", "random with as many MAdds"):
         assert 0.65 < one[kind]["live_madds"] / one["input"]["live_madds"] <= 0.75
     page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path)

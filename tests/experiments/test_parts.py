@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -229,6 +229,92 @@ def test_pictures_of_random_architectures_show_every_method_and_round(tmp_path: 
     assert "10" in words  # epochs: 40 steps of 5 of 20 images
 
 
+def test_curves_are_told_of_originals_that_were_changed() -> None:
+    import table_random
+
+    one, other = (to_dict(arch) for arch in samples(2, seed=3))
+
+    def row(arch: object) -> dict[str, object]:
+        return {"arch": arch, "curve": [1.0], "test_accuracy": 90.0}
+
+    subjects = [f"random {number}" for number in range(6)]
+    rows = {(f"{subject}, input", 0): row(one) for subject in subjects}
+    rows |= {
+        (f"{subject}, nat++", 0): row(one if subject in ("random 0", "random 2") else other) for subject in subjects
+    }
+    assert list(table_random.convergence(rows, subjects)) == ["random 1", "random 3", "random 4", "random 5"]
+
+
+def test_scores_are_judged_over_the_networks_they_know(tmp_path: Path) -> None:
+    import page
+    import tables
+    from answers import Knowledge
+
+    archs = [arch.essence() for arch in samples(8, nodes=4, seed=5)]
+    assert len(set(archs)) == 8
+
+    def write(name: str, numbers: list[int], seed: int, more: float = 0.0) -> None:
+        rows = [
+            {
+                "name": f"{number}",
+                "seed": seed,
+                "arch": to_dict(archs[number]),
+                "live_params": -number,
+                "live_madds": 7,
+                "test_accuracy": None if number == 7 else number + more,
+            }
+            for number in numbers
+        ]
+        (tmp_path / f"{name}.json").write_text(json.dumps({"trained": rows}))
+
+    write("table_random_1", [0, 1, 2, 3, 7], 0)  # the last one failed
+    write("table_random_2", [3, 4], 0, 10.0)  # 3 again: its mean is 8, as high as can be
+    write("table_cells_1", [5, 6], 1)
+    (tmp_path / "direct_supernet_0.json").write_text(
+        json.dumps({"scores": [[to_dict(archs[number]), number] for number in (0, 1, 2, 5)]})
+    )
+    value = {arch: float(number) for number, arch in enumerate(archs)}
+    prediction = SimpleNamespace(expected=lambda some: np.array([value[arch] for arch in some]))
+    known = Knowledge({}, None, prediction, frozenset(archs[6:7]))  # type: ignore[arg-type]
+    found = tables.agreement(tmp_path, known)
+    assert (found["networks"], found["left_out"]) == (6, 1)
+    scores = found["scores"]
+    assert {name: one["networks"] for name, one in scores.items()} == {
+        "live parameters": 6,
+        "live MAdds": 6,
+        "the search's score": 6,
+        "the supernet of supernet": 4,
+    }
+    truth = [0, 1, 2, 8, 14, 5]
+    assert scores["the search's score"]["spearman"]["value"] == pytest.approx(spearmanr(range(6), truth).statistic)
+    assert scores["the supernet of supernet"]["spearman"]["value"] == pytest.approx(1)
+    assert scores["live parameters"]["spearman"]["value"] == -scores["the search's score"]["spearman"]["value"]
+    assert scores["live parameters"]["spearman"]["low"] < 0
+    assert scores["live MAdds"]["spearman"] is None  # all alike
+    told = page._scores_against_truth(found)
+    assert "| the supernet of supernet | 4 | 1.00 (1.00 to 1.00) |" in told
+    assert "| live MAdds | 6 | – |" in told
+
+
+def test_costs_of_seeds_are_averaged_and_every_training_is_told() -> None:
+    import tables
+    import worth
+
+    costs = {"params": 4, "madds": 40, "live_params": 4, "live_madds": 40, "latency_ms": 1.0}
+    rest = {"seconds": 1.0, "curve": [2.0, 1.0]}
+    rows = {
+        (f"one, {kind}", seed): {"seed": seed, "test_accuracy": 90.0 + seed, **costs, **rest, "changes": []}
+        for kind in ("input", "random")
+        for seed in (0, 1)
+    }
+    rows["one, random", 1] |= {"live_madds": 20, "latency_ms": 2.0}
+    rows["one, random", 2] = rows["one, random", 1] | {"seed": 2, "test_accuracy": None}  # it failed
+    found = tables.with_trainings(worth.beside_originals(rows, ("input", "random"), "test_accuracy"), rows)["one"]
+    assert (found["random"]["live_madds"], found["random"]["latency_ms"], found["random"]["seeds"]) == (30, 1.5, 2)
+    assert [row["test_accuracy"] for row in found["random"]["trainings"]] == [90.0, 91.0, None]
+    assert set(found["input"]["trainings"][0]) == {"seed", "test_accuracy", *costs, *rest}
+
+
 def test_groups_of_other_experiments_tell_what_a_training_takes(together: ModuleType, tmp_path: Path) -> None:
     longer, own = together.LONGER, tmp_path / "own.json"
     groups = [{"trainings": 16, "seconds": 160.0, "peak_memory_gib": 24.0}]
@@ -266,19 +352,19 @@ def test_policies_that_ship_are_told_from_others(tmp_path: Path, monkeypatch: py
 
 
 def test_times_of_two_machines_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import table_random
+    import tables
 
     def row(seed: int) -> dict[str, object]:
         return {"arch": to_dict(samples(1, seed=seed)[0])}
 
     where, file = setting("cifar", channels=2, cells=2, size=8), tmp_path / "latency.json"
     known = {("one", 0): row(1)}
-    times, on = table_random.latencies(file, known, where)
+    times, on = tables.latencies(file, known, where)
     assert set(times) == {"one"}
-    monkeypatch.setattr(table_random, "machine", lambda: {"gpu": "another"})
-    assert table_random.latencies(file, known, where) == (times, on)  # all is known: nothing is measured here
+    monkeypatch.setattr(tables, "machine", lambda: {"gpu": "another"})
+    assert tables.latencies(file, known, where) == (times, on)  # all is known: nothing is measured here
     file.write_text(json.dumps({"on": on, "milliseconds": {"one": -1.0}}))
-    again, elsewhere = table_random.latencies(file, known | {("two", 0): row(2)}, where)
+    again, elsewhere = tables.latencies(file, known | {("two", 0): row(2)}, where)
     assert elsewhere == "another"
     assert min(again.values()) > 0
 
