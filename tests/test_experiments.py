@@ -248,7 +248,12 @@ def test_hand_crafted_networks_are_changed_and_trained_on_digits(
     given = ["--smoke", "--runs", str(tmp_path)]
     with pytest.raises(SystemExit, match="run train first"):
         run("table_handcrafted.py", "judge", *given)
-    assert "resnet20, seed 1: " in run("table_handcrafted.py", "train", *given)
+    said = run("table_handcrafted.py", "train", *given, "--seconds", "1e-9")
+    assert [line.partition(", it takes ")[0] for line in said.splitlines()] == [
+        "resnet20, seed 0: not begun",  # after a trial
+        "resnet20, seed 1: not begun",
+    ]
+    assert "resnet20, seed 1: " in run("table_handcrafted.py", "train", *given, "--seconds", "1e9")
     assert run("table_handcrafted.py", "train", *given) == ""  # what is there is not done again
     run("table_handcrafted.py", "judge", "--out", str(tmp_path / "table_handcrafted.json"), *given)
     found = json.loads((tmp_path / "table_handcrafted.json").read_text())["models"]

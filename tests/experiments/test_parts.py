@@ -315,6 +315,23 @@ def test_costs_of_seeds_are_averaged_and_every_training_is_told() -> None:
     assert set(found["input"]["trainings"][0]) == {"seed", "test_accuracy", *costs, *rest}
 
 
+def test_a_trial_tells_what_a_group_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import table_handcrafted as table
+
+    seen = {}
+
+    def trained(builds: object, starts: object, images: object, config: object, *_: object, **options: object) -> None:
+        seen.update(options, steps=config.steps)  # type: ignore[attr-defined]
+        options["spent"] |= {"capture": 2.0, "training": 4.0}  # type: ignore[operator]
+
+    monkeypatch.setattr(table, "train_together", trained)
+    images = SimpleNamespace(validation=SimpleNamespace(device="cpu"))
+    recipe = replace(table.RECIPE, config=replace(table.RECIPE.config, steps=10 * table.TRIAL))
+    assert table.expected_seconds([], images, recipe, 0) == 2 + 10 * 4
+    assert seen["steps"] == table.TRIAL
+    assert not seen["tested"]  # test images are for the training that is kept
+
+
 def test_groups_of_other_experiments_tell_what_a_training_takes(together: ModuleType, tmp_path: Path) -> None:
     longer, own = together.LONGER, tmp_path / "own.json"
     groups = [{"trainings": 16, "seconds": 160.0, "peak_memory_gib": 24.0}]
