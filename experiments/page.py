@@ -753,6 +753,8 @@ def table_cells(found: dict[str, Any]) -> str:
 
 def table_handcrafted(found: dict[str, Any]) -> str:
     """Hand-crafted networks, what both rules make of them, and a random control."""
+    usual = statistics.mode(found["budgets"].values())
+    others = [f"`{name}` to {share:g}" for name, share in found["budgets"].items() if share != usual]
     lines = [
         "## Hand-crafted networks, CIFAR-10",
         "",
@@ -760,9 +762,9 @@ def table_handcrafted(found: dict[str, Any]) -> str:
             "`python experiments/table_handcrafted.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
             f" `truth_cells.py`. {_epochs(found)} epochs with a full cosine from fresh weights, all {found['images']:,}"
             f" training images, {found['seconds']:,.0f} s of {_device(found['machine'])}. Test accuracy, read once,"
-            f" mean ± sd over seeds; latency of one image on {found['latency_on']}. Cut to three quarters of the MAdds"
-            " (ShuffleNet to 0.97: no rule reaches less) by the policies that ship, without data, and at random, anew"
-            " for each seed (means of its costs are told). Last column: what the paper has, after its own longer"
+            f" mean ± sd over seeds; latency of one image on {found['latency_on']}. Cut to {usual:g} of the MAdds"
+            f" ({', '.join(others)}, since no rule reaches less) by the policies that ship, without data, and at"
+            " random, anew for each seed (its costs are means). Last column: what the paper has, after its own longer"
             " training."
         ),
         "",

@@ -164,6 +164,7 @@ def judge(arguments: argparse.Namespace) -> None:
     found = {
         "models": with_trainings(beside_originals(rows, KINDS, "test_accuracy"), rows),
         "paper": {name: papers(title) for name, title in MODELS.items()},
+        "budgets": BUDGETS,
         "trainings": len(rows),
         "seconds": sum(file["seconds"] for file in files),
         "latency_on": " and ".join(sorted({f"one {file['machine']['processor']} CPU" for file in files})),

@@ -104,6 +104,7 @@ def judge(arguments: argparse.Namespace) -> None:
     """All rounds that are there."""
     found: dict[str, Any] = {"rounds": {}, "paper": papers()}
     for file in sorted(arguments.runs.glob(f"{name_of(0)[:-1]}[0-9].json")):
+        number = file.stem.rpartition("_")[2]
         said, kept = read_trained(file)
         rows, on = with_costs(kept, Setting(**said["network"]), file.with_name(f"{file.stem}_latency.json"))
         one = compared(rows, METHODS, "nat++", "test_accuracy", asked=asked_inputs(said, METHODS))
@@ -114,12 +115,13 @@ def judge(arguments: argparse.Namespace) -> None:
                 subject: {name: told(rows[f"{subject}, {name}", 0]) for name in (INPUT, *METHODS)}
                 for subject in one["rows"]
             },
+            "drawn_by": [SEED, int(number)],
             "trainings": len(rows),
             "latency_on": on,
             "convergence": convergence(rows, list(one["rows"])),
             **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},
         }
-        found["rounds"][file.stem.rpartition("_")[2]] = one
+        found["rounds"][number] = one
     if not found["rounds"]:
         raise SystemExit("nothing is trained yet: run train first, with the same folder")
     found["agreement"] = agreement(arguments.runs, known_in(arguments))

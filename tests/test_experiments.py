@@ -184,6 +184,7 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     (one,) = json.loads(out.read_text())["rounds"].values()
     assert one["inputs"] == 3
     assert one["images"] == 1437  # all training images
+    assert one["drawn_by"] == [1401, 1]
     assert set(one["methods"]) == {
         "input",
         "nat",
@@ -271,6 +272,7 @@ def test_hand_crafted_networks_are_changed_and_trained_on_digits(
     page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path)
     assert "| `resnet20`, nat++ | 2 | " in page
     assert " 93.23 (0.3, 39) |" in page  # the paper's
+    assert "Cut to 0.75 of the MAdds (`shufflenet` to 0.97, since no rule reaches less)" in " ".join(page.split())
     before = (tmp_path / "table_handcrafted_resnet20_0.json").read_text()
     (tmp_path / "table_handcrafted_resnet20_0.json").unlink()
     monkeypatch.setitem(sys.modules, "ray", FakeRay())
