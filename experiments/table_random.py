@@ -8,7 +8,8 @@ changed by one shot of `nat` and of `nat++`, the best of ten by `nat++`, a fixed
 best of ten random ones; one score for all, strict budget. All are trained for 12 epochs with a full cosine on the whole
 training set (8 cells, 16 channels), and the test images are read once, at the end. Every finished training is kept.
 Another `--round` takes twenty fresh cells, after the policy or its score was changed; both are told. `judge` writes
-`results/table_random.json`. `python experiments/table_random.py --smoke` does all of it on digits, in a few steps.
+`results/table_random.json`; scores are judged over the NAS cells of `table_cells.py` too, so it comes after their
+training. `python experiments/table_random.py --smoke` does all of it on digits, in a few steps.
 """
 
 from __future__ import annotations
