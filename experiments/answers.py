@@ -36,6 +36,8 @@ class Knowledge:
     policies: Mapping[str, Policy]
     constant: Constant
     prediction: Prediction
+    seen: frozenset[Architecture]
+    """what the score was fitted on, by what it computes"""
 
 
 def fitted_constant(inputs: Inputs, prediction: Prediction, *, sample: int = MAPPED) -> Constant:

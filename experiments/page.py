@@ -19,6 +19,7 @@ THRICE = ("sep_conv_3x3", "sep_conv_5x5")  # operations that were to be three ti
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"
 README = HERE.parent / "README.md"
+MARK = "†"
 START, END = "<!-- results: written by experiments/page.py -->\n", "<!-- end of results -->"
 HEAD = """# Results
 
@@ -750,18 +751,21 @@ def table_cells(found: dict[str, Any]) -> str:
             f" `truth_cells.py`. {_epochs(found)} epochs with a full cosine, {recipe['cells']} cells,"
             f" {recipe['channels']} channels and all {found['images']:,} training images for everyone,"
             f" {sum(group['seconds'] for group in found['groups']):,.0f} s of {_device(found['machine'])}. Test"
-            " accuracy, read once, mean ± sd over seeds. Ours is one shot, strict budget. Last column: what the paper"
-            " has, after its own longer training, at its own sizes, which are not the same for an original and its"
-            " results in every row."
+            f" accuracy, read once, mean ± sd over seeds; live costs; latency of one image on {found['latency_on']}."
+            " Ours is one shot, strict budget. Last column: what the paper has, after its own longer training, at its"
+            " own sizes."
         ),
         "",
         *_originals_table(found["cells"], "test accuracy", found["paper"]),
+        *_of_two_sizes(found["paper"]),
     ]
     return "\n".join(lines) + "\n"
 
 
 def table_handcrafted(found: dict[str, Any]) -> str:
     """Hand-crafted networks, what both rules make of them, and a random control."""
+    usual = statistics.mode(found["budgets"].values())
+    others = [f"`{name}` to {share:g}" for name, share in found["budgets"].items() if share != usual]
     lines = [
         "## Hand-crafted networks, CIFAR-10",
         "",
@@ -769,9 +773,10 @@ def table_handcrafted(found: dict[str, Any]) -> str:
             "`python experiments/table_handcrafted.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
             f" `truth_cells.py`. {_epochs(found)} epochs with a full cosine from fresh weights, all {found['images']:,}"
             f" training images, {found['seconds']:,.0f} s of {_device(found['machine'])}. Test accuracy, read once,"
-            " mean ± sd over seeds. Cut to three quarters of the MAdds (ShuffleNet to 0.97: no rule reaches less) by"
-            " the policies that ship, without data, and at random. Last column: what the paper has, after its own"
-            " longer training."
+            f" mean ± sd over seeds; latency of one image on {found['latency_on']}. Cut to {usual:g} of the MAdds"
+            f" ({', '.join(others)}, since no rule reaches less) by the policies that ship, without data, and at"
+            " random, anew for each seed (its costs are means). Last column: what the paper has, after its own longer"
+            " training."
         ),
         "",
         *_originals_table(found["models"], "test accuracy", found["paper"]),
@@ -786,24 +791,51 @@ def _epochs(found: dict[str, Any]) -> str:
 
 
 def _originals_table(found: dict[str, Any], title: str, paper: dict[str, Any] | None = None) -> list[str]:
-    """Published cells, and what became of each; with what the paper says of them."""
-    more = ("", "") if paper is None else (" the paper's (M parameters, M MAdds) |", "---|")
-    lines = [f"| | seeds | {title} | change | parameters | MAdds |{more[0]}", f"|---|---|---|---|---|---|{more[1]}"]
+    """Published cells, and what became of each; with latencies where they are known, and with what the paper says."""
+    timed = all("latency_ms" in one for kinds in found.values() for one in kinds.values())
+    head = ["seeds", title, "change", "parameters", "MAdds"]
+    head += ["latency, ms"] * timed + ["the paper's (M parameters, M MAdds)"] * (paper is not None)
+    lines = [f"| | {' | '.join(head)} |", "|---|" + "---|" * len(head)]
     for subject, kinds in found.items():
         for kind, one in kinds.items():
-            name = f"`{subject}`" if kind == "input" else f"`{subject}`, {kind}"
-            change = "" if kind == "input" else _signed(one["change"])
-            costs = [
-                f"{one[key] / 1e6:.2f} M"
-                + ("" if kind == "input" else f" ({_percent(one[key] / kinds['input'][key] - 1)})")
-                for key in ("live_params", "live_madds")
+            row = [
+                f"`{subject}`" if kind == "input" else f"`{subject}`, {kind}",
+                str(one["seeds"]),
+                _figure(one["accuracy"], 2),
+                "" if kind == "input" else _signed(one["change"]),
             ]
-            row = f"| {name} | {one['seeds']} | {_figure(one['accuracy'], 2)} | {change} | {' | '.join(costs)} |"
+            for key in ("live_params", "live_madds"):
+                change = "" if kind == "input" else f" ({_percent(one[key] / kinds['input'][key] - 1)})"
+                row.append(f"{one[key] / 1e6:.2f} M{change}")
+            if timed:
+                row.append(f"{one['latency_ms']:.2f}")
             if paper is not None:
                 said = paper[subject].get(kind)
-                row += f" {said['accuracy']:.2f} ({said['params_m']:g}, {said['madds_m']:g}) |" if said else " |"
-            lines.append(row)
+                size = f" ({said['params_m']:g}, {said['madds_m']:g})" if said else ""
+                mark = MARK if _two_sizes(paper[subject], kind) else ""
+                row.append(f"{said['accuracy']:.2f}{size}{mark}" if said else "")
+            lines.append(f"| {' | '.join(row)} |")
     return lines
+
+
+def _two_sizes(paper: dict[str, Any], kind: str) -> tuple[float, float] | None:
+    """The share of the original's MAdds that the paper's result has, and that in one network, if a tenth apart."""
+    if "madds_of_original" not in paper.get(kind, {}):
+        return None
+    share, true = paper[kind]["madds_m"] / paper["input"]["madds_m"], paper[kind]["madds_of_original"]
+    return (share, true) if abs(share / true - 1) > 0.1 else None
+
+
+def _of_two_sizes(paper: dict[str, Any]) -> list[str]:
+    """Which of the paper's rows compare networks of different sizes."""
+    found = [
+        f"`{subject}`, {kind} has {sizes[0]:.2f} of the original's MAdds there and {sizes[1]:.2f} in one network"
+        for subject, kinds in paper.items()
+        for kind in kinds
+        if (sizes := _two_sizes(kinds, kind))
+    ]
+    told = f"{MARK} In the paper original and result are not of one size: {'; '.join(found)}."
+    return ["", _paragraph(told)] if found else []
 
 
 def table_random(found: dict[str, Any]) -> str:
@@ -834,27 +866,44 @@ def table_random(found: dict[str, Any]) -> str:
             "",
             *_methods_table(one, "test_accuracy", "test accuracy"),
             "",
-            "Spearman with test accuracy over all of these networks: "
-            + ", ".join(
-                f"{name} {'–' if value is None else format(value, '.2f')}" for name, value in one["agreement"].items()
-            )
-            + ".",
-            "",
             *_convergence(one["convergence"]),
         ]
-    if found["rounds"] and found.get("paper"):
-        told = ", ".join(
-            f"{'originals' if name == 'input' else name} {row['accuracy']['CIFAR-10']:.2f} ±"
-            f" {row['sd']['CIFAR-10']:.2f} ({row['params_m']:g} M parameters, {row['madds_m']:g} M MAdds)"
-            for name, row in found["paper"].items()
-        )
-        lines += ["", _paragraph(f"The paper's, on twenty cells of its own, after its longer training: {told}.")]
-    if found["rounds"]:
-        lines += [
-            "",
-            "![Accuracy against parameters: from each original to what `nat++` makes of it](pictures/random.svg)",
-        ]
+    told = ", ".join(
+        f"{'originals' if name == 'input' else name} {row['accuracy']['CIFAR-10']:.2f} ±"
+        f" {row['sd']['CIFAR-10']:.2f} ({row['params_m']:g} M parameters, {row['madds_m']:g} M MAdds)"
+        for name, row in found["paper"].items()
+    )
+    lines += [
+        "",
+        _paragraph(f"The paper's, on twenty cells of its own, after its longer training: {told}."),
+        "",
+        "![Accuracy against parameters: from each original to what every method makes of it](pictures/random.svg)",
+        "",
+        "![Training loss by epoch: originals and what `nat++` makes of them](pictures/convergence.svg)",
+        "",
+        *_scores_against_truth(found["agreement"]),
+    ]
     return "\n".join(lines) + "\n"
+
+
+def _scores_against_truth(found: dict[str, Any]) -> list[str]:
+    """Spearman of every score with test accuracy."""
+    lines = [
+        "### Scores against truth",
+        "",
+        _paragraph(
+            f"Spearman with test accuracy over {found['networks']} trained networks that compute different things:"
+            " those of all rounds, and NAS cells (below) as far as they are trained, their mean over seeds; without"
+            f" {found['left_out']} that the search's score was fitted on. Every score over the networks it knows; 95 %"
+            " bootstrap intervals."
+        ),
+        "",
+        "| score | networks | Spearman |",
+        "|---|---|---|",
+    ]
+    for name, one in found["scores"].items():
+        lines.append(f"| {name} | {one['networks']} | {_with_interval(one['spearman'])} |")
+    return lines
 
 
 def _methods_table(found: dict[str, Any], figure: str, title: str) -> list[str]:
@@ -877,7 +926,7 @@ def _methods_table(found: dict[str, Any], figure: str, title: str) -> list[str]:
             f"{over['wins']} of {over['rows']}" if ours else "",
             *costs,
         ]
-        lines.append("| " + " | ".join(row + ([f"{one['latency_ms']:.2f}"] if timed else [])) + " |")
+        lines.append("| " + " | ".join(row + ([f"{one['latency_ms']['mean']:.2f}"] if timed else [])) + " |")
     lines += ["", "Paired differences, 95 % intervals:", ""]
     lines += [f"- {name}: {_with_interval(one, 2, signed=True)}" for name, one in found["differences"].items()]
     return lines

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import natpp
 from natpp import api
@@ -17,7 +20,8 @@ from natpp.report.scene import Box, Scene, Shape, Text, text_width, to_svg
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parent / "docs" / "pictures"
-BLUE, GOLD, GREY, PALE = "#4a7bc0", "#c9a227", "#9aa0a6", "#f1f3f4"
+BLUE, GOLD, GREY, PALE, SLATE = "#4a7bc0", "#c9a227", "#9aa0a6", "#f1f3f4", "#5f6368"
+COLORS = (BLUE, GOLD, "#3d8f6e", "#b0506a")  # of rounds
 
 
 def naonet() -> str:
@@ -104,53 +108,126 @@ def evaluations() -> str:
     return bars(title, rows, groups=range(len(names), len(rows), len(names)))
 
 
+@dataclass(frozen=True)
+class Line:
+    """A line through points; an arrow has a dot where it starts, and is that dot alone where it leads nowhere."""
+
+    points: tuple[tuple[float, float], ...]
+    color: str
+    arrow: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Lines on axes, under a title, with words in colours in the upper right corner."""
+
+    title: str
+    lines: tuple[Line, ...]
+    words: tuple[tuple[str, str], ...] = ()
+
+
 def random_cells(results: Path = HERE / "results") -> str:
-    """Test accuracy against parameters: from each random cell to what one shot of nat++ makes of it."""
-    rounds = json.loads((results / "table_random.json").read_text(encoding="utf-8"))["rounds"]
-    rows = list(rounds.values())[-1]["rows"].values()
-    pairs = [
-        tuple((row[name]["live_params"] / 1e6, row[name]["test_accuracy"]) for name in ("input", "nat++"))
-        for row in rows
-    ]
-    return arrows("test accuracy, %, against live parameters, M: from each random cell to its nat++ result", pairs)
+    """Test accuracy against parameters: from each random cell to what every method makes of it."""
+    rounds = _rounds(results)
+    colors = dict(zip(rounds, itertools.cycle(COLORS)))
 
+    def place(one: Mapping[str, float]) -> tuple[float, float]:
+        return one["live_params"] / 1e6, one["test_accuracy"]
 
-def arrows(title: str, pairs: Sequence[tuple[tuple[float, float], ...]]) -> str:
-    """Arrows from a first to a second point of each pair, on axes with round figures."""
-    left, top, width, height = 56.0, 40.0, 560.0, 320.0
-    places = []
-    ticks = [_ticks([point[axis] for pair in pairs for point in pair]) for axis in (0, 1)]
-    for axis, (start, length) in enumerate(((left, width), (top + height, -height))):
-        low, high = ticks[axis][0], ticks[axis][-1]
-        places.append(
-            lambda value, low=low, high=high, start=start, length=length: start + (value - low) / (high - low) * length
+    methods = [name for name in next(iter(rounds.values()))["methods"] if name != "input"]
+    shown = [
+        Panel(
+            name,
+            tuple(
+                Line((place(row["input"]), place(row[name])), colors[number], arrow=True)
+                for number, one in rounds.items()
+                for row in one["rows"].values()
+            ),
+            tuple((f"round {number}", colors[number]) for number in rounds) if len(rounds) > 1 else (),
         )
-    across, up = places
+        for name in methods
+    ]
+    return panels("test accuracy, %, against live parameters, M: from each original to its result", shown, columns=3)
+
+
+def convergence(results: Path = HERE / "results") -> str:
+    """Training curves of some originals of every round and of what nat++ makes of them, with their skips."""
+    shown = []
+    for number, one in _rounds(results).items():
+        config = one["recipe"]["config"]
+        epochs = config["steps"] * config["batch"] / one["images"]
+        for subject, kinds in one["convergence"].items():
+            lines, words = [], []
+            for (name, of), color in zip(kinds.items(), (SLATE, BLUE), strict=True):
+                width = epochs / len(of["curve"])  # a point is a mean over a part
+                lines.append(Line(tuple(((i + 0.5) * width, loss) for i, loss in enumerate(of["curve"])), color))
+                title = "original" if name == "input" else name
+                words.append((f"{title}: {of['test_accuracy']:.1f} %, skips: {of['skips']}", color))
+            shown.append(Panel(f"round {number}, {subject}", tuple(lines), tuple(words)))
+    return panels("training loss by epoch; test accuracy, living skips", shown, columns=4)
+
+
+def _rounds(results: Path) -> dict[str, Any]:
+    return dict(json.loads((results / "table_random.json").read_text(encoding="utf-8"))["rounds"])
+
+
+def panels(title: str, shown: Sequence[Panel], *, columns: int) -> str:
+    """Panels side by side in rows, all on the same axes with round figures."""
+    left, top, width, height, gap = 48.0, 40.0, 220.0, 170.0, 56.0
+    points = [point for panel in shown for line in panel.lines for point in line.points]
+    across, up = (_ticks([point[axis] for point in points]) for axis in (0, 1))
+    sheet = left + columns * (width + gap), top + math.ceil(len(shown) / columns) * (height + gap)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 24:.0f}" height="{top + height + 36:.0f}"'
-        f' viewBox="0 0 {left + width + 24:.0f} {top + height + 36:.0f}"'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{sheet[0]:.0f}" height="{sheet[1]:.0f}"'
+        f' viewBox="0 0 {sheet[0]:.0f} {sheet[1]:.0f}"'
         ' font-family="DejaVu Sans, Verdana, Geneva, sans-serif" font-size="11" fill="#222222">',
         '<rect width="100%" height="100%" fill="#ffffff"/>',
-        f'<text x="16" y="22" font-size="12" font-weight="bold">{title}</text>',
-        f'<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-        f'<path d="M0,0 L8,4 L0,8 z" fill="{BLUE}"/></marker>',
+        f'<text x="16" y="20" font-size="12" font-weight="bold">{title}</text>',
     ]
-    for value in ticks[0]:
-        x = across(value)
-        lines.append(f'<line x1="{x:.1f}" y1="{top:.1f}" x2="{x:.1f}" y2="{top + height:.1f}" stroke="{PALE}"/>')
-        lines.append(f'<text x="{x:.1f}" y="{top + height + 16:.1f}" text-anchor="middle">{value:g}</text>')
-    for value in ticks[1]:
-        y = up(value)
-        lines.append(f'<line x1="{left:.1f}" y1="{y:.1f}" x2="{left + width:.1f}" y2="{y:.1f}" stroke="{PALE}"/>')
-        lines.append(f'<text x="{left - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
-    for (x1, y1), (x2, y2) in pairs:
-        lines.append(f'<circle cx="{across(x1):.1f}" cy="{up(y1):.1f}" r="3.5" fill="{GREY}"/>')
-        if (x1, y1) != (x2, y2):
-            lines.append(
-                f'<line x1="{across(x1):.1f}" y1="{up(y1):.1f}" x2="{across(x2):.1f}" y2="{up(y2):.1f}"'
-                f' stroke="{BLUE}" stroke-width="1.4" marker-end="url(#tip)"/>'
-            )
+    for color in sorted({line.color for panel in shown for line in panel.lines if line.arrow}):
+        lines.append(
+            f'<marker id="tip{color[1:]}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6"'
+            f' orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{color}"/></marker>'
+        )
+    for number, panel in enumerate(shown):
+        row, column = divmod(number, columns)
+        x, y = left + column * (width + gap), top + 20 + row * (height + gap)
+        lines += _panel(panel, across, up, (x, y), (width, height))
     return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _panel(
+    panel: Panel, across: Sequence[float], up: Sequence[float], corner: tuple[float, float], size: tuple[float, float]
+) -> list[str]:
+    """A panel with its upper left corner there, on axes with these figures."""
+    (left, top), (width, height) = corner, size
+    right, bottom = left + width, top + height
+
+    def place(point: tuple[float, float]) -> tuple[float, float]:
+        x, y = ((value - ticks[0]) / (ticks[-1] - ticks[0]) for value, ticks in zip(point, (across, up), strict=True))
+        return left + x * width, bottom - y * height
+
+    lines = [f'<text x="{left:.1f}" y="{top - 8:.1f}" font-weight="bold">{panel.title}</text>']
+    for value in across:
+        x, _ = place((value, up[0]))
+        lines.append(f'<line x1="{x:.1f}" y1="{top:.1f}" x2="{x:.1f}" y2="{bottom:.1f}" stroke="{PALE}"/>')
+        lines.append(f'<text x="{x:.1f}" y="{bottom + 15:.1f}" text-anchor="middle">{value:g}</text>')
+    for value in up:
+        _, y = place((across[0], value))
+        lines.append(f'<line x1="{left:.1f}" y1="{y:.1f}" x2="{right:.1f}" y2="{y:.1f}" stroke="{PALE}"/>')
+        lines.append(f'<text x="{left - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
+    for line in panel.lines:
+        places = [place(point) for point in line.points]
+        if line.arrow:
+            lines.append(f'<circle cx="{places[0][0]:.1f}" cy="{places[0][1]:.1f}" r="2.5" fill="{GREY}"/>')
+        if len(set(places)) > 1:
+            tip = f' marker-end="url(#tip{line.color[1:]})"' if line.arrow else ""
+            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+            lines.append(f'<polyline points="{path}" fill="none" stroke="{line.color}" stroke-width="1.4"{tip}/>')
+    for number, (word, color) in enumerate(panel.words):
+        y = top + 14 + 15 * number
+        lines.append(f'<text x="{right - 4:.1f}" y="{y:.1f}" text-anchor="end" fill="{color}">{word}</text>')
+    return lines
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
@@ -158,7 +235,7 @@ def _ticks(values: Sequence[float]) -> list[float]:
     low, high = min(values), max(values)
     span = max(high - low, 1e-6 * max(abs(high), 1))
     step = 10 ** math.floor(math.log10(span))
-    step *= next(factor for factor in (0.1, 0.2, 0.5, 1, 2) if span / (factor * step) <= 8)
+    step *= next(factor for factor in (0.1, 0.2, 0.5, 1, 2) if span / (factor * step) <= 6)
     first = math.floor(low / step)
     return [
         round(number * step, 10)
@@ -175,7 +252,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "evaluations": evaluations,
 }
 if (HERE / "results" / "table_random.json").exists():
-    PICTURES["random"] = random_cells
+    PICTURES |= {"random": random_cells, "convergence": convergence}
 
 
 if __name__ == "__main__":

@@ -245,7 +245,7 @@ def knowledge(runs: Path) -> Knowledge:
     dear = dear_scores(runs, said["round"])
     prediction = value_model(cheap, dear, said["model"], config=PredictConfig(caution=said["caution"]))
     policies = {rule: Policy.load(file) for rule, file in files.items()}
-    return Knowledge(policies, map_from_json(said["constant"]), prediction)
+    return Knowledge(policies, map_from_json(said["constant"]), prediction, frozenset(cheap | dear))
 
 
 def ship(arguments: argparse.Namespace) -> None:

@@ -16,12 +16,14 @@ from pathlib import Path
 
 from answers import INPUT, kept_answers
 from table_random import RECIPE, known_in, mark_in
+from tables import with_costs, with_trainings
 from together import Trainer, command_line, given_to, read_trained
 from truth_cells import WHERE
 from worth import PUBLISHED, beside_originals, published_figures, tell_originals
 
 import natpp
 from natpp.arch.graph import Architecture
+from natpp.arch.layout import Setting
 from natpp.files import write_whole
 from natpp.registry import ZOO
 
@@ -55,15 +57,17 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def judge(arguments: argparse.Namespace) -> None:
-    said, rows = read_trained(arguments.runs / f"{NAME}.json")
-    if not rows:
+    said, kept = read_trained(arguments.runs / f"{NAME}.json")
+    if not kept:
         raise SystemExit("nothing is trained yet: run train first, with the same folder")
-    cells = beside_originals(rows, (INPUT, *THEIRS, *OURS.values()), "test_accuracy")
+    rows, on = with_costs(kept, Setting(**said["network"]), arguments.runs / f"{NAME}_latency.json")
+    cells = with_trainings(beside_originals(rows, (INPUT, *THEIRS, *OURS.values()), "test_accuracy"), rows)
     titles = {rule: title for title, rule in OURS.items()}
     found = {
         "cells": {name: {titles.get(kind, kind): one for kind, one in kinds.items()} for name, kinds in cells.items()},
         "paper": {name: papers(name) for name in cells},
         "trainings": len(rows),
+        "latency_on": on,
         **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},
     }
     write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
@@ -71,12 +75,16 @@ def judge(arguments: argparse.Namespace) -> None:
 
 
 def papers(name: str) -> dict[str, dict[str, float | None]]:
-    """What the paper's table says of a cell and of its own results on CIFAR-10: accuracy, and the size it had there."""
+    """What the paper's table says of a cell and of its own results on CIFAR-10: accuracy, and the size it had there.
+
+    With the share of the original's MAdds that a result has in one network: the paper's own may be of two.
+    """
     found: dict[str, dict[str, float | None]] = {}
+    before = natpp.cost(name).madds
     for kind, entry in {INPUT: name, **{kind: form.format(name) for kind, form in THEIRS.items()}}.items():
         for row in ZOO[entry].published if entry in ZOO else ():
             if row.data == "CIFAR" and "CIFAR-10" in row.accuracy:
-                found[kind] = published_figures(row)
+                found[kind] = published_figures(row) | {"madds_of_original": natpp.cost(entry).madds / before}
     return found
 
 

@@ -7,8 +7,9 @@ FOLDER is that of `truth_cells.py`, with the policies that `policies.py learn` l
 ShuffleNet and MobileNetV2 for CIFAR-10 as modules, cut to three quarters of their MAdds (ShuffleNet to 0.97: no rule
 reaches less): by the policy of each rule, and at random, anew for each seed; all trained from fresh weights for 12
 epochs with a full cosine on the whole training set, two seeds, the test images read once. The networks of a model are
-trained side by side; every finished group is kept. `judge` writes `results/table_handcrafted.json`. `--smoke` does
-ResNet-20 on digits.
+trained side by side; every finished group is kept. With `--seconds` no group is begun that would not end in time: a
+trial of a few steps tells how long one takes whose model was not trained before. `judge` writes
+`results/table_handcrafted.json`. `--smoke` does ResNet-20 on digits.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ import torch
 from answers import INPUT, Knowledge
 from modules import no_opinion, redrawn
 from table_random import RECIPE, known_in
+from tables import with_trainings
 from together import MARGIN, Recipe, Trainer, command_line, data_name, given_to
 from torch import nn
 from truth_nasbench201 import machine
@@ -34,7 +37,7 @@ import natpp
 from natpp.data.batches import Batches
 from natpp.data.sets import load_images
 from natpp.evaluate.outcome import Outcome
-from natpp.evaluate.short import train_together
+from natpp.evaluate.short import Seconds, train_together
 from natpp.files import write_whole
 from natpp.improve.seeds import Use, number
 from natpp.nets.measure import module_cost
@@ -53,7 +56,8 @@ RULES = ("nat", "nat++")
 RANDOM = "random with as many MAdds"
 KINDS = (INPUT, *RULES, RANDOM)
 SEEDS = (0, 1)
-FIRST_SECONDS = 120.0  # of a group, where nothing is known yet
+FIRST_SECONDS = 20.0  # that a group takes at least, where nothing is known yet
+TRIAL = 40  # steps that tell how long a group takes
 KEPT = "table_handcrafted_{}.json"
 BUDGETS = dict.fromkeys(MODELS, 0.75) | {"shufflenet": 0.97}  # MAdds that are left, of all that are changed
 Networks = Mapping[str, tuple[nn.Module, list[list[str]]]]  # by kind, with what was changed in each
@@ -79,13 +83,22 @@ def train(arguments: argparse.Namespace) -> None:
     wanted = arguments.only.split(";") if arguments.only else (["resnet20"] if arguments.smoke else list(MODELS))
     known = known_in(arguments)
     jobs: dict[Any, tuple[str, int, Networks]] = {}
+    takes: dict[str, float] = {}  # seconds of a group, by its model
+
+    def in_time(name: str, seed: int) -> bool:
+        """Whether a group ends in time, as far as is known; where it would not, that is said."""
+        least = 0.0 if arguments.smoke else FIRST_SECONDS
+        expected, left = MARGIN * takes.get(name, least), max(trainer.left, 0.0)
+        if trainer.cluster is not None or expected <= left:
+            return True
+        print(f"{name}, seed {seed}: not begun, it takes {expected:.0f} s and {left:.0f} s are left", flush=True)
+        return False
 
     def keep(name: str, seed: int, networks: Networks, outcomes: list[Outcome]) -> None:
         rows = []
         for (kind, (network, changes)), outcome in zip(networks.items(), outcomes, strict=True):
-            cost = module_cost(network.eval(), example)
-            figures = {"live_params": cost.params, "live_madds": cost.madds, "changes": changes}
-            rows.append({"name": f"{name}, {kind}", "seed": seed, **figures, **asdict(outcome)})
+            cost = module_cost(network.eval(), example, latency=True).to_dict()
+            rows.append({"name": f"{name}, {kind}", "seed": seed, "changes": changes, **cost, **asdict(outcome)})
         spent = sum(outcome.seconds for outcome in outcomes)
         said = {"seconds": spent, "recipe": asdict(recipe), "images": len(images), "machine": machine()}
         write_whole(arguments.runs / KEPT.format(f"{name}_{seed}"), json.dumps(said | {"trained": rows}) + "\n")
@@ -94,15 +107,18 @@ def train(arguments: argparse.Namespace) -> None:
     for seed in SEEDS:
         for name in wanted:
             earlier = [json.loads(one.read_text())["seconds"] for one in arguments.runs.glob(KEPT.format(f"{name}_*"))]
-            expected = MARGIN * max(earlier, default=0.0 if arguments.smoke else FIRST_SECONDS)
-            if (arguments.runs / KEPT.format(f"{name}_{seed}")).exists() or trainer.left < expected:
+            takes |= {name: max(earlier)} if earlier else {}
+            if (arguments.runs / KEPT.format(f"{name}_{seed}")).exists() or not in_time(name, seed):
                 continue
             networks = {kind: network_of(name, kind, seed, known, example) for kind in KINDS}
-            if trainer.cluster is None:
-                keep(name, seed, networks, trained(modules_of(networks), images, recipe, seed))
-            else:
+            if trainer.cluster is not None:
                 given = recipe, data_name(smoke=arguments.smoke), arguments.root, modules_of(networks), seed
                 jobs[trainer.cluster.start(modules_apart, *given)] = name, seed, networks
+                continue
+            if name not in takes and arguments.seconds is not None:
+                takes[name] = expected_seconds(modules_of(networks), images, recipe, seed)
+            if in_time(name, seed):
+                keep(name, seed, networks, trained(modules_of(networks), images, recipe, seed))
     if trainer.cluster is not None:
         for job, outcomes in trainer.cluster.finished(list(jobs)):
             keep(*jobs[job], outcomes)
@@ -112,12 +128,24 @@ def modules_of(networks: Networks) -> list[nn.Module]:
     return [network for network, _ in networks.values()]
 
 
-def trained(networks: Sequence[nn.Module], images: Batches, recipe: Recipe, seed: int) -> list[Outcome]:
+def expected_seconds(networks: Sequence[nn.Module], images: Batches, recipe: Recipe, seed: int) -> float:
+    """What a group will take, by a trial without test images: the steps take as long each, the rest comes once."""
+    steps = min(TRIAL, recipe.config.steps)
+    short = replace(recipe, config=replace(recipe.config, steps=steps), tested=False)
+    spent: Seconds = defaultdict(float)
+    trained(networks, images, short, seed, spent=spent)
+    return sum(spent.values()) + (recipe.config.steps / steps - 1) * spent["training"]
+
+
+def trained(
+    networks: Sequence[nn.Module], images: Batches, recipe: Recipe, seed: int, *, spent: Seconds | None = None
+) -> list[Outcome]:
     """Outcomes of networks trained side by side from fresh weights, on the device where the images are."""
     builds = [lambda network=network: redrawn(copy.deepcopy(network)) for network in networks]
     device = images.validation.device
     starts = [number(seed, Use.START, 14)] * len(networks)
-    return train_together(builds, starts, images, recipe.config, device, seed=seed, say=print, tested=True)
+    given = builds, starts, images, recipe.config, device
+    return train_together(*given, seed=seed, say=print, spent=spent, tested=recipe.tested)
 
 
 def modules_apart(
@@ -134,10 +162,12 @@ def judge(arguments: argparse.Namespace) -> None:
         raise SystemExit("nothing is trained yet: run train first, with the same folder")
     rows = {(row["name"], row["seed"]): row for file in files for row in file["trained"]}
     found = {
-        "models": beside_originals(rows, KINDS, "test_accuracy"),
+        "models": with_trainings(beside_originals(rows, KINDS, "test_accuracy"), rows),
         "paper": {name: papers(title) for name, title in MODELS.items()},
+        "budgets": BUDGETS,
         "trainings": len(rows),
         "seconds": sum(file["seconds"] for file in files),
+        "latency_on": " and ".join(sorted({f"one {file['machine']['processor']} CPU" for file in files})),
         **{key: files[0][key] for key in ("recipe", "images", "machine")},
     }
     write_whole(arguments.out, json.dumps(found, indent=1) + "\n")

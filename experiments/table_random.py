@@ -8,7 +8,8 @@ changed by one shot of `nat` and of `nat++`, the best of ten by `nat++`, a fixed
 best of ten random ones; one score for all, strict budget. All are trained for 12 epochs with a full cosine on the whole
 training set (8 cells, 16 channels), and the test images are read once, at the end. Every finished training is kept.
 Another `--round` takes twenty fresh cells, after the policy or its score was changed; both are told. `judge` writes
-`results/table_random.json`. `python experiments/table_random.py --smoke` does all of it on digits, in a few steps.
+`results/table_random.json`; scores are judged over the NAS cells of `table_cells.py` too, so it comes after their
+training. `python experiments/table_random.py --smoke` does all of it on digits, in a few steps.
 """
 
 from __future__ import annotations
@@ -17,22 +18,19 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from answers import INPUT, Knowledge, answered, fitted_constant, kept_answers
-from figures import spearman
 from policies import knowledge, mark_of
+from tables import agreement, told, with_costs
 from together import Trainer, arch_of, command_line, full, given_to, read_trained
-from truth_cells import RIVALS, WHERE
-from truth_nasbench201 import machine
-from worth import Rows, compared
+from truth_cells import WHERE
+from worth import Rows, asked_inputs, compared
 
-import natpp
-from natpp.arch.formats import from_dict
 from natpp.arch.graph import SKIP, Architecture
 from natpp.arch.layout import Setting
 from natpp.arch.space import CellSpace
@@ -100,30 +98,34 @@ def learned_nothing() -> Knowledge:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         policies = {rule: Policy().eval() for rule in ("nat", "nat++")}
-    return Knowledge(policies, constant, prediction)
+    return Knowledge(policies, constant, prediction, frozenset(arch.essence() for arch in archs))
 
 
 def judge(arguments: argparse.Namespace) -> None:
     """All rounds that are there."""
     found: dict[str, Any] = {"rounds": {}, "paper": papers()}
     for file in sorted(arguments.runs.glob(f"{name_of(0)[:-1]}[0-9].json")):
-        said, rows = read_trained(file)
-        one = compared(rows, METHODS, "nat++", "test_accuracy")
+        number = file.stem.rpartition("_")[2]
+        said, kept = read_trained(file)
+        rows, on = with_costs(kept, Setting(**said["network"]), file.with_name(f"{file.stem}_latency.json"))
+        one = compared(rows, METHODS, "nat++", "test_accuracy", asked=asked_inputs(said, METHODS))
         if not one["inputs"]:
             continue
-        times, on = latencies(arguments.runs / f"{file.stem}_latency.json", rows, Setting(**said["network"]))
-        for name, method in one["methods"].items():
-            method["latency_ms"] = float(np.mean([times[f"{subject}, {name}"] for subject in one["rows"]]))
         one |= {
+            "rows": {
+                subject: {name: told(rows[f"{subject}, {name}", 0]) for name in (INPUT, *METHODS)}
+                for subject in one["rows"]
+            },
+            "drawn_by": [SEED, int(number)],
             "trainings": len(rows),
             "latency_on": on,
-            "convergence": convergence(rows, list(one["rows"])[:CONVERGED]),
-            "agreement": agreement_with_scores(arguments, rows),
+            "convergence": convergence(rows, list(one["rows"])),
             **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},
         }
-        found["rounds"][file.stem.rpartition("_")[2]] = one
+        found["rounds"][number] = one
     if not found["rounds"]:
         raise SystemExit("nothing is trained yet: run train first, with the same folder")
+    found["agreement"] = agreement(arguments.runs, known_in(arguments))
     write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
     for number, one in found["rounds"].items():
         for name, figures in one["differences"].items():
@@ -141,31 +143,15 @@ def papers() -> dict[str, dict[str, Any]]:
     }
 
 
-def latencies(file: Path, rows: Rows, where: Setting) -> tuple[dict[str, float], str]:
-    """Milliseconds of a forward pass of one image, of every network, and on what; all measured on it, and kept."""
-    on = machine()["gpu"] or f"one {machine()['processor']} CPU"
-    kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"on": on, "milliseconds": {}}
-    found: dict[str, float] = kept["milliseconds"]
-    if any(name not in found for name, _ in rows) and kept["on"] != on:
-        found = {}  # of two machines, times say nothing
-        kept["on"] = on
-    same: dict[Architecture, float] = {}
-    for (name, _), row in rows.items():
-        arch = arch_of(row)
-        if name not in found:
-            if arch.essence() not in same:
-                size = {"channels": where.channels, "cells": where.cells, "classes": where.classes, "size": where.size}
-                same[arch.essence()] = natpp.cost(arch, "cifar", **size, latency=True).latency_ms or 0.0
-            found[name] = same[arch.essence()]
-    write_whole(file, json.dumps({"on": kept["on"], "milliseconds": found}) + "\n")
-    return found, kept["on"]
-
-
 def convergence(rows: Rows, subjects: Sequence[str]) -> dict[str, Any]:
-    """Training curves of some originals and of what `nat++` made of them, and their skips: the paper's bias section."""
-    found = {}
-    for subject in subjects:
-        found[subject] = {
+    """Training curves of the first originals that `nat++` changed and of its results, and their skips."""
+
+    def unchanged(subject: str) -> bool:
+        before, after = (arch_of(rows[f"{subject}, {name}", 0]).essence() for name in (INPUT, "nat++"))
+        return before == after
+
+    return {
+        subject: {
             name: {
                 "curve": rows[f"{subject}, {name}", 0]["curve"],
                 "skips": skips(arch_of(rows[f"{subject}, {name}", 0])),
@@ -173,32 +159,13 @@ def convergence(rows: Rows, subjects: Sequence[str]) -> dict[str, Any]:
             }
             for name in (INPUT, "nat++")
         }
-    return found
+        for subject in sorted(subjects, key=unchanged)[:CONVERGED]
+    }
 
 
 def skips(arch: Architecture) -> int:
     """Living skip connections of both cells."""
     return sum(op == SKIP for _, graph in arch.cells() for node in graph.living()[0] for op, _ in node)
-
-
-def agreement_with_scores(arguments: argparse.Namespace, rows: Rows) -> dict[str, float | None]:
-    """Spearman of scores with test accuracy over all networks of the table that compute different things."""
-    distinct = {arch_of(row).essence(): row for row in rows.values() if row["test_accuracy"] is not None}
-    archs, truth = list(distinct), [row["test_accuracy"] for row in distinct.values()]
-    said: dict[str, Mapping[Architecture, float]] = {
-        "live parameters": {arch: row["live_params"] for arch, row in distinct.items()},
-        "live MAdds": {arch: row["live_madds"] for arch, row in distinct.items()},
-    }
-    known = known_in(arguments)
-    said["the search's score"] = dict(zip(archs, known.prediction.expected(archs).tolist(), strict=True))
-    for name in RIVALS:
-        for file in sorted(arguments.runs.glob(f"direct_{name}_[0-9]*.json"))[:1]:
-            scores = json.loads(file.read_text())["scores"]
-            said[f"the supernet of {name}"] = {from_dict(arch).essence(): value for arch, value in scores}
-    return {
-        name: spearman([values[arch] for arch in archs], truth) if all(arch in values for arch in archs) else None
-        for name, values in said.items()
-    }
 
 
 def main() -> None:

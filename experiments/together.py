@@ -128,7 +128,8 @@ class Trainer:
             distinct = {scorer.key(arch): arch for one, arch in archs.items() if (one, seed) not in found}
             waiting = scorer.arranged(list(distinct.values()))
             if self.cluster is not None:
-                learn_of(seed, self._over_cluster(scorer, recipe, waiting, groups))
+                for known in self._over_cluster(self.cluster, scorer, recipe, waiting, groups):
+                    learn_of(seed, known)
                 waiting = []
             while waiting and (size := self._size(recipe, groups_like(self.runs, recipe, file) + groups, len(waiting))):
                 some = dealt(waiting, size)
@@ -178,26 +179,32 @@ class Trainer:
         return outcomes
 
     def _over_cluster(
-        self, scorer: ShortScorer, recipe: Recipe, waiting: list[Architecture], groups: list[dict[str, Any]]
-    ) -> dict[Architecture, Outcome]:
-        """Outcomes of all groups, trained wherever the cluster has room, kept one by one as they end."""
-        if self.cluster is None or not waiting:
-            return {}
-        found: dict[Architecture, Outcome] = {}
+        self,
+        cluster: Cluster,
+        scorer: ShortScorer,
+        recipe: Recipe,
+        waiting: list[Architecture],
+        groups: list[dict[str, Any]],
+    ) -> Iterator[dict[Architecture, Outcome]]:
+        """Outcomes of groups as they end, trained wherever the cluster has room; `groups` learns what they took."""
+        if not waiting:
+            return
         size = group_size(recipe, groups, len(waiting), float("inf"), memory=torch.cuda.is_available())
         jobs: dict[Any, list[Architecture]] = {}
         while waiting:
             some = dealt(waiting, min(size, len(waiting)))
             waiting = [arch for arch in waiting if arch not in some]
             given = recipe, data_name(smoke=self.smoke), self.root, [to_dict(arch) for arch in some], scorer.seed
-            jobs[self.cluster.start(trained_apart, *given)] = some
-        for job, outcomes in self.cluster.finished(list(jobs)):
-            for arch, outcome in zip(jobs[job], outcomes, strict=True):
-                found[scorer.key(arch)] = outcome
-                if scorer.store is not None:
-                    scorer.store.add(scorer.key(arch), outcome)
-            print(f"{len(found)} trained over the cluster", flush=True)
-        return found
+            jobs[cluster.start(trained_apart, *given)] = some
+        for job, outcomes in cluster.finished(list(jobs)):
+            known = dict(zip(map(scorer.key, jobs[job]), outcomes, strict=True))
+            if scorer.store is not None:
+                for arch, outcome in known.items():
+                    scorer.store.add(arch, outcome)
+            spent = sum(outcome.seconds for outcome in outcomes)
+            groups.append({"trainings": len(outcomes), "seconds": spent, "peak_memory_gib": None})
+            print(f"{len(outcomes)} trained over the cluster in {spent:.0f} s", flush=True)
+            yield known
 
     def _size(self, recipe: Recipe, groups: Sequence[Mapping[str, Any]], waiting: int) -> int:
         """How many trainings the next group has: as many as memory and time allow, none where the time is up."""
@@ -247,7 +254,7 @@ class Cluster:
         except ImportError:
             raise SystemExit("--ray needs Ray, which is not installed: pip install ray, or leave --ray out") from None
         self.ray = ray
-        ray.init(ignore_reinit_error=True, runtime_env={"working_dir": str(HERE), "excludes": ["results"]})
+        ray.init(ignore_reinit_error=True, runtime_env={"working_dir": str(HERE), "excludes": ["results", "runs"]})
 
     def start(self, train: Callable[..., list[Outcome]], *given: Any) -> Any:
         """Begin with a group as soon as there is room."""

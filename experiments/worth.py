@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ METHODS = ("nat++", "constant", "random", "random best of 10")
 PUBLISHED = ("darts", "enas", "naonet", "pc_darts_cifar")
 SEEDS = (0, 1, 2)
 OURS, THEIRS = "ours", "published NAT++"
+COSTS = ("params", "madds", "live_params", "live_madds", "latency_ms")  # of a network, as far as its row has them
 Rows = Mapping[tuple[str, int], Mapping[str, Any]]  # kept trainings by name and seed
 
 
@@ -112,7 +114,7 @@ def judged(runs: Path, number: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     said, worth = read_trained(runs / f"worth_{number}.json")
     if worth:
-        found |= compared(worth, METHODS, "nat++", "accuracy")
+        found |= compared(worth, METHODS, "nat++", "accuracy", asked=asked_inputs(said, METHODS))
         found["recipe"], found["machine"], found["network"] = said["recipe"], said["machine"], said["network"]
         found["groups"], found["trainings"] = said["groups"], len(worth)
         found["agreement"] = agreement_with(runs, number, worth)
@@ -135,8 +137,13 @@ def agreement_with(runs: Path, number: int, rows: Rows) -> dict[str, Any]:
     return {"model": model, "dear_scores": len(dear), **figures_of(truth, truth, pairs, said, {})}
 
 
-def compared(rows: Rows, methods: Sequence[str], ours: str, figure: str) -> dict[str, Any]:
-    """Means of every method over the inputs that all methods have, and paired differences with intervals."""
+def asked_inputs(said: Mapping[str, Any], methods: Sequence[str]) -> int:
+    """How many inputs a trainer was given, each of them with what all methods make of it."""
+    return int(said["asked"]) // (1 + len(methods))
+
+
+def compared(rows: Rows, methods: Sequence[str], ours: str, figure: str, *, asked: int) -> dict[str, Any]:
+    """Means of every method over the inputs that all methods have, of so many asked for, and paired differences."""
     names = ("input", *methods)
     subjects = sorted({split_name(name)[0] for name, _ in rows}, key=lambda name: (len(name), name))
     whole = [
@@ -144,13 +151,11 @@ def compared(rows: Rows, methods: Sequence[str], ours: str, figure: str) -> dict
         for subject in subjects
         if all(rows.get((f"{subject}, {name}", 0), {}).get(figure) is not None for name in names)
     ]
-    found: dict[str, Any] = {"inputs": len(whole), "asked": len(subjects), "methods": {}, "differences": {}}
+    found: dict[str, Any] = {"inputs": len(whole), "asked": asked, "methods": {}, "differences": {}}
     if not whole:
         return found
-    column = {
-        name: {key: [rows[f"{one}, {name}", 0][key] for one in whole] for key in (figure, "live_params", "live_madds")}
-        for name in names
-    }
+    keys = [figure, *(cost for cost in COSTS if cost in rows[f"{whole[0]}, {INPUT}", 0])]
+    column = {name: {key: [rows[f"{one}, {name}", 0][key] for one in whole] for key in keys} for name in names}
     for name in names:
         found["methods"][name] = {key: mean_sd(values) for key, values in column[name].items()}
         found["methods"][name] |= {
@@ -170,7 +175,7 @@ def compared(rows: Rows, methods: Sequence[str], ours: str, figure: str) -> dict
 
 
 def beside_originals(rows: Rows, kinds: Sequence[str], figure: str) -> dict[str, Any]:
-    """Published cells beside what became of them: accuracies over seeds, mean change, and cost."""
+    """Published cells beside what became of them: accuracies over seeds, mean change, and mean cost."""
     found: dict[str, Any] = {}
     seeds = sorted({seed for _, seed in rows})
     for subject in dict.fromkeys(split_name(name)[0] for name, _ in rows):
@@ -189,8 +194,11 @@ def beside_originals(rows: Rows, kinds: Sequence[str], figure: str) -> dict[str,
                     "accuracy": mean_sd(accuracy),
                     "change": float(np.mean(accuracy) - np.mean(before)),
                     "seeds": len(both),
-                    "live_params": rows[name, both[0]]["live_params"],
-                    "live_madds": rows[name, both[0]]["live_madds"],
+                    **{
+                        cost: statistics.mean(rows[name, seed][cost] for seed in both)
+                        for cost in COSTS
+                        if cost in rows[name, both[0]]
+                    },
                 }
         found[subject] = one
     return found

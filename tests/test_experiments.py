@@ -22,6 +22,17 @@ from natpp.evaluate import short
 from natpp.policies import BY_RULE, FOLDER
 
 ROOT = Path(__file__).parent.parent
+TOLD = {
+    "seed",
+    "test_accuracy",
+    "params",
+    "madds",
+    "live_params",
+    "live_madds",
+    "latency_ms",
+    "seconds",
+    "curve",
+}  # of every training of a table
 
 
 def run(script: str, *arguments: str) -> str:
@@ -176,6 +187,7 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     (one,) = json.loads(out.read_text())["rounds"].values()
     assert one["inputs"] == 3
     assert one["images"] == 1437  # all training images
+    assert one["drawn_by"] == [1401, 1]
     assert set(one["methods"]) == {
         "input",
         "nat",
@@ -187,19 +199,30 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     }
     for figures in one["methods"].values():
         assert 0 <= figures["test_accuracy"]["mean"] <= 100
-        assert figures["latency_ms"] > 0
+        assert figures["latency_ms"]["mean"] > 0
         assert figures["live_madds_change"] <= 0  # the budget is strict
+    for methods in one["rows"].values():
+        assert set(methods) == set(one["methods"])
+        for row in methods.values():
+            assert set(row) == TOLD
+            assert len(row["curve"]) == 3  # a point a step
+            assert row["params"] >= row["live_params"]
     assert len(one["convergence"]) == 3
-    assert set(one["agreement"]) == {"live parameters", "live MAdds", "the search's score"}
+    found = json.loads(out.read_text())["agreement"]
+    assert set(found["scores"]) == {"live parameters", "live MAdds", "the search's score"}
+    assert {score["networks"] for score in found["scores"].values()} == {found["networks"]}
     page, summary = (runpy.run_path(str(ROOT / "experiments" / "page.py"))[name] for name in ("page", "summary"))
     assert "| `random best of 10` | " in page(tmp_path)
     assert "- `nat++` over the inputs: " in page(tmp_path)
+    assert f"| the search's score | {found['networks']} | " in page(tmp_path)
     assert "3 random cells (" in summary(tmp_path)
     assert "NAT++ 96.79 ± 0.32" in page(tmp_path)  # the paper's
-    picture = runpy.run_path(str(ROOT / "experiments" / "pictures.py"))["random_cells"](tmp_path)
-    drawn = ElementTree.fromstring(picture)  # noqa: S314 (our own)
-    assert len([one for one in drawn if one.tag.endswith("circle")]) == 3
-    assert 0 < len([one for one in drawn if "marker-end" in one.attrib]) <= 3
+    pictures = runpy.run_path(str(ROOT / "experiments" / "pictures.py"))
+    drawn = ElementTree.fromstring(pictures["random_cells"](tmp_path))  # noqa: S314 (our own)
+    assert len([one for one in drawn if one.tag.endswith("circle")]) == 3 * 6  # originals, for every method
+    assert 0 < len([one for one in drawn if "marker-end" in one.attrib]) <= 3 * 6
+    drawn = ElementTree.fromstring(pictures["convergence"](tmp_path))  # noqa: S314
+    assert len([one for one in drawn if one.tag.endswith("polyline")]) == 3 * 2
 
 
 def test_published_cells_are_changed_and_trained_on_digits(tmp_path: Path) -> None:
@@ -211,9 +234,16 @@ def test_published_cells_are_changed_and_trained_on_digits(tmp_path: Path) -> No
     found = json.loads((tmp_path / "table_cells.json").read_text())["cells"]
     kinds = {"input", "published NAT", "published NAT++", "ours, `nat`", "ours, `nat++`"}
     assert {name: set(one) for name, one in found.items()} == {"darts": kinds, "enas": kinds}
-    assert all(one["seeds"] == 2 for of in found.values() for one in of.values())
-    page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"]
-    assert "| `darts`, ours, `nat++` | 2 | " in page(tmp_path)
+    for one in (one for of in found.values() for one in of.values()):
+        assert one["seeds"] == 2
+        assert one["latency_ms"] > 0
+        assert [row["seed"] for row in one["trainings"]] == [0, 1]
+        assert all(set(row) == TOLD for row in one["trainings"])
+    page = " ".join(runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path).split())
+    assert "| `darts`, ours, `nat++` | 2 | " in page
+    assert " 97.30 (2.5, 395) |" in page  # the paper's, in the network that the original is in
+    assert " 97.31 (3.7, 580)† |" in page
+    assert "`enas`, published NAT++ has 0.72 of the original's MAdds there and 0.96 in one network" in page
 
 
 def test_hand_crafted_networks_are_changed_and_trained_on_digits(
@@ -222,20 +252,30 @@ def test_hand_crafted_networks_are_changed_and_trained_on_digits(
     given = ["--smoke", "--runs", str(tmp_path)]
     with pytest.raises(SystemExit, match="run train first"):
         run("table_handcrafted.py", "judge", *given)
-    assert "resnet20, seed 1: " in run("table_handcrafted.py", "train", *given)
+    said = run("table_handcrafted.py", "train", *given, "--seconds", "1e-9")
+    assert [line.partition(", it takes ")[0] for line in said.splitlines()] == [
+        "resnet20, seed 0: not begun",  # after a trial
+        "resnet20, seed 1: not begun",
+    ]
+    assert "resnet20, seed 1: " in run("table_handcrafted.py", "train", *given, "--seconds", "1e9")
     assert run("table_handcrafted.py", "train", *given) == ""  # what is there is not done again
     run("table_handcrafted.py", "judge", "--out", str(tmp_path / "table_handcrafted.json"), *given)
     found = json.loads((tmp_path / "table_handcrafted.json").read_text())["models"]
     assert set(found) == {"resnet20"}
     one = found["resnet20"]
     assert set(one) == {"input", "nat", "nat++", "random with as many MAdds"}
-    assert all(of["seeds"] == 2 for of in one.values())
-    assert one["input"]["live_params"] == 269722
+    for of in one.values():
+        assert of["seeds"] == 2
+        assert of["latency_ms"] > 0
+        assert [row["seed"] for row in of["trainings"]] == [0, 1]
+        assert all(set(row) == TOLD for row in of["trainings"])
+    assert one["input"]["params"] == one["input"]["live_params"] == 269722
     for kind in ("nat", "nat++", "random with as many MAdds"):
         assert 0.65 < one[kind]["live_madds"] / one["input"]["live_madds"] <= 0.75
     page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path)
     assert "| `resnet20`, nat++ | 2 | " in page
     assert " 93.23 (0.3, 39) |" in page  # the paper's
+    assert "Cut to 0.75 of the MAdds (`shufflenet` to 0.97, since no rule reaches less)" in " ".join(page.split())
     before = (tmp_path / "table_handcrafted_resnet20_0.json").read_text()
     (tmp_path / "table_handcrafted_resnet20_0.json").unlink()
     monkeypatch.setitem(sys.modules, "ray", FakeRay())
@@ -280,8 +320,10 @@ class FakeRay(ModuleType):
     def __init__(self) -> None:
         super().__init__("ray")
         self.tasks = 0
+        self.environment: Any = None
 
-    def init(self, **_: object) -> None: ...
+    def init(self, *, runtime_env: dict[str, Any], **_: object) -> None:
+        self.environment = runtime_env
 
     def remote(self, **_: object) -> Callable[[Any], Any]:
         def wrapped(function: Any) -> Any:
@@ -319,6 +361,11 @@ def test_trainings_over_a_cluster_are_those_of_one_machine(tmp_path: Path, monke
         for file in (tmp_path / "one" / "table_random_1.json", tmp_path / "many" / "table_random_1.json")
     )
     assert one == many
+    said = json.loads((tmp_path / "many" / "table_random_1.json").read_text())
+    assert len(said["groups"]) == ray.tasks
+    assert sum(group["trainings"] for group in said["groups"]) == distinct_in(tmp_path / "one" / "table_random_1.json")
+    assert all(group["seconds"] > 0 for group in said["groups"])
+    assert set(ray.environment["excludes"]) == {"results", "runs"}  # what was measured is not sent around
     assert "trained over" not in run("table_random.py", *given, str(tmp_path / "many"), "--ray")  # all is kept
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -89,6 +90,18 @@ def test_intervals_hold_what_they_say(figures: ModuleType) -> None:
     assert figures.mean_sd([1.0])["sd"] == 0
 
 
+def test_inputs_without_all_their_results_are_asked_for_but_not_compared() -> None:
+    import worth
+
+    row = {"accuracy": 90.0, "live_params": 100, "live_madds": 1000}
+    rows = {(f"random {number}, {name}", 0): row for number in range(2) for name in ("input", "nat++")}
+    rows["random 2, input", 0] = row
+    asked = worth.asked_inputs({"asked": 8}, ["nat++"])
+    found = worth.compared(rows, ["nat++"], "nat++", "accuracy", asked=asked)
+    assert (found["inputs"], found["asked"]) == (2, 4)  # of the fourth there is nothing yet
+    assert worth.compared({}, ["nat++"], "nat++", "accuracy", asked=4)["asked"] == 4
+
+
 def test_groups_end_in_time_and_fit_into_memory(together: ModuleType) -> None:
     recipe = together.LONGER
     whole = {"trainings": 16, "seconds": 160.0, "peak_memory_gib": 16.0}
@@ -96,6 +109,7 @@ def test_groups_end_in_time_and_fit_into_memory(together: ModuleType) -> None:
     assert together.group_size(recipe, [], 81, 60) == 0  # 8 · 5,273 steps of 8 cells take longer
     assert together.group_size(recipe, [whole], 81, float("inf")) == 27
     assert together.group_size(recipe, [whole], 5, 600) == 5
+    assert together.group_size(recipe, [whole, whole | {"peak_memory_gib": None}], 5, 600) == 5  # one over a cluster
     assert together.group_size(recipe, [whole], 81, 150) == 13  # 13 · 10 s · 1.15
     assert together.group_size(recipe, [whole], 81, 80) == 0  # fewer than 8 take as long as 8
     assert together.group_size(recipe, [whole | {"peak_memory_gib": 48.0}], 81, 600) == 12  # 36 of 3 GiB each
@@ -225,6 +239,143 @@ def test_axes_hold_all_values() -> None:
         assert len(set(np.diff(ticks).round(6))) == 1
 
 
+def test_pictures_of_random_architectures_show_every_method_and_round(tmp_path: Path) -> None:
+    import pictures
+
+    methods, recipe = ("input", "nat", "nat++"), {"config": {"steps": 40, "batch": 5}}
+
+    def made(more: float) -> dict[str, object]:
+        same = {name: {"live_params": 1e6, "test_accuracy": 90.0} for name in methods}
+        better = {name: {"live_params": 1e6, "test_accuracy": 90.0 + more * (name != "input")} for name in methods}
+        curves = {
+            name: {"curve": [2.0, 1.0, 0.5], "skips": skips, "test_accuracy": 90.0}
+            for name, skips in (("input", 8), ("nat++", 3))
+        }
+        rows, converged = {"random 0": same, "random 1": better}, {"random 1": curves}
+        return {
+            "methods": dict.fromkeys(methods),
+            "rows": rows,
+            "convergence": converged,
+            "recipe": recipe,
+            "images": 20,
+        }
+
+    (tmp_path / "table_random.json").write_text(json.dumps({"rounds": {"1": made(1.0), "2": made(2.0)}}))
+    drawn = list(ElementTree.fromstring(pictures.random_cells(tmp_path)))  # noqa: S314 (our own)
+    assert sum(one.tag.endswith("circle") for one in drawn) == 2 * 2 * 2  # two methods, rounds, originals
+    arrows = [one.attrib["stroke"] for one in drawn if "marker-end" in one.attrib]
+    assert arrows == [pictures.BLUE, pictures.GOLD] * 2  # one original of each round is left as it was
+    drawn = list(ElementTree.fromstring(pictures.convergence(tmp_path)))  # noqa: S314
+    assert sum(one.tag.endswith("polyline") for one in drawn) == 2 * 2
+    words = [one.text for one in drawn if one.tag.endswith("text")]
+    assert words.count("original: 90.0 %, skips: 8") == words.count("nat++: 90.0 %, skips: 3") == 2
+    assert {"round 1, random 1", "round 2, random 1"} <= set(words)
+    assert "10" in words  # epochs: 40 steps of 5 of 20 images
+
+
+def test_curves_are_told_of_originals_that_were_changed() -> None:
+    import table_random
+
+    one, other = (to_dict(arch) for arch in samples(2, seed=3))
+
+    def row(arch: object) -> dict[str, object]:
+        return {"arch": arch, "curve": [1.0], "test_accuracy": 90.0}
+
+    subjects = [f"random {number}" for number in range(6)]
+    rows = {(f"{subject}, input", 0): row(one) for subject in subjects}
+    rows |= {
+        (f"{subject}, nat++", 0): row(one if subject in ("random 0", "random 2") else other) for subject in subjects
+    }
+    assert list(table_random.convergence(rows, subjects)) == ["random 1", "random 3", "random 4", "random 5"]
+
+
+def test_scores_are_judged_over_the_networks_they_know(tmp_path: Path) -> None:
+    import page
+    import tables
+    from answers import Knowledge
+
+    archs = [arch.essence() for arch in samples(8, nodes=4, seed=5)]
+    assert len(set(archs)) == 8
+
+    def write(name: str, numbers: list[int], seed: int, more: float = 0.0) -> None:
+        rows = [
+            {
+                "name": f"{number}",
+                "seed": seed,
+                "arch": to_dict(archs[number]),
+                "live_params": -number,
+                "live_madds": 7,
+                "test_accuracy": None if number == 7 else number + more,
+            }
+            for number in numbers
+        ]
+        (tmp_path / f"{name}.json").write_text(json.dumps({"trained": rows}))
+
+    write("table_random_1", [0, 1, 2, 3, 7], 0)  # the last one failed
+    write("table_random_2", [3, 4], 0, 10.0)  # 3 again: its mean is 8, as high as can be
+    write("table_cells_1", [5, 6], 1)
+    (tmp_path / "direct_supernet_0.json").write_text(
+        json.dumps({"scores": [[to_dict(archs[number]), number] for number in (0, 1, 2, 5)]})
+    )
+    value = {arch: float(number) for number, arch in enumerate(archs)}
+    prediction = SimpleNamespace(expected=lambda some: np.array([value[arch] for arch in some]))
+    known = Knowledge({}, None, prediction, frozenset(archs[6:7]))  # type: ignore[arg-type]
+    found = tables.agreement(tmp_path, known)
+    assert (found["networks"], found["left_out"]) == (6, 1)
+    scores = found["scores"]
+    assert {name: one["networks"] for name, one in scores.items()} == {
+        "live parameters": 6,
+        "live MAdds": 6,
+        "the search's score": 6,
+        "the supernet of supernet": 4,
+    }
+    truth = [0, 1, 2, 8, 14, 5]
+    assert scores["the search's score"]["spearman"]["value"] == pytest.approx(spearmanr(range(6), truth).statistic)
+    assert scores["the supernet of supernet"]["spearman"]["value"] == pytest.approx(1)
+    assert scores["live parameters"]["spearman"]["value"] == -scores["the search's score"]["spearman"]["value"]
+    assert scores["live parameters"]["spearman"]["low"] < 0
+    assert scores["live MAdds"]["spearman"] is None  # all alike
+    told = page._scores_against_truth(found)
+    assert "| the supernet of supernet | 4 | 1.00 (1.00 to 1.00) |" in told
+    assert "| live MAdds | 6 | – |" in told
+
+
+def test_costs_of_seeds_are_averaged_and_every_training_is_told() -> None:
+    import tables
+    import worth
+
+    costs = {"params": 4, "madds": 40, "live_params": 4, "live_madds": 40, "latency_ms": 1.0}
+    rest = {"seconds": 1.0, "curve": [2.0, 1.0]}
+    rows = {
+        (f"one, {kind}", seed): {"seed": seed, "test_accuracy": 90.0 + seed, **costs, **rest, "changes": []}
+        for kind in ("input", "random")
+        for seed in (0, 1)
+    }
+    rows["one, random", 1] |= {"live_madds": 20, "latency_ms": 2.0}
+    rows["one, random", 2] = rows["one, random", 1] | {"seed": 2, "test_accuracy": None}  # it failed
+    found = tables.with_trainings(worth.beside_originals(rows, ("input", "random"), "test_accuracy"), rows)["one"]
+    assert (found["random"]["live_madds"], found["random"]["latency_ms"], found["random"]["seeds"]) == (30, 1.5, 2)
+    assert [row["test_accuracy"] for row in found["random"]["trainings"]] == [90.0, 91.0, None]
+    assert set(found["input"]["trainings"][0]) == {"seed", "test_accuracy", *costs, *rest}
+
+
+def test_a_trial_tells_what_a_group_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import table_handcrafted as table
+
+    seen = {}
+
+    def trained(builds: object, starts: object, images: object, config: object, *_: object, **options: object) -> None:
+        seen.update(options, steps=config.steps)  # type: ignore[attr-defined]
+        options["spent"] |= {"capture": 2.0, "training": 4.0}  # type: ignore[operator]
+
+    monkeypatch.setattr(table, "train_together", trained)
+    images = SimpleNamespace(validation=SimpleNamespace(device="cpu"))
+    recipe = replace(table.RECIPE, config=replace(table.RECIPE.config, steps=10 * table.TRIAL))
+    assert table.expected_seconds([], images, recipe, 0) == 2 + 10 * 4
+    assert seen["steps"] == table.TRIAL
+    assert not seen["tested"]  # test images are for the training that is kept
+
+
 def test_groups_of_other_experiments_tell_what_a_training_takes(together: ModuleType, tmp_path: Path) -> None:
     longer, own = together.LONGER, tmp_path / "own.json"
     groups = [{"trainings": 16, "seconds": 160.0, "peak_memory_gib": 24.0}]
@@ -262,19 +413,19 @@ def test_policies_that_ship_are_told_from_others(tmp_path: Path, monkeypatch: py
 
 
 def test_times_of_two_machines_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import table_random
+    import tables
 
     def row(seed: int) -> dict[str, object]:
         return {"arch": to_dict(samples(1, seed=seed)[0])}
 
     where, file = setting("cifar", channels=2, cells=2, size=8), tmp_path / "latency.json"
     known = {("one", 0): row(1)}
-    times, on = table_random.latencies(file, known, where)
+    times, on = tables.latencies(file, known, where)
     assert set(times) == {"one"}
-    monkeypatch.setattr(table_random, "machine", lambda: {"gpu": "another"})
-    assert table_random.latencies(file, known, where) == (times, on)  # all is known: nothing is measured here
+    monkeypatch.setattr(tables, "machine", lambda: {"gpu": "another"})
+    assert tables.latencies(file, known, where) == (times, on)  # all is known: nothing is measured here
     file.write_text(json.dumps({"on": on, "milliseconds": {"one": -1.0}}))
-    again, elsewhere = table_random.latencies(file, known | {("two", 0): row(2)}, where)
+    again, elsewhere = tables.latencies(file, known | {("two", 0): row(2)}, where)
     assert elsewhere == "another"
     assert min(again.values()) > 0
 

@@ -1,0 +1,102 @@
+"""What tables of trained networks share: costs and times, what is told of a training, and scores against its truth."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from answers import Knowledge
+from figures import spearman, with_interval
+from together import arch_of, read_trained
+from truth_cells import RIVALS
+from truth_nasbench201 import machine
+from worth import COSTS, Rows
+
+import natpp
+from natpp.arch.cost import counts
+from natpp.arch.formats import from_dict
+from natpp.arch.graph import Architecture
+from natpp.arch.layout import Setting
+from natpp.files import write_whole
+
+TOLD = ("seed", "test_accuracy", *COSTS, "seconds", "curve")  # of every training
+
+
+def told(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a table's results keep of a training."""
+    return {key: row[key] for key in TOLD}
+
+
+def with_trainings(found: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
+    """Originals and what became of them, each with all of its trainings, one for each seed."""
+    return {
+        subject: {
+            kind: {**one, "trainings": [told(row) for (name, _), row in rows.items() if name == f"{subject}, {kind}"]}
+            for kind, one in kinds.items()
+        }
+        for subject, kinds in found.items()
+    }
+
+
+def with_costs(rows: Rows, where: Setting, file: Path) -> tuple[Rows, str]:
+    """Rows of cells with what they cost in a network, and on what their latencies were measured; `file` keeps these."""
+    times, on = latencies(file, rows, where)
+    found = {
+        (name, seed): {**row, **counts(arch_of(row), where)._asdict(), "latency_ms": times[name]}
+        for (name, seed), row in rows.items()
+    }
+    return found, on
+
+
+def latencies(file: Path, rows: Rows, where: Setting) -> tuple[dict[str, float], str]:
+    """Milliseconds of a forward pass of one image, of every network, and on what; all measured on it, and kept."""
+    on = machine()["gpu"] or f"one {machine()['processor']} CPU"
+    kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"on": on, "milliseconds": {}}
+    found: dict[str, float] = kept["milliseconds"]
+    if any(name not in found for name, _ in rows) and kept["on"] != on:
+        found = {}  # of two machines, times say nothing
+        kept["on"] = on
+    same: dict[Architecture, float] = {}
+    for (name, _), row in rows.items():
+        arch = arch_of(row)
+        if name not in found:
+            if arch.essence() not in same:
+                size = {"channels": where.channels, "cells": where.cells, "classes": where.classes, "size": where.size}
+                same[arch.essence()] = natpp.cost(arch, "cifar", **size, latency=True).latency_ms or 0.0
+            found[name] = same[arch.essence()]
+    write_whole(file, json.dumps({"on": kept["on"], "milliseconds": found}) + "\n")
+    return found, kept["on"]
+
+
+def agreement(runs: Path, known: Knowledge) -> dict[str, Any]:
+    """Spearman of scores with test accuracy, every score over those it knows of the networks that tables trained.
+
+    Random architectures and NAS cells are among them; what computes the same is one network, with its mean accuracy
+    over seeds. Those that the score of the search was fitted on are left out for all.
+    """
+    rows = defaultdict(list)
+    for file in sorted([*runs.glob("table_random_[0-9].json"), *runs.glob("table_cells_[0-9].json")]):
+        for row in read_trained(file)[1].values():
+            if row["test_accuracy"] is not None:
+                rows[arch_of(row).essence()].append(row)
+    archs = [arch for arch in rows if arch not in known.seen]
+    truth = {arch: statistics.fmean(row["test_accuracy"] for row in rows[arch]) for arch in archs}
+    said: dict[str, Mapping[Architecture, float]] = {
+        "live parameters": {arch: rows[arch][0]["live_params"] for arch in archs},
+        "live MAdds": {arch: rows[arch][0]["live_madds"] for arch in archs},
+        "the search's score": dict(zip(archs, known.prediction.expected(archs).tolist(), strict=True)),
+    }
+    for name in RIVALS:
+        for file in sorted(runs.glob(f"direct_{name}_[0-9]*.json"))[:1]:
+            scores = json.loads(file.read_text())["scores"]
+            said[f"the supernet of {name}"] = {from_dict(arch).essence(): value for arch, value in scores}
+    found: dict[str, Any] = {"networks": len(archs), "left_out": len(rows) - len(archs), "scores": {}}
+    for name, values in said.items():
+        both = [arch for arch in archs if arch in values]
+        columns = [values[arch] for arch in both], [truth[arch] for arch in both]
+        found["scores"][name] = {"networks": len(both), "spearman": with_interval(spearman, *columns)}
+    return found
