@@ -171,9 +171,12 @@ class Trainer:
             torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter()
         scorer.together = len(archs)
+        scorer.spent.clear()
         outcomes = scorer.outcomes(archs)
         peak = torch.cuda.max_memory_reserved() / 2**30 if cuda else None
-        groups.append({"trainings": len(archs), "seconds": time.perf_counter() - began, "peak_memory_gib": peak})
+        seconds = time.perf_counter() - began
+        phases = {name: round(spent, 1) for name, spent in scorer.spent.items()}
+        groups.append({"trainings": len(archs), "seconds": seconds, "peak_memory_gib": peak, "phases": phases})
         if cuda:
             torch.cuda.empty_cache()
         return outcomes
