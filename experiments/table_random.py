@@ -61,16 +61,19 @@ def inputs_of(number: int, *, smoke: bool) -> dict[str, Architecture]:
     return {f"random {index}": arch for index, arch in enumerate(drawn)}
 
 
-def train(arguments: argparse.Namespace) -> None:
-    name = name_of(arguments.round)
+def answers(arguments: argparse.Namespace) -> dict[str, Architecture]:
+    """The cells of a round and what every method makes of them."""
 
     def make() -> dict[str, Architecture]:
         known = known_in(arguments)
         inputs = inputs_of(arguments.round, smoke=arguments.smoke)
         return answered(inputs, METHODS, known, WHERE, seed=SEED + arguments.round)
 
-    archs = kept_answers(arguments.runs / f"{name}_answers.json", mark_in(arguments), make)
-    Trainer(arguments)(name, RECIPE, archs)
+    return kept_answers(arguments.runs / f"{name_of(arguments.round)}_answers.json", mark_in(arguments), make)
+
+
+def train(arguments: argparse.Namespace) -> None:
+    Trainer(arguments)(name_of(arguments.round), RECIPE, answers(arguments))
 
 
 def known_in(arguments: argparse.Namespace) -> Knowledge:
