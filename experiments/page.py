@@ -624,7 +624,7 @@ def _cells_search(search: dict[str, Any]) -> str:
 def _judged_cells(found: dict[str, Any]) -> list[str]:
     lines = [
         _paragraph(
-            f"Judged by the longer training of {found['judged']} cells, those set aside and all of the next table, and"
+            f"Judged by the longer training of {found['judged']} cells, those set aside and the first round below, and"
             f" of {found['pairs']} pairs of an input and its change; 95 % bootstrap intervals. direct: the score of the"
             f" cell itself; the others: what is predicted, from all scores that are not set aside (value model"
             f" `{found['model']}`, with the seconds of all their trainings), or by a search alone. Last: what the"
@@ -708,8 +708,8 @@ def worth(found: dict[str, Any]) -> str:
         "",
         _paragraph(
             "`python experiments/worth.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
-            " `truth_cells.py`. Policies of a round learned on nothing that it trains; those of the second know what"
-            " the first trained."
+            " `truth_cells.py`. The random cells of a round are new to its policies; those of the second round know"
+            " what the first one trained. Published cells were among what both learned from."
         ),
     ]
     for number, one in found["rounds"].items():
@@ -723,8 +723,9 @@ def worth(found: dict[str, Any]) -> str:
                     " all, strict budget. Validation accuracy, mean ± sd; the paired difference to the input with its"
                     f" 95 % bootstrap interval; live costs. The value model (`{agreement['model']}`,"
                     f" {agreement['dear_scores']} longer trainings) agrees with them by a Spearman of"
-                    f" {_with_interval(agreement['spearman'])}, over changes"
-                    f" {_with_interval(agreement['paired_spearman'])}."
+                    f" {_with_interval(agreement['spearman'])}, with differences to inputs by"
+                    f" {_with_interval(agreement['paired_spearman'])}: that tells methods apart. Among what `nat++` and"
+                    f" the fixed map changed it is {_with_interval(agreement['paired_of_learned'])}."
                 ),
                 "",
                 *_methods_table(one, "accuracy", "validation accuracy"),
@@ -966,6 +967,26 @@ def _cells_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
+def _worth_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The last round of fresh cells that is complete."""
+    rounds = {number: one for number, one in found["rounds"].items() if one.get("inputs") == one.get("asked", 0)}
+    if not rounds:
+        return []
+    number, one = list(rounds.items())[-1]
+    over = {name: _with_interval(of["over_input"], signed=True) for name, of in one["methods"].items()}
+    madds = {name: _percent(of["live_madds_change"]) for name, of in one["methods"].items()}
+    return [
+        (
+            f"{one['inputs']} fresh random cells, one shot of the policy of round {number}, trained for"
+            f" {_epochs(one)} epochs on CIFAR-10: points of validation accuracy over the inputs (95 % interval),"
+            " neither parameters nor MAdds may rise",
+            f"**{over['nat++']}**, {madds['nat++']} MAdds",
+            f"a fixed map {over['constant']}, {madds['constant']} MAdds; best of 10 random ones"
+            f" {over['random best of 10']}, {madds['random best of 10']}",
+        )
+    ]
+
+
 def _random_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     """The last round of random architectures."""
     if not found["rounds"]:
@@ -1041,6 +1062,7 @@ SUMMARY: dict[str, Callable[[dict[str, Any]], list[tuple[str, str, str]]]] = {
     "nasbench201": _table_rows,
     "truth_nasbench201": _truth_rows,
     "truth_cells": _cells_summary,
+    "worth": _worth_summary,
     "table_random": _random_summary,
     "resnet20": _module_rows,
     "resnet20_digits": _module_rows,

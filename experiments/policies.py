@@ -1,12 +1,12 @@
 """The policies that ship: `nat` and `nat++`, learned on every score at hand that is not set aside.
 
     python experiments/policies.py learn --runs FOLDER [--round 2] [--only nat++]
-    python experiments/policies.py ship --runs FOLDER
+    python experiments/policies.py ship --runs FOLDER [--round 2]
 
 The first needs no GPU: it fits the value model on the short trainings of `truth_cells.py search` and `schedules` and
 on the longer trainings of cells that are not set aside, learns both policies on it, and keeps them in FOLDER with a
-fixed map fitted on the same score and `policies.json`. In the second round it also knows the cells set aside, judged by
-then, and all that `worth.py` trained in the first. With caution: a predicted improvement counts only less half a
+fixed map fitted on the same score and `policies_1.json`. In the second round it also knows the cells set aside, judged
+by then, and all that `worth.py` trained in the first. With caution: a predicted improvement counts only less half a
 standard deviation of itself, so that what the value model is not sure to improve stays. A saving counts too: a little
 for `nat++`, so that of two that are as good the cheaper one is chosen, and more for `nat`, since little that it allows,
 a skip or nothing, improves anything. The second puts the files and their model cards into the package, with what
@@ -20,7 +20,6 @@ import argparse
 import functools
 import hashlib
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -33,7 +32,7 @@ from cells import KINDS_DRAWN, Pool
 from together import read_trained
 from truth_cells import SCHEDULES, WHERE, compared_models, pick_of_search
 from truth_nasbench201 import machine
-from values import CAUTION, Known, Pick, before, best_of, cheap_scores, dear_scores, origins, value_model
+from values import CAUTION, Known, Pick, before, best_of, came_from, cheap_scores, dear_scores, value_model
 
 import natpp
 from natpp import policies as shipped
@@ -54,19 +53,22 @@ from natpp.registry import OPS, ZOO
 
 RESULTS = Path(__file__).parent / "results"
 NAMES = {"nat++": "cifar10", "nat": "cifar10_nat"}  # under which they ship: what they learned from
-FILES = {"nat++": "policy_natpp.safetensors", "nat": "policy_nat.safetensors"}
+FILES = {"nat++": "policy_{}_natpp.safetensors", "nat": "policy_{}_nat.safetensors"}  # by round, in a folder of runs
 PRICES = {"nat++": 0.25, "nat": 1.0}  # what all living MAdds are worth, in deviations of the normal scale
+TOLD = "policies_{}.json"  # what is told of them, by round
 POOL, FRESH, SEED = 4000, 200, 0
 CAUTIONS = (0.0, 0.25, 0.5, 1.0)  # that were compared, on so many fresh inputs:
 CLIMBED = 40
 LARGEST = 4 << 20  # bytes of a policy file
 
 
-def learn_config(*, smoke: bool) -> LearnConfig:
-    """As a search learns on predictions, with more samples a step and a larger policy: there is time for it."""
+def learn_config(number: int, *, smoke: bool) -> LearnConfig:
+    """As a search learns on predictions, for longer; from the second round on with more samples and a larger policy."""
     usual = preset("best", free=False).learn
     if smoke:
         return replace(usual, steps=4)
+    if number == 1:
+        return replace(usual, steps=3000)
     return replace(usual, steps=2000, inputs=64, samples=8, policy=PolicyConfig(depth=4, width=128))
 
 
@@ -78,7 +80,7 @@ def learn(arguments: argparse.Namespace) -> None:
     prediction = value_model(cheap, dear, model)
     pool, fresh = (12, 4) if arguments.smoke else (POOL, FRESH)
     archs = Pool(aside=True).draw(pool + fresh, generator(SEED, Use.DRAW, 12))
-    config = learn_config(smoke=arguments.smoke)
+    config = learn_config(arguments.round, smoke=arguments.smoke)
     found: dict[str, Any] = {
         "round": arguments.round,
         "cheap_scores": len(cheap),
@@ -95,14 +97,15 @@ def learn(arguments: argparse.Namespace) -> None:
         "machine": machine(),
     }
     settings, found["policies"] = json.loads(json.dumps(found)), {}
-    for rule, file in {arguments.only: FILES[arguments.only]}.items() if arguments.only else FILES.items():
+    for rule in [arguments.only] if arguments.only else FILES:
+        file = runs / FILES[rule].format(arguments.round)
         began = time.perf_counter()
         task = Task(rule, setting("cifar"), strict=True)
         train, test = Inputs(archs[:pool], task, tuple(OPS)), Inputs(archs[pool:], task, tuple(OPS))
         reward = priced(prediction.reward(), PRICES[rule])
         policy = learned(train, prediction, PRICES[rule], config)
         said = {"rule": rule, "data": "cifar10", "caution": CAUTION, "price": PRICES[rule], "seed": SEED}
-        policy.save(runs / file, said)
+        policy.save(file, said)
         rows = {"policy": PolicyMethod(rule, config, policy).one_shot(test, reward, np.random.default_rng(0))}
         if rule == "nat++":
             constant = fitted_constant(train, prediction, sample=4 if arguments.smoke else 200)
@@ -116,18 +119,19 @@ def learn(arguments: argparse.Namespace) -> None:
         rows["random best of 10"] = Random(10).one_shot(test, reward, np.random.default_rng(0))
         found["policies"][rule] = {
             "seconds": time.perf_counter() - began,
-            "bytes": os.path.getsize(runs / file),
-            "sha256": hash_of(runs / file),
+            "bytes": file.stat().st_size,
+            "sha256": hash_of(file),
             "fresh_inputs": {name: on_fresh(test, some, prediction) for name, some in rows.items()},
             "zoo": on_zoo(policy, rule),
         }
         print(
             f"{rule}: {found['policies'][rule]['seconds']:.0f} s, {found['policies'][rule]['fresh_inputs']}", flush=True
         )
-    kept = json.loads((runs / "policies.json").read_text()) if (runs / "policies.json").exists() else {}
+    told = runs / TOLD.format(arguments.round)
+    kept = json.loads(told.read_text()) if told.exists() else {}
     if all(kept.get(name) == value for name, value in settings.items()):  # that of the other rule may be there
         found = kept | found | {"policies": kept["policies"] | found["policies"]}
-    write_whole(runs / "policies.json", json.dumps(found, indent=1) + "\n")
+    write_whole(told, json.dumps(found, indent=1) + "\n")
 
 
 def known_before(runs: Path, number: int) -> tuple[Known, Known, dict[str, Any]]:
@@ -135,7 +139,7 @@ def known_before(runs: Path, number: int) -> tuple[Known, Known, dict[str, Any]]
     pick = pick_of_search(runs)
     cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
     dear = dear_scores(runs, number)
-    return cheap, dear, compared_models(cheap, dear, origins(runs, before(number)))
+    return cheap, dear, compared_models(cheap, dear, came_from(runs, before(number)) if number > 1 else {})
 
 
 def picked_model(models: Mapping[str, Any]) -> str:
@@ -210,18 +214,23 @@ def on_zoo(policy: Policy, rule: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def learned_in(runs: Path) -> tuple[dict[str, Any], dict[str, Path]]:
-    """What is told of the policies of a folder, and their files by rule; those that ship where it has scores alone."""
-    if (runs / "policies.json").exists():
-        return json.loads((runs / "policies.json").read_text()), {rule: runs / name for rule, name in FILES.items()}
-    if not (runs / "longer.json").exists():
-        raise SystemExit("there are no policies yet: run policies.py learn first, with the same folder")
-    said: dict[str, Any] = json.loads((RESULTS / "policies.json").read_text())
-    files = {rule: shipped.FOLDER / f"{name}.safetensors" for rule, name in NAMES.items()}
-    if any(hash_of(file) != said["policies"][rule]["sha256"] for rule, file in files.items()):
-        raise SystemExit(
-            "the policies that ship are not those of results/policies.json: run policies.py learn, then ship"
-        )
+def learned_in(runs: Path, number: int | None = None) -> tuple[dict[str, Any], dict[str, Path]]:
+    """What is told of the policies of a round, by default the last of a folder, and their files by rule.
+
+    Those that ship serve where a folder with scores has none of their round.
+    """
+    learned = sorted(int(file.stem[-1]) for file in runs.glob(TOLD.format("[0-9]")))
+    number = learned[-1] if number is None and learned else number
+    if number in learned:
+        told, files = runs / TOLD.format(number), {rule: runs / name.format(number) for rule, name in FILES.items()}
+    else:
+        told = RESULTS / "policies.json"
+        files = {rule: shipped.FOLDER / f"{name}.safetensors" for rule, name in NAMES.items()}
+    said: dict[str, Any] = json.loads(told.read_text())
+    if not (runs / "longer.json").exists() or number not in (None, said["round"]):
+        raise SystemExit("there are no policies yet: run policies.py learn first, with the same folder and round")
+    if any(hash_of(file) != said["policies"].get(rule, {}).get("sha256") for rule, file in files.items()):
+        raise SystemExit(f"the policies are not all those of {told.name}: run policies.py learn for both rules")
     return said, files
 
 
@@ -230,16 +239,16 @@ def hash_of(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def mark_of(runs: Path) -> str:
-    """What tells policies and their fixed map from others."""
-    said, files = learned_in(runs)
+def mark_of(runs: Path, number: int | None = None) -> str:
+    """What tells policies of a round, by default the last, and their fixed map from others."""
+    said, files = learned_in(runs, number)
     whole = [*map(hash_of, files.values()), said["constant"], said["model"], said["cheap_scores"], said["dear_scores"]]
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def knowledge(runs: Path) -> Knowledge:
-    """What was learned, with the value model that it was learned on."""
-    said, files = learned_in(runs)
+def knowledge(runs: Path, number: int | None = None) -> Knowledge:
+    """What was learned in a round, by default the last, with the value model that it was learned on."""
+    said, files = learned_in(runs, number)
     pick = Pick(**said["pick"])
     cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
     dear = dear_scores(runs, said["round"])
@@ -250,7 +259,7 @@ def knowledge(runs: Path) -> Knowledge:
 
 def ship(arguments: argparse.Namespace) -> None:
     """Put policies and cards into the package, and what is told of them into the results."""
-    said, files = learned_in(arguments.runs)
+    said, files = learned_in(arguments.runs, arguments.round)
     worth = arguments.out / "worth.json"
     rounds = json.loads(worth.read_text())["rounds"] if worth.exists() else {}
     measured = rounds.get(str(said["round"]))
@@ -273,6 +282,8 @@ def card(rule: str, said: Mapping[str, Any], measured: Mapping[str, Any] | None)
     one = said["policies"][rule]
     fresh = one["fresh_inputs"]
     touched = sum(row["changes"] > 0 for row in one["zoo"].values())
+    first = said["round"] == 1
+    set_aside = "; a third of the cells was set aside and is in none of them" if first else ""
     lines = [
         f"# Policy `{NAMES[rule]}`: rule `{rule}`, CIFAR-10",
         "",
@@ -297,9 +308,8 @@ def card(rule: str, said: Mapping[str, Any], measured: Mapping[str, Any] | None)
         "|---|---|",
         "| data | CIFAR-10, 45,000 training images for weights, 5,000 for scores; test images were not looked at |",
         f"| scores | {said['cheap_scores']} short trainings ({said['pick']['schedule']}; loss:"
-        f" {said['pick']['losses']}), {said['dear_scores']} trainings of 15 epochs; a third of those cells is set"
-        " aside and in none of them |",
-        f"| value model | `{said['model']}`, picked by folds over the cells that are not set aside |",
+        f" {said['pick']['losses']}), {said['dear_scores']} trainings of 15 epochs{set_aside} |",
+        f"| value model | `{said['model']}`, picked by folds over these |",
         f"| caution | a predicted improvement counts less {said['caution']} of its standard deviations |",
         f"| price | a saved share of living multiply-adds counts {said['prices'][rule]} times as much |",
         f"| inputs | {said['pool']:,}: "

@@ -88,7 +88,7 @@ def mark_in(arguments: argparse.Namespace) -> str:
 
 def unlearned(arguments: argparse.Namespace) -> bool:
     """Whether there is nothing to learn from, as there may be in the small form."""
-    return bool(arguments.smoke) and not (arguments.runs / "policies.json").exists()
+    return bool(arguments.smoke) and not any(arguments.runs.glob("policies_[0-9].json"))
 
 
 def learned_nothing() -> Knowledge:

@@ -46,12 +46,12 @@ from values import (
     Pick,
     agreement,
     best_of,
+    came_from,
     cheap_scores,
     dear_scores,
     differences,
     left_out,
     loss_of,
-    origins,
     pairs_among,
     parents,
     scores_in,
@@ -323,7 +323,7 @@ def judged_cells(runs: Path, *, smoke: bool) -> dict[Architecture, float]:
 
 def direct(arguments: argparse.Namespace) -> None:
     """Scores of the cells that are judged, and of what they are changes of: by a short training and by supernets."""
-    origin = came_from(arguments.runs)
+    origin = came_from(arguments.runs, ["worth_1"])
     asked = dict.fromkeys(judged_cells(arguments.runs, smoke=arguments.smoke))
     asked |= dict.fromkeys(origin[arch] for arch in list(asked) if arch in origin)
     archs = {f"{number}": arch for number, arch in enumerate(asked)}
@@ -386,7 +386,7 @@ def judged(runs: Path, *, smoke: bool) -> dict[str, Any]:
         return found
     model = best_of(models)
     found["model"] = model
-    origin = came_from(runs)
+    origin = came_from(runs, ["worth_1"])
     whole = truth | {arch: dear[arch] for arch in {origin[a] for a in truth if a in origin} if arch in dear}
     archs = list(whole)
     pairs = [pair for pair in pairs_among(archs, origin) if archs[pair[0]] in truth]
@@ -436,13 +436,8 @@ def seconds_of(runs: Path, *names: str) -> float:
     return float(sum(row["seconds"] for row in rows if arch_of(row).essence() not in set_aside()))
 
 
-def came_from(runs: Path) -> dict[Architecture, Architecture]:
-    """What changes come from: among the cells, and in the first round of `worth.py`."""
-    return origins(runs, ["worth_1"]) | parents()
-
-
 def compared_models(cheap: Known, dear: Known, origin: Mapping[Architecture, Architecture]) -> dict[str, Any]:
-    """How far value models agree with longer trainings of cells when neither they nor their inputs were seen."""
+    """How far value models agree with longer trainings of cells that they have not seen, nor others of one origin."""
     if len(dear) < 4 or len(cheap) < 4:
         return {}
     found = {}

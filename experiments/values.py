@@ -95,13 +95,13 @@ def dear_scores(runs: Path, number: int = 1) -> Known:
 
 
 def before(number: int) -> list[str]:
-    """What was trained in the rounds before one, by its files."""
+    """Names of what was trained in the rounds before one."""
     return [f"{name}_{done}" for done in range(1, number) for name in ("worth", "harm")]
 
 
-def origins(runs: Path, names: Sequence[str]) -> dict[Architecture, Architecture]:
-    """What was trained, and the inputs that it was made of, by what they compute."""
-    found: dict[Architecture, Architecture] = {}
+def came_from(runs: Path, names: Sequence[str]) -> dict[Architecture, Architecture]:
+    """What changes come from, by what they compute: among the cells, and of what some files say was trained."""
+    found = parents()
     for name in names:
         kept = read_trained(runs / f"{name}.json")[1]
         inputs = {split_name(one)[0]: arch_of(row).essence() for (one, _), row in kept.items() if one.endswith(INPUT)}
@@ -143,7 +143,10 @@ def cost_features(arch: Architecture) -> Features:
 def left_out(
     cheap: Known, dear: Known, model: str, came_from: Mapping[Architecture, Architecture], folds: int = FOLDS
 ) -> Known:
-    """What a value model says of every cell with a longer training that has seen neither it nor others of its input."""
+    """What a value model says of every cell with a longer training that has seen neither it nor its family.
+
+    That are the cells which come from the same one, as far as `came_from` knows.
+    """
     families: dict[Architecture, list[Architecture]] = {}
     for arch in dear:
         families.setdefault(came_from.get(arch, arch), []).append(arch)

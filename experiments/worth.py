@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 from answers import INPUT, answered, kept_answers, split_name
-from figures import mean_sd, paired
+from figures import mean_sd, paired, spearman, with_interval
 from policies import knowledge, known_before, mark_of, picked_model
 from together import LONGER, Trainer, arch_of, command_line, given_to, read_trained
 from truth_cells import RIVALS, WHERE, figures_of
-from values import origins, pairs_among, value_model
+from values import came_from, differences, pairs_among, value_model
 
 import natpp
 from natpp.arch.graph import Architecture
@@ -50,21 +50,21 @@ Rows = Mapping[tuple[str, int], Mapping[str, Any]]  # kept trainings by name and
 
 def worth_answers(runs: Path, number: int, *, smoke: bool) -> dict[str, Architecture]:
     """Fresh inputs of a round and what every method makes of them."""
-    seed = [SEED, number][: min(number, 2)]  # the first had but one number
+    seed = [SEED] if number == 1 else [SEED, number]
 
     def make() -> dict[str, Architecture]:
         drawn = CellSpace().draw(INPUTS, np.random.default_rng(seed))[: 4 if smoke else INPUTS]
         archs = {f"random {number}": arch for number, arch in enumerate(drawn)}
-        return answered(archs, METHODS, knowledge(runs), WHERE, seed=sum(seed))
+        return answered(archs, METHODS, knowledge(runs, number), WHERE, seed=sum(seed))
 
-    return kept_answers(runs / f"worth_{number}_answers.json", mark_of(runs), make)
+    return kept_answers(runs / f"worth_{number}_answers.json", mark_of(runs, number), make)
 
 
 def harm_answers(runs: Path, number: int, *, smoke: bool) -> dict[str, Architecture]:
     """Published cells, what the policy makes of them, and what the authors of NAT++ published."""
 
     def make() -> dict[str, Architecture]:
-        known = knowledge(runs)
+        known = knowledge(runs, number)
         found: dict[str, Architecture] = {}
         for name in PUBLISHED[: 2 if smoke else None]:
             ours = natpp.optimize(name, known.policies["nat++"], "nat++", network=WHERE)
@@ -74,7 +74,7 @@ def harm_answers(runs: Path, number: int, *, smoke: bool) -> dict[str, Architect
                 found[f"{name}, {THEIRS}"] = natpp.load(theirs)
         return found
 
-    return kept_answers(runs / f"harm_{number}_answers.json", mark_of(runs), make)
+    return kept_answers(runs / f"harm_{number}_answers.json", mark_of(runs, number), make)
 
 
 def rival_answers(runs: Path) -> dict[str, Architecture]:
@@ -116,7 +116,7 @@ def judged(runs: Path, number: int) -> dict[str, Any]:
     if worth:
         found |= compared(worth, METHODS, "nat++", "accuracy", asked=asked_inputs(said, METHODS))
         found["recipe"], found["machine"], found["network"] = said["recipe"], said["machine"], said["network"]
-        found["groups"], found["trainings"] = said["groups"], len(worth)
+        found["groups"], found["trainings"], found["images"] = said["groups"], len(worth), said["images"]
         found["agreement"] = agreement_with(runs, number, worth)
     said, harm = read_trained(runs / f"harm_{number}.json")
     if harm:
@@ -133,8 +133,16 @@ def agreement_with(runs: Path, number: int, rows: Rows) -> dict[str, Any]:
     archs = [arch for arch in truth if arch not in dear]
     said = dict(zip(archs, value_model(cheap, dear, model).expected(archs), strict=True))
     truth = {arch: truth[arch] for arch in archs}
-    pairs = pairs_among(archs, origins(runs, [f"worth_{number}"]))
-    return {"model": model, "dear_scores": len(dear), **figures_of(truth, truth, pairs, said, {})}
+    pairs = pairs_among(archs, came_from(runs, [f"worth_{number}"]))
+    good = {arch_of(row).essence() for (name, _), row in rows.items() if split_name(name)[1] in ("nat++", "constant")}
+    among = [pair for pair in pairs if archs[pair[0]] in good]
+    columns = [differences(np.array([of[arch] for arch in archs]), among) for of in (said, truth)]
+    return {
+        "model": model,
+        "dear_scores": len(dear),
+        **figures_of(truth, truth, pairs, said, {}),
+        "paired_of_learned": with_interval(spearman, *columns),
+    }
 
 
 def asked_inputs(said: Mapping[str, Any], methods: Sequence[str]) -> int:

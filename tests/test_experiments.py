@@ -125,8 +125,8 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     policies = [*given, "--out", str(tmp_path), "--package", str(tmp_path)]
     run("policies.py", "learn", *policies, "--only", "nat")
     run("policies.py", "learn", *policies, "--only", "nat++")  # the other one stays
-    learned = json.loads((cells / "policies.json").read_text())["policies"]
-    assert learned["nat++"]["bytes"] == (cells / "policy_natpp.safetensors").stat().st_size
+    learned = json.loads((cells / "policies_1.json").read_text())["policies"]
+    assert learned["nat++"]["bytes"] == (cells / "policy_1_natpp.safetensors").stat().st_size
     run("worth.py", "train", *given)
     assert run("worth.py", "train", *given) == ""
     run("worth.py", "judge", "--out", str(tmp_path / "worth.json"), *given)
@@ -171,6 +171,7 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     ):
         assert row in page(tmp_path)
     assert "Thirteen operations" in summary(tmp_path)
+    assert "4 fresh random cells" in summary(tmp_path)
     few = tmp_path / "few"
     left = shutil.ignore_patterns("search_0.json", "worth_1.json", "harm_1.json")  # a page while not all is there yet
     shutil.copytree(cells, few, ignore=left)
@@ -429,10 +430,18 @@ def test_there_is_no_policy_to_ship_yet(tmp_path: Path) -> None:
 
 
 def test_the_cards_that_ship_are_those_of_the_results(tmp_path: Path) -> None:
-    run("policies.py", "ship", "--runs", str(ROOT / "experiments" / "runs" / "cells"), "--package", str(tmp_path))
-    shipped = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    package, results = tmp_path / "package", tmp_path / "results"
+    for folder in (package, results):
+        folder.mkdir()
+    shutil.copy(ROOT / "experiments" / "results" / "worth.json", results)
+    told = json.loads((ROOT / "experiments" / "results" / "policies.json").read_text())
+    kept, number = str(ROOT / "experiments" / "runs" / "cells"), str(told["round"])
+    given = ["--runs", kept, "--package", str(package), "--out", str(results), "--round", number]
+    run("policies.py", "ship", *given)
+    assert json.loads((results / "policies.json").read_text()) == told
+    shipped = {file.name: file.read_bytes() for file in package.iterdir()}
     assert sorted(shipped) == sorted(f"{name}{end}" for name in BY_RULE.values() for end in (".md", ".safetensors"))
-    assert shipped == {name: (FOLDER / name).read_bytes() for name in shipped}
+    assert [name for name, content in shipped.items() if content != (FOLDER / name).read_bytes()] == []
 
 
 @pytest.mark.slow

@@ -291,10 +291,12 @@ def test_what_the_readme_says_of_trained_answers_was_measured() -> None:
         f"{over['value']:.2f} points better than before when trained (95 %: {over['low']:.2f} to {over['high']:.2f})",
         f"with {-ours['live_madds_change']:.0%} fewer multiply-adds".replace("%", " %"),
         f"was as good, with {-fixed['live_madds_change']:.0%} fewer".replace("%", " %"),
-        f"two were better and two worse, by up to {-min(changes):.2f} points",
+        f"Four published cells changed by {min(changes):.2f} to {max(changes):+.2f} points",
     ]
     assert [one for one in expected if one not in text] == []
-    assert (one["inputs"], sum(change > 0 for change in changes), len(changes)) == (12, 2, 4)
+    assert (one["inputs"], len(changes)) == (12, 4)
+    spread = max(kinds[kind]["accuracy"]["sd"] for kinds in one["harm"].values() for kind in ("input", "ours"))
+    assert spread > max(map(abs, changes))  # of seeds
     between = one["differences"]["`nat++` over `constant`"]
     assert between["low"] < 0 < between["high"]  # as good
 

@@ -195,8 +195,10 @@ def test_a_round_knows_what_the_rounds_before_it_trained(values: ModuleType, tmp
     expected = {kept.essence(): 81, aside.essence(): 90, first.essence(): 70, second.essence(): 61}
     assert values.dear_scores(tmp_path, 2) == expected
     assert values.before(1) == []
-    origin = {first: first, second: first, kept: kept}
-    assert values.origins(tmp_path, values.before(2)) == {one.essence(): two.essence() for one, two in origin.items()}
+    found = values.came_from(tmp_path, values.before(2))
+    for one, two in {first: first, second: first, kept: kept}.items():
+        assert found[one.essence()] == two.essence()
+    assert set(values.parents()) < set(found)
 
 
 def test_what_agrees_best_is_picked(values: ModuleType) -> None:
@@ -401,15 +403,18 @@ def test_answers_are_kept_for_those_who_gave_them(tmp_path: Path) -> None:
 def test_policies_that_ship_are_told_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import policies
 
-    runs = EXPERIMENTS / "runs" / "cells"
+    runs = tmp_path / "runs"
+    shutil.copytree(EXPERIMENTS / "runs" / "cells", runs, ignore=shutil.ignore_patterns("polic*"))
     mark = policies.mark_of(runs)
     shipped = tmp_path / "package"
     shutil.copytree(policies.shipped.FOLDER, shipped)
     monkeypatch.setattr(policies.shipped, "FOLDER", shipped)
     assert policies.mark_of(runs) == mark
     (shipped / "cifar10.safetensors").write_bytes((shipped / "cifar10_nat.safetensors").read_bytes())
-    with pytest.raises(SystemExit, match="are not those of results"):
+    with pytest.raises(SystemExit, match=r"are not all those of policies\.json"):
         policies.mark_of(runs)
+    with pytest.raises(SystemExit, match="there are no policies yet"):
+        policies.mark_of(runs, 9)
 
 
 def test_times_of_two_machines_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,7 +449,7 @@ def test_where_the_value_model_knows_nothing_the_edges_stay(values: ModuleType) 
     inputs = Inputs(archs[40:], Task("nat++", setting("cifar"), strict=True), tuple(OPS))
     changed = {}
     for caution, steps in ((0.0, 60), (1.0, 120)):  # it is learned first what would be best, then what is sure
-        config = replace(policies.learn_config(smoke=True), steps=steps, learning_rate=1e-2, inputs=10)
+        config = replace(policies.learn_config(1, smoke=True), steps=steps, learning_rate=1e-2, inputs=10)
         model = values.value_model(noise, {}, "short", config=PredictConfig(caution=caution))
         method = PolicyMethod("nat++", config, policies.learned(inputs, model, 0.0, config))
         rows = method.one_shot(inputs, model.reward(), np.random.default_rng(0))
