@@ -42,9 +42,8 @@ from natpp.evaluate.store import Store
 from natpp.improve.scorer import Scorer, Scores
 from natpp.improve.seeds import Use, generator, torch_generator
 from natpp.improve.shared import SMALL_IMAGE
-from natpp.kernels import compile_ahead
 from natpp.nets.call import call
-from natpp.nets.captured import Captured
+from natpp.nets.captured import Captured, prepare
 from natpp.nets.network import build_network
 
 if TYPE_CHECKING:
@@ -358,7 +357,7 @@ def _trained(
         judged = [(loss, right) if samples else (None, math.nan) for loss, right in figures]
         found = [branch.outcome(*one) for branch, one in zip(branches, judged, strict=True)]
         if tested and isinstance(images, Batches):
-            compile_ahead(lambda: _take_statistics(branches, images, config, 1), device, _take_statistics)
+            prepare(lambda: _take_statistics(branches, images, config, 1), device, _take_statistics)
             _take_statistics(branches, images, config, STATISTICS)
             found = [
                 replace(outcome, test_accuracy=_test_accuracy(branch, images, config))
