@@ -54,7 +54,7 @@ def worth_answers(runs: Path, number: int, *, smoke: bool) -> dict[str, Architec
 
     def make() -> dict[str, Architecture]:
         drawn = CellSpace().draw(INPUTS, np.random.default_rng(seed))[: 4 if smoke else INPUTS]
-        archs = {f"random {number}": arch for number, arch in enumerate(drawn)}
+        archs = {f"random {index}": arch for index, arch in enumerate(drawn)}
         return answered(archs, METHODS, knowledge(runs, number), WHERE, seed=sum(seed))
 
     return kept_answers(runs / f"worth_{number}_answers.json", mark_of(runs, number), make)
