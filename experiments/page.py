@@ -558,7 +558,7 @@ def truth_cells(found: dict[str, Any]) -> str:
             f" {recipe['config']['batch']} images with a full cosine, {recipe['cells']} cells, {recipe['channels']}"
             f" channels, {longer['images']:,} images; accuracy on the validation images, with statistics of the batch."
             f" {found['trained_seconds']:,.0f} s of {_device(longer['machine'])}{_peak(groups)}. A third of each kind"
-            " is set aside: no choice was made by it."
+            " was set aside: no choice of the first round was made by it."
         ),
     ]
     if found["schedules"]:
@@ -661,7 +661,8 @@ def policies(found: dict[str, Any]) -> str:
         "## The policies that ship",
         "",
         _paragraph(
-            "`python experiments/policies.py learn --runs FOLDER`, with the folder of `truth_cells.py`. Value model"
+            f"`python experiments/policies.py learn --runs FOLDER --round {found['round']}`, with the folder of"
+            " `truth_cells.py`. Value model"
             f" `{found['model']}` on {found['cheap_scores']} short and {found['dear_scores']} longer trainings; an"
             f" improvement counts less {found['caution']} of its standard deviations, and all living MAdds are worth"
             f" {' and '.join(f'{price} (`{rule}`)' for rule, price in found['prices'].items())} standard deviations of"

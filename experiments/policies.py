@@ -229,7 +229,8 @@ def learned_in(runs: Path, number: int | None = None) -> tuple[dict[str, Any], d
     said: dict[str, Any] = json.loads(told.read_text())
     if not (runs / "longer.json").exists() or number not in (None, said["round"]):
         raise SystemExit("there are no policies yet: run policies.py learn first, with the same folder and round")
-    if any(hash_of(file) != said["policies"].get(rule, {}).get("sha256") for rule, file in files.items()):
+    hashes = {rule: one["sha256"] for rule, one in said["policies"].items()}
+    if hashes != {rule: hash_of(file) for rule, file in files.items() if file.exists()} or set(hashes) != set(FILES):
         raise SystemExit(f"the policies are not all those of {told.name}: run policies.py learn for both rules")
     return said, files
 

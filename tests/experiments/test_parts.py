@@ -413,6 +413,9 @@ def test_policies_that_ship_are_told_from_others(tmp_path: Path, monkeypatch: py
     (shipped / "cifar10.safetensors").write_bytes((shipped / "cifar10_nat.safetensors").read_bytes())
     with pytest.raises(SystemExit, match=r"are not all those of policies\.json"):
         policies.mark_of(runs)
+    (shipped / "cifar10.safetensors").unlink()
+    with pytest.raises(SystemExit, match="are not all those"):
+        policies.mark_of(runs)
     with pytest.raises(SystemExit, match="there are no policies yet"):
         policies.mark_of(runs, 9)
 
