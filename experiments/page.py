@@ -776,9 +776,9 @@ def table_handcrafted(found: dict[str, Any]) -> str:
             f" `truth_cells.py`. {_epochs(found)} epochs with a full cosine from fresh weights, all {found['images']:,}"
             f" training images, {found['seconds']:,.0f} s of {_device(found['machine'])}. Test accuracy, read once,"
             f" mean ± sd over seeds; latency of one image on {found['latency_on']}. Cut to {usual:g} of the MAdds"
-            f" ({', '.join(others)}, since no rule reaches less) by the policies that ship, without data, and at"
-            " random, anew for each seed (its costs are means). Last column: what the paper has, after its own longer"
-            " training."
+            f" ({', '.join(others)}, since no rule reaches less) by the policies of the last round, without data, and"
+            " at random, anew for each seed (its costs are means). Last column: what the paper has, after its own"
+            " longer training."
         ),
         "",
         *_originals_table(found["models"], "test accuracy", found["paper"]),
@@ -957,7 +957,7 @@ def _cells_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [
         (
             "Thirteen operations, CIFAR-10: Spearman of the predicted score with longer training over"
-            f" {found['judged']} cells that no choice was made by",
+            f" {found['judged']} cells that it had not seen",
             f"**{found['spearman']['value']:.2f}** in {found['seconds']:.0f} s",
             ", ".join(
                 f"{title} {found['rivals'][name]['spearman']['value']:.2f}"

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from answers import read_answers
+from answers import read_answers, split_name
 from cells import Cell, Pool, set_aside, truth_cells
 from figures import partial, spearman, with_interval
 from safetensors.torch import load_file, save_file
@@ -478,7 +478,7 @@ def harm(runs: Path, file: str, by: str) -> dict[str, Any]:
     """What somebody's policy does to published cells: points of accuracy, mean over seeds."""
     kept, originals = (read_trained(runs / f"{name}.json")[1] for name in (file, "harm_1"))
     found: dict[str, Any] = {}
-    for name in sorted({name.rpartition(", ")[0] for name, _ in kept}):
+    for name in sorted({split_name(name)[0] for name, _ in kept}):
         pairs = [
             (row["accuracy"], originals[f"{name}, input", seed]["accuracy"])
             for (one, seed), row in kept.items()

@@ -104,7 +104,9 @@ def came_from(runs: Path, names: Sequence[str]) -> dict[Architecture, Architectu
     found = parents()
     for name in names:
         kept = read_trained(runs / f"{name}.json")[1]
-        inputs = {split_name(one)[0]: arch_of(row).essence() for (one, _), row in kept.items() if one.endswith(INPUT)}
+        inputs = {
+            split_name(one)[0]: arch_of(row).essence() for (one, _), row in kept.items() if split_name(one)[1] == INPUT
+        }
         for (one, _), row in kept.items():
             if (subject := split_name(one)[0]) in inputs:
                 found.setdefault(arch_of(row).essence(), inputs[subject])
