@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from natpp.improve.inputs import Inputs, Row
 from natpp.improve.learn import best
 from natpp.improve.method import picked
 from natpp.improve.predict import Prediction
-from natpp.improve.scorer import Task
+from natpp.improve.scorer import Gain, Task
 from natpp.nets.policy import Policy
 from natpp.registry import OPS
 
@@ -40,11 +41,15 @@ class Knowledge:
     """what the score was fitted on, by what it computes"""
 
 
-def fitted_constant(inputs: Inputs, prediction: Prediction, *, sample: int = MAPPED) -> Constant:
-    """One map from operation to operation for every kind of cell, fitted on the score, caution growing as it does."""
+def fitted_constant(inputs: Inputs, prediction: Prediction, *, sample: int = MAPPED, careful: bool = False) -> Constant:
+    """One map from operation to operation for every kind of cell, fitted on the improvements that are expected.
+
+    A `careful` one is fitted on them as a policy is, less their doubt, caution growing as it does.
+    """
     constant = Constant(by_edge=False, sample=sample)
-    for done in (0.0, 1.0):
-        constant.fit(inputs, prediction.reward(done), np.random.default_rng(0))
+    expected = Gain(functools.partial(prediction.gains, caution=0.0))
+    for reward in (prediction.reward(0.0), prediction.reward()) if careful else (expected,):
+        constant.fit(inputs, reward, np.random.default_rng(0))
     return constant
 
 

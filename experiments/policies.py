@@ -7,7 +7,8 @@ The first needs no GPU: it fits the value model on the short trainings of `truth
 on the longer trainings of cells that are not set aside, learns both policies on it, and keeps them in FOLDER with a
 fixed map fitted on the same score and `policies_1.json`. In the second round it also knows the cells set aside, judged
 by then, and all that `worth.py` trained in the first. With caution: a predicted improvement counts only less half a
-standard deviation of itself, so that what the value model is not sure to improve stays. A saving counts too: a little
+standard deviation of itself, so that what the value model is not sure to improve stays; the fixed map, a control, is
+fitted without caution from the third round on, since `crossed.py` finds it stronger so. A saving counts too: a little
 for `nat++`, so that of two that are as good the cheaper one is chosen, and more for `nat`, since little that it allows,
 a skip or nothing, improves anything. The second puts the files and their model cards into the package, with what
 `worth.py judge` found, what is told of them into `results/policies.json`, and says which line of
@@ -27,12 +28,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from answers import Knowledge, fitted_constant, map_from_json, map_to_json
+from answers import MAPPED, Knowledge, fitted_constant, map_from_json, map_to_json
 from cells import KINDS_DRAWN, Pool
 from together import read_trained
 from truth_cells import SCHEDULES, WHERE, compared_models, pick_of_search
 from truth_nasbench201 import machine
-from values import CAUTION, Known, Pick, before, best_of, came_from, cheap_scores, dear_scores, value_model
+from values import (
+    CAUTION,
+    FIRST_MODELS,
+    MODELS,
+    Known,
+    Pick,
+    before,
+    best_of,
+    came_from,
+    cheap_scores,
+    dear_scores,
+    value_model,
+)
 
 import natpp
 from natpp import policies as shipped
@@ -54,8 +67,8 @@ from natpp.registry import OPS, ZOO
 RESULTS = Path(__file__).parent / "results"
 NAMES = {"nat++": "cifar10", "nat": "cifar10_nat"}  # under which they ship: what they learned from
 FILES = {"nat++": "policy_{}_natpp.safetensors", "nat": "policy_{}_nat.safetensors"}  # by round, in a folder of runs
-PRICES = {"nat++": 0.25, "nat": 1.0}  # what all living MAdds are worth, in deviations of the normal scale
 TOLD = "policies_{}.json"  # what is told of them, by round
+PRICES = {"nat++": 0.25, "nat": 1.0}  # what all living MAdds are worth, in deviations of the normal scale
 POOL, FRESH, SEED = 4000, 200, 0
 CAUTIONS = (0.0, 0.25, 0.5, 1.0)  # that were compared, on so many fresh inputs:
 CLIMBED = 40
@@ -102,13 +115,16 @@ def learn(arguments: argparse.Namespace) -> None:
         began = time.perf_counter()
         task = Task(rule, setting("cifar"), strict=True)
         train, test = Inputs(archs[:pool], task, tuple(OPS)), Inputs(archs[pool:], task, tuple(OPS))
-        reward = priced(prediction.reward(), PRICES[rule])
-        policy = learned(train, prediction, PRICES[rule], config)
-        said = {"rule": rule, "data": "cifar10", "caution": CAUTION, "price": PRICES[rule], "seed": SEED}
+        price = PRICES[rule]
+        reward = priced(prediction.reward(), price)
+        policy = learned(train, prediction, price, config)
+        said = {"rule": rule, "data": "cifar10", "caution": CAUTION, "price": price, "seed": SEED}
         policy.save(file, said)
         rows = {"policy": PolicyMethod(rule, config, policy).one_shot(test, reward, np.random.default_rng(0))}
         if rule == "nat++":
-            constant = fitted_constant(train, prediction, sample=4 if arguments.smoke else 200)
+            constant = fitted_constant(
+                train, prediction, sample=4 if arguments.smoke else MAPPED, careful=arguments.round < 3
+            )
             found["constant"] = map_to_json(constant)
             found["cautions"] = by_caution(archs[pool:][: 2 if arguments.smoke else CLIMBED], prediction)
             rows["constant"] = constant.one_shot(test, prediction.reward(), np.random.default_rng(0))
@@ -139,7 +155,8 @@ def known_before(runs: Path, number: int) -> tuple[Known, Known, dict[str, Any]]
     pick = pick_of_search(runs)
     cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
     dear = dear_scores(runs, number)
-    return cheap, dear, compared_models(cheap, dear, came_from(runs, before(number)) if number > 1 else {})
+    origin = came_from(runs, before(number)) if number > 1 else {}
+    return cheap, dear, compared_models(cheap, dear, origin, FIRST_MODELS if number < 3 else MODELS)
 
 
 def picked_model(models: Mapping[str, Any]) -> str:
@@ -250,12 +267,18 @@ def mark_of(runs: Path, number: int | None = None) -> str:
 def knowledge(runs: Path, number: int | None = None) -> Knowledge:
     """What was learned in a round, by default the last, with the value model that it was learned on."""
     said, files = learned_in(runs, number)
-    pick = Pick(**said["pick"])
-    cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
-    dear = dear_scores(runs, said["round"])
-    prediction = value_model(cheap, dear, said["model"], config=PredictConfig(caution=said["caution"]))
+    cheap, dear, model = learned_from(runs, number)
+    prediction = value_model(cheap, dear, model, config=PredictConfig(caution=said["caution"]))
     policies = {rule: Policy.load(file) for rule, file in files.items()}
     return Knowledge(policies, map_from_json(said["constant"]), prediction, frozenset(cheap | dear))
+
+
+def learned_from(runs: Path, number: int | None = None) -> tuple[Known, Known, str]:
+    """Cheap and dear scores that policies of a round, by default the last, learned from, and the value model."""
+    said, _ = learned_in(runs, number)
+    pick = Pick(**said["pick"])
+    cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
+    return cheap, dear_scores(runs, said["round"]), said["model"]
 
 
 def ship(arguments: argparse.Namespace) -> None:

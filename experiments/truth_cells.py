@@ -38,8 +38,8 @@ from together import BATCH, LONGER, Recipe, Trainer, arch_of, command_line, give
 from truth_nasbench201 import Over, keep, settled, started
 from values import (
     CAUTION,
+    FIRST_MODELS,
     LOSSES,
-    MODELS,
     MOST_SECONDS,
     WHERE,
     Known,
@@ -404,7 +404,7 @@ def judged(runs: Path, *, smoke: bool) -> dict[str, Any]:
         "live MAdds": figures_of(whole, truth, pairs, dict(zip(archs, live_madds(archs), strict=True)), {}),
         "parameters": figures_of(whole, truth, pairs, dict(zip(archs, live_params(archs), strict=True)), {}),
     }
-    for other in MODELS:
+    for other in FIRST_MODELS:
         if other != model:
             values = value_model(cheap, dear, other).expected(archs) if len(dear) > 1 else np.zeros(len(archs))
             found["rivals"][f"model {other}"] = figures_of(
@@ -436,14 +436,16 @@ def seconds_of(runs: Path, *names: str) -> float:
     return float(sum(row["seconds"] for row in rows if arch_of(row).essence() not in set_aside()))
 
 
-def compared_models(cheap: Known, dear: Known, origin: Mapping[Architecture, Architecture]) -> dict[str, Any]:
+def compared_models(
+    cheap: Known, dear: Known, origin: Mapping[Architecture, Architecture], names: Sequence[str] = FIRST_MODELS
+) -> dict[str, Any]:
     """How far value models agree with longer trainings of cells that they have not seen, nor others of one origin."""
     if len(dear) < 4 or len(cheap) < 4:
         return {}
     found = {}
     archs, truth = list(dear), list(dear.values())
     pairs = pairs_among(archs, {**origin, **parents()})
-    for model in MODELS:
+    for model in names:
         said = left_out(cheap, dear, model, origin)
         found[model] = agreement(list(said.values()), truth, live_madds(archs), pairs)
     return found

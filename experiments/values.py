@@ -26,13 +26,15 @@ from natpp.arch.cost import counts
 from natpp.arch.formats import from_dict
 from natpp.arch.graph import Architecture
 from natpp.arch.layout import setting
-from natpp.improve.features import Features
-from natpp.improve.predict import PredictConfig, Prediction
+from natpp.improve.features import Features, flow_features
+from natpp.improve.predict import PredictConfig, Prediction, View
 from natpp.improve.scorer import Scores
 
 LOSSES = {"validation": 0.0, "both": 0.5, "training": 1.0}  # the share of the training loss in a score
 COST = " with cost"  # a model that expects what costs as much, before it looks at the graph
-MODELS = ("short", "mixture", "longer", f"short{COST}", f"mixture{COST}")
+BESIDE = " beside cost"  # one that sees what flows through the graph and what it costs at once
+FIRST_MODELS = ("short", "mixture", "longer", f"short{COST}", f"mixture{COST}")  # of the first two rounds
+MODELS = (*FIRST_MODELS, f"short{BESIDE}", f"mixture{BESIDE}")
 WHERE = setting("cifar", channels=16, cells=8, classes=10, size=32)  # of the longer training: costs are counted in it
 FOLDS = 9
 MOST_SECONDS = 3.5  # a short training may take, on a GPU, to be picked
@@ -124,14 +126,15 @@ def value_model(
     """A value model of a kind, fitted on scores without those of some architectures."""
     config = config or PredictConfig(caution=CAUTION)
 
-    def fitted(known: Known, prior: Prediction | None = None, *, by_cost: bool = False) -> Prediction:
+    views = (flow_features, cost_features) if model.endswith(BESIDE) else None
+
+    def fitted(known: Known, prior: Prediction | None = None, views: Sequence[View] | None = views) -> Prediction:
         kept = {arch: value for arch, value in known.items() if arch not in without}
-        views = (cost_features,) if by_cost else None
         return Prediction(list(kept), np.array(list(kept.values())), config, views, prior)
 
-    if model == "longer":
+    if model.startswith("longer"):
         return fitted(dear)
-    short = fitted(cheap, fitted(cheap, by_cost=True) if model.endswith(COST) else None)
+    short = fitted(cheap, fitted(cheap, views=(cost_features,)) if model.endswith(COST) else None)
     return short if model.startswith("short") or len(dear) < 2 else fitted(dear, short)
 
 
@@ -149,9 +152,7 @@ def left_out(
 
     That are the cells which come from the same one, as far as `came_from` knows.
     """
-    families: dict[Architecture, list[Architecture]] = {}
-    for arch in dear:
-        families.setdefault(came_from.get(arch, arch), []).append(arch)
+    families = families_of(dear, came_from)
     names, folds = list(families), min(folds, len(families))
     order = np.random.default_rng(0).permutation(len(names)).tolist()
     found: Known = {}
@@ -159,6 +160,16 @@ def left_out(
         some = [arch for place in order[fold::folds] for arch in families[names[place]]]
         found |= zip(some, value_model(cheap, dear, model, without=set(some)).expected(some).tolist(), strict=True)
     return {arch: found[arch] for arch in dear}
+
+
+def families_of(
+    archs: Collection[Architecture], came_from: Mapping[Architecture, Architecture]
+) -> dict[Architecture, list[Architecture]]:
+    """Cells by the one that they come from, as far as `came_from` knows."""
+    found: dict[Architecture, list[Architecture]] = {}
+    for arch in archs:
+        found.setdefault(came_from.get(arch, arch), []).append(arch)
+    return found
 
 
 def agreement(said: Values, truth: Values, madds: Values, pairs: Sequence[tuple[int, int]]) -> dict[str, Any]:

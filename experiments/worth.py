@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from answers import INPUT, answered, kept_answers, split_name
 from figures import mean_sd, paired, spearman, with_interval
-from policies import knowledge, known_before, mark_of, picked_model
+from policies import knowledge, learned_from, mark_of
 from together import LONGER, Trainer, arch_of, command_line, given_to, read_trained
 from truth_cells import RIVALS, WHERE, figures_of
 from values import came_from, differences, pairs_among, value_model
@@ -127,8 +127,7 @@ def judged(runs: Path, number: int) -> dict[str, Any]:
 
 def agreement_with(runs: Path, number: int, rows: Rows) -> dict[str, Any]:
     """How far the value model of a round agrees with what was trained in it, which it has not seen."""
-    cheap, dear, models = known_before(runs, number)
-    model = picked_model(models)
+    cheap, dear, model = learned_from(runs, number)
     truth = {arch_of(row).essence(): row["accuracy"] for row in rows.values() if row["accuracy"] is not None}
     archs = [arch for arch in truth if arch not in dear]
     said = dict(zip(archs, value_model(cheap, dear, model).expected(archs), strict=True))

@@ -131,6 +131,9 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     assert run("worth.py", "train", *given) == ""
     run("worth.py", "judge", "--out", str(tmp_path / "worth.json"), *given)
     said = run("policies.py", "ship", *policies)
+    crossed = ["--round", "2", "--only", "beside cost", "--out", str(tmp_path / "crossed.json")]
+    assert run("crossed.py", *given, *crossed).count("half") == 2
+    assert run("crossed.py", *given, *crossed) == ""
     run("truth_cells.py", "direct", *given)
     run("truth_cells.py", "judge", "--out", str(tmp_path / "truth_cells.json"), *given)
     found = json.loads((tmp_path / "truth_cells.json").read_text())
@@ -164,6 +167,7 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     page, summary = (runpy.run_path(str(ROOT / "experiments" / "page.py"))[name] for name in ("page", "summary"))
     assert "8 cells trained from scratch, 3 steps of 16 images" in " ".join(page(tmp_path).split())
     for row in (
+        "| beside cost | `mixture beside cost` | 0.5 | 0.25 | ",
         "| **short trainings and prediction** | ",
         "| `darts`, ours | 2 |",
         "| `nat++` | ",

@@ -1,0 +1,220 @@
+"""What a policy should learn on: learned on half of the longer trainings, judged by the other half.
+
+    python experiments/crossed.py --runs FOLDER [--round 3] [--half 0] [--only NAME]
+
+A policy finds what its value model is wrong about: what it expects of its own changes says little. So the longer
+trainings that there are before a round are dealt out in two halves, whole families together, a policy and a fixed map
+learn on a value model of the one, and value models that were fitted on the other say what both are worth on fresh
+random cells; so they do of a fixed map that was fitted without caution. That is done with every setting and both
+halves, without a GPU. What is done is kept in FOLDER, and two processes may do a half each; `results/crossed.json` has
+what all of them found. `--smoke` learns for a few steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from answers import fitted_constant
+from cells import Pool
+from policies import SEED, learned, pick_of_search
+from truth_cells import SCHEDULES, WHERE
+from truth_nasbench201 import machine
+from values import BESIDE, CAUTION, COST, Known, before, came_from, cheap_scores, dear_scores, families_of, value_model
+
+from natpp.arch.cost import counts
+from natpp.arch.graph import Architecture
+from natpp.arch.layout import setting
+from natpp.arch.space import CellSpace
+from natpp.baselines.nat import PolicyMethod
+from natpp.files import write_whole
+from natpp.improve.inputs import Inputs, Row
+from natpp.improve.learn import LearnConfig
+from natpp.improve.method import Method
+from natpp.improve.predict import PredictConfig, Prediction
+from natpp.improve.run import preset
+from natpp.improve.scorer import Task
+from natpp.improve.seeds import Use, generator
+from natpp.registry import OPS
+
+RESULTS = Path(__file__).parent / "results" / "crossed.json"
+KEPT = "crossed_{round}_{half}.json"
+HALVES = (0, 1)
+POOL, FRESH, MAPPED = 1000, 100, 100  # inputs that are learned on, judged on, and that a fixed map is fitted on
+DEALT, DRAWN = 5, 77  # seeds
+JUDGES = ("mixture", f"mixture{BESIDE}", f"longer{BESIDE}")  # the last has nothing in common with what is learned on
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a policy learns by."""
+
+    model: str
+    caution: float
+    price: float
+    """of all living MAdds"""
+
+
+SETTINGS = {
+    "as in round 1": Settings(f"mixture{COST}", 0.5, 0.25),
+    "as in round 2": Settings("mixture", 0.5, 0.25),
+    "no price": Settings("mixture", 0.5, 0.0),
+    "beside cost": Settings(f"mixture{BESIDE}", 0.5, 0.25),
+    "beside cost, cheaper": Settings(f"mixture{BESIDE}", 0.5, 0.1),
+    "beside cost, no price": Settings(f"mixture{BESIDE}", 0.5, 0.0),
+    "beside cost, bolder": Settings(f"mixture{BESIDE}", 0.1, 0.1),
+    "beside cost, more careful": Settings(f"mixture{BESIDE}", 1.0, 0.1),
+}
+MAPS = {f"map, {model}": model for model in dict.fromkeys(one.model for one in SETTINGS.values())}
+
+
+def learn_config(*, smoke: bool) -> LearnConfig:
+    """A shorter learning than that of policies that ship."""
+    return replace(preset("best", free=False).learn, steps=4 if smoke else 300, inputs=32, samples=8)
+
+
+class Halves:
+    """Scores before a round, the dear ones in two halves of families."""
+
+    def __init__(self, runs: Path, number: int):
+        pick = pick_of_search(runs)
+        self.cheap: Known = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
+        self.dear: Known = dear_scores(runs, number)
+        families = list(families_of(self.dear, came_from(runs, before(number))).values())
+        order = np.random.default_rng(DEALT).permutation(len(families)).tolist()
+        self.sides = [{arch for place in order[half::2] for arch in families[place]} for half in HALVES]
+
+    def model(self, name: str, half: int, caution: float) -> Prediction:
+        """A value model that has not seen the other half, nor short trainings of its cells."""
+        config = PredictConfig(caution=caution)
+        return value_model(self.cheap, self.dear, name, config=config, without=self.sides[1 - half])
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What learns on a half: its value model, judges of the other half, and inputs to learn on and to be judged on."""
+
+    prediction: Prediction
+    judges: Mapping[str, Prediction]
+    pool: Inputs
+    fresh: Inputs
+
+    def judged(self, method: Method) -> dict[str, Any]:
+        """What one shot of a method is worth."""
+        rows = method.one_shot(self.fresh, self.prediction.reward(), np.random.default_rng(0))
+        return judged(self.fresh, rows, self.prediction, self.judges)
+
+
+def sides(halves: Halves, half: int, model: str, caution: float, *, smoke: bool) -> Sides:
+    task = Task("nat++", setting("cifar"), strict=True)
+    pool = Pool(aside=True).draw(12 if smoke else POOL, generator(SEED, Use.DRAW, 12))
+    fresh = CellSpace().draw(4 if smoke else FRESH, np.random.default_rng(DRAWN))
+    return Sides(
+        halves.model(model, half, caution),
+        {name: halves.model(name, 1 - half, caution) for name in JUDGES},
+        Inputs(pool, task, tuple(OPS)),
+        Inputs(fresh, task, tuple(OPS)),
+    )
+
+
+def crossed(halves: Halves, half: int, one: Settings, *, smoke: bool) -> dict[str, Any]:
+    """What learns on a half, judged by the other: a policy, and a fixed map that is as careful."""
+    began, config = time.perf_counter(), learn_config(smoke=smoke)
+    given = sides(halves, half, one.model, one.caution, smoke=smoke)
+    policy = PolicyMethod("nat++", config, learned(given.pool, given.prediction, one.price, config))
+    constant = fitted_constant(given.pool, given.prediction, sample=4 if smoke else MAPPED, careful=True)
+    found = {"policy": given.judged(policy), "constant": given.judged(constant)}
+    return {**asdict(one), **found, "seconds": time.perf_counter() - began}
+
+
+def crossed_map(halves: Halves, half: int, model: str, *, smoke: bool) -> dict[str, Any]:
+    """A fixed map that was fitted on a half without caution, judged by the other."""
+    given = sides(halves, half, model, CAUTION, smoke=smoke)
+    constant = fitted_constant(given.pool, given.prediction, sample=4 if smoke else MAPPED)
+    return {"model": model, "constant": given.judged(constant)}
+
+
+def judged(inputs: Inputs, rows: list[Row], prediction: Prediction, judges: Mapping[str, Prediction]) -> dict[str, Any]:
+    """Mean improvement as expected by what was learned on and by judges, and the change of living MAdds."""
+    after = [inputs.transformed(index, row) for index, row in enumerate(rows)]
+
+    def improvement(by: Prediction) -> float:
+        return float(by.differences(inputs.archs, after)[0].mean())
+
+    def madds(archs: list[Architecture]) -> np.ndarray[Any, Any]:
+        return np.array([max(counts(arch, WHERE).live_madds, 1) for arch in archs])
+
+    return {
+        "own": improvement(prediction),
+        "judges": {name: improvement(by) for name, by in judges.items()},
+        "madds_change": float((madds(after) / madds(list(inputs.archs))).mean() - 1),
+    }
+
+
+def kept(file: Path) -> dict[str, Any]:
+    """What was found so far."""
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def together(runs: Path, number: int) -> dict[str, Any]:
+    """Means over both halves, of settings that both have."""
+    both = [kept(runs / KEPT.format(round=number, half=half)) for half in HALVES]
+    return {
+        name: dict(averaged([one[name] for one in both]))
+        for name in (*SETTINGS, *MAPS)
+        if all(name in one for one in both)
+    }
+
+
+def averaged(some: list[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Mean numbers, at all depths, and what else is the same in all."""
+    for name, value in some[0].items():
+        values = [one[name] for one in some]
+        if isinstance(value, dict):
+            yield name, dict(averaged(values))
+        else:
+            yield name, value if isinstance(value, str) else float(np.mean(values))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, required=True, help="the folder of truth_cells.py")
+    parser.add_argument("--round", type=int, default=3, help="of worth.py, before which the scores were made")
+    parser.add_argument("--half", type=int, choices=HALVES, help="that is learned on; by default both, in turn")
+    parser.add_argument("--only", choices=[*SETTINGS, *MAPS], help="one of them")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--smoke", action="store_true")
+    arguments = parser.parse_args()
+    halves = Halves(arguments.runs, arguments.round)
+    for half in HALVES if arguments.half is None else [arguments.half]:
+        file = arguments.runs / KEPT.format(round=arguments.round, half=half)
+        for name in [arguments.only] if arguments.only else (*SETTINGS, *MAPS):
+            if name in kept(file):
+                continue
+            if name in SETTINGS:
+                one = crossed(halves, half, SETTINGS[name], smoke=arguments.smoke)
+            else:
+                one = crossed_map(halves, half, MAPS[name], smoke=arguments.smoke)
+            write_whole(file, json.dumps(kept(file) | {name: one}, indent=1) + "\n")
+            print(f"half {half}, {name}", flush=True)
+    found = {
+        "round": arguments.round,
+        "cheap_scores": len(halves.cheap),
+        "dear_scores": [len(side) for side in halves.sides],
+        "learn": asdict(learn_config(smoke=arguments.smoke)),
+        "pool": POOL,
+        "fresh": FRESH,
+        "machine": machine(),
+        "settings": together(arguments.runs, arguments.round),
+    }
+    write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
