@@ -387,15 +387,17 @@ def measured_lines(measured: Mapping[str, Any]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    for command in (learn, ship):
-        one = commands.add_parser(command.__name__)
-        one.set_defaults(command=command)
-        one.add_argument("--runs", type=Path, required=True, help="the folder of truth_cells.py")
-        one.add_argument("--smoke", action="store_true")
-        one.add_argument("--only", choices=list(FILES), help="the policy of one rule: two processes learn both at once")
-        one.add_argument("--round", type=int, default=1, help="of worth.py that it is learned for")
-        one.add_argument("--out", type=Path, default=RESULTS, help="folder of results")
-        one.add_argument("--package", type=Path, default=shipped.FOLDER, help="where policies ship from")
+    one = commands.add_parser("learn")
+    one.add_argument("--only", choices=list(FILES), help="the policy of one rule: two processes learn both at once")
+    one.add_argument("--smoke", action="store_true")
+    one.set_defaults(command=learn)
+    other = commands.add_parser("ship")
+    other.add_argument("--out", type=Path, default=RESULTS, help="folder of results")
+    other.add_argument("--package", type=Path, default=shipped.FOLDER, help="where policies ship from")
+    other.set_defaults(command=ship)
+    for each in (one, other):
+        each.add_argument("--runs", type=Path, required=True, help="the folder of truth_cells.py")
+        each.add_argument("--round", type=int, default=1, help="of worth.py that it is learned for")
     arguments = parser.parse_args()
     arguments.command(arguments)
 

@@ -94,8 +94,8 @@ def train(arguments: argparse.Namespace) -> None:
     if arguments.only in (None, "harm"):
         answers = harm_answers(arguments.runs, number, smoke=arguments.smoke)
         trainer(f"harm_{number}", LONGER, answers, seeds, store="longer")
-    if arguments.only in (None, "rivals"):
-        trainer("harm_rivals", LONGER, rival_answers(arguments.runs), seeds, store="longer")
+    if arguments.only in (None, "rivals") and (answers := rival_answers(arguments.runs)):
+        trainer("harm_rivals", LONGER, answers, seeds, store="longer")
 
 
 def judge(arguments: argparse.Namespace) -> None:

@@ -122,15 +122,14 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     given = ["--smoke", "--runs", str(cells)]
     for command in ("train", "search"):
         assert run("truth_cells.py", command, *given) == ""  # what is there is not done again
-    policies = [*given, "--out", str(tmp_path), "--package", str(tmp_path)]
-    run("policies.py", "learn", *policies, "--only", "nat")
-    run("policies.py", "learn", *policies, "--only", "nat++")  # the other one stays
+    run("policies.py", "learn", *given, "--only", "nat")
+    run("policies.py", "learn", *given, "--only", "nat++")  # the other one stays
     learned = json.loads((cells / "policies_1.json").read_text())["policies"]
     assert learned["nat++"]["bytes"] == (cells / "policy_1_natpp.safetensors").stat().st_size
     run("worth.py", "train", *given)
     assert run("worth.py", "train", *given) == ""
     run("worth.py", "judge", "--out", str(tmp_path / "worth.json"), *given)
-    said = run("policies.py", "ship", *policies)
+    said = run("policies.py", "ship", "--runs", str(cells), "--out", str(tmp_path), "--package", str(tmp_path))
     crossed = ["--round", "2", "--only", "beside cost", "--out", str(tmp_path / "crossed.json")]
     assert run("crossed.py", *given, *crossed).count("half") == 2
     assert run("crossed.py", *given, *crossed) == ""
