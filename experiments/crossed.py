@@ -16,15 +16,15 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from answers import fitted_constant
 from cells import Pool
-from policies import SEED, learned, pick_of_search
-from truth_cells import SCHEDULES, WHERE
+from policies import SEED, learn_config, learned
+from truth_cells import SCHEDULES, WHERE, pick_of_search
 from truth_nasbench201 import machine
 from values import BESIDE, CAUTION, COST, Known, before, came_from, cheap_scores, dear_scores, families_of, value_model
 
@@ -35,10 +35,8 @@ from natpp.arch.space import CellSpace
 from natpp.baselines.nat import PolicyMethod
 from natpp.files import write_whole
 from natpp.improve.inputs import Inputs, Row
-from natpp.improve.learn import LearnConfig
 from natpp.improve.method import Method
 from natpp.improve.predict import PredictConfig, Prediction
-from natpp.improve.run import preset
 from natpp.improve.scorer import Task
 from natpp.improve.seeds import Use, generator
 from natpp.registry import OPS
@@ -59,6 +57,8 @@ class Settings:
     caution: float
     price: float
     """of all living MAdds"""
+    learned_as: int = 3
+    """the round whose policies learn so long and are so large"""
 
 
 SETTINGS = {
@@ -70,13 +70,9 @@ SETTINGS = {
     "beside cost, no price": Settings(f"mixture{BESIDE}", 0.5, 0.0),
     "beside cost, bolder": Settings(f"mixture{BESIDE}", 0.1, 0.1),
     "beside cost, more careful": Settings(f"mixture{BESIDE}", 1.0, 0.1),
+    "beside cost, learned for longer": Settings(f"mixture{BESIDE}", 0.5, 0.25, learned_as=2),
 }
 MAPS = {f"map, {model}": model for model in dict.fromkeys(one.model for one in SETTINGS.values())}
-
-
-def learn_config(*, smoke: bool) -> LearnConfig:
-    """A shorter learning than that of policies that ship."""
-    return replace(preset("best", free=False).learn, steps=4 if smoke else 300, inputs=32, samples=8)
 
 
 class Halves:
@@ -125,7 +121,8 @@ def sides(halves: Halves, half: int, model: str, caution: float, *, smoke: bool)
 
 def crossed(halves: Halves, half: int, one: Settings, *, smoke: bool) -> dict[str, Any]:
     """What learns on a half, judged by the other: a policy, and a fixed map that is as careful."""
-    began, config = time.perf_counter(), learn_config(smoke=smoke)
+    began = time.perf_counter()
+    config = learn_config(one.learned_as, smoke=smoke)
     given = sides(halves, half, one.model, one.caution, smoke=smoke)
     policy = PolicyMethod("nat++", config, learned(given.pool, given.prediction, one.price, config))
     constant = fitted_constant(given.pool, given.prediction, sample=4 if smoke else MAPPED, careful=True)
@@ -207,7 +204,7 @@ def main() -> None:
         "round": arguments.round,
         "cheap_scores": len(halves.cheap),
         "dear_scores": [len(side) for side in halves.sides],
-        "learn": asdict(learn_config(smoke=arguments.smoke)),
+        "learn": asdict(learn_config(arguments.round, smoke=arguments.smoke)),
         "pool": POOL,
         "fresh": FRESH,
         "machine": machine(),
