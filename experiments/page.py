@@ -722,15 +722,15 @@ def crossed(found: dict[str, Any]) -> str:
             " in round 2. Beside cost: the value model sees what flows through a graph and what it costs at once."
         ),
         "",
-        "| | value model | caution | price | own | " + " | ".join(f"by `{name}`" for name in judges) + " | MAdds |",
-        "|---" * (6 + len(judges)) + "|",
+        "| | caution, price | own | " + " | ".join(f"by `{name}`" for name in judges) + " | MAdds |",
+        "|---" * (4 + len(judges)) + "|",
     ]
     for name, one in settings.items():
         some = [one[kind] for kind in ("policy", "constant") if kind in one]
         figures = [[each["own"] for each in some], *([each["judges"][judge] for each in some] for judge in judges)]
-        by = f"{one['caution']} | {one['price']}" if "policy" in one else "– | –"
+        title, by = (name, f"{one['caution']}, {one['price']}") if "policy" in one else ("fixed map", "–")
         lines.append(
-            f"| {name if 'policy' in one else 'fixed map'} | `{one['model']}` | {by} | "
+            f"| {title}: `{one['model']}` | {by} | "
             + " | ".join(" / ".join(_signed(value) for value in values) for values in figures)
             + f" | {' / '.join(_percent(each['madds_change']) for each in some)} |"
         )

@@ -166,7 +166,7 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     page, summary = (runpy.run_path(str(ROOT / "experiments" / "page.py"))[name] for name in ("page", "summary"))
     assert "8 cells trained from scratch, 3 steps of 16 images" in " ".join(page(tmp_path).split())
     for row in (
-        "| beside cost | `mixture beside cost` | 0.5 | 0.25 | ",
+        "| beside cost: `mixture beside cost` | 0.5, 0.25 | ",
         "| **short trainings and prediction** | ",
         "| `darts`, ours | 2 |",
         "| `nat++` | ",
