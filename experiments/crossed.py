@@ -29,12 +29,11 @@ from truth_nasbench201 import machine
 from values import BESIDE, CAUTION, COST, Known, before, came_from, cheap_scores, dear_scores, families_of, value_model
 
 from natpp.arch.cost import counts
-from natpp.arch.graph import Architecture
 from natpp.arch.layout import setting
 from natpp.arch.space import CellSpace
 from natpp.baselines.nat import PolicyMethod
 from natpp.files import write_whole
-from natpp.improve.inputs import Inputs, Row
+from natpp.improve.inputs import Inputs
 from natpp.improve.method import Method
 from natpp.improve.predict import PredictConfig, Prediction
 from natpp.improve.scorer import Task
@@ -93,8 +92,8 @@ class Halves:
 
 
 @dataclass(frozen=True)
-class Sides:
-    """What learns on a half: its value model, judges of the other half, and inputs to learn on and to be judged on."""
+class Trial:
+    """A value model to learn on, judges that know the other half, and inputs to learn on and to be judged on."""
 
     prediction: Prediction
     judges: Mapping[str, Prediction]
@@ -102,16 +101,27 @@ class Sides:
     fresh: Inputs
 
     def judged(self, method: Method) -> dict[str, Any]:
-        """What one shot of a method is worth."""
+        """Mean improvement by one shot of a method, as expected by what it learned on and by judges; living MAdds."""
         rows = method.one_shot(self.fresh, self.prediction.reward(), np.random.default_rng(0))
-        return judged(self.fresh, rows, self.prediction, self.judges)
+        inputs, after = self.fresh.archs, [self.fresh.transformed(index, row) for index, row in enumerate(rows)]
+
+        def improvement(by: Prediction) -> float:
+            return float(by.differences(inputs, after)[0].mean())
+
+        old, new = ([max(counts(arch, WHERE).live_madds, 1) for arch in archs] for archs in (inputs, after))
+        return {
+            "own": improvement(self.prediction),
+            "judges": {name: improvement(by) for name, by in self.judges.items()},
+            "madds_change": float(np.divide(new, old).mean() - 1),
+        }
 
 
-def sides(halves: Halves, half: int, model: str, caution: float, *, smoke: bool) -> Sides:
+def trial(halves: Halves, half: int, model: str, caution: float, *, smoke: bool) -> Trial:
+    """What learns on a half by a value model, on inputs that are always the same."""
     task = Task("nat++", setting("cifar"), strict=True)
     pool = Pool(aside=True).draw(12 if smoke else POOL, generator(SEED, Use.DRAW, 12))
     fresh = CellSpace().draw(4 if smoke else FRESH, np.random.default_rng(DRAWN))
-    return Sides(
+    return Trial(
         halves.model(model, half, caution),
         {name: halves.model(name, 1 - half, caution) for name in JUDGES},
         Inputs(pool, task, tuple(OPS)),
@@ -121,9 +131,8 @@ def sides(halves: Halves, half: int, model: str, caution: float, *, smoke: bool)
 
 def crossed(halves: Halves, half: int, one: Settings, *, smoke: bool) -> dict[str, Any]:
     """What learns on a half, judged by the other: a policy, and a fixed map that is as careful."""
-    began = time.perf_counter()
-    config = learn_config(one.learned_as, smoke=smoke)
-    given = sides(halves, half, one.model, one.caution, smoke=smoke)
+    began, config = time.perf_counter(), learn_config(one.learned_as, smoke=smoke)
+    given = trial(halves, half, one.model, one.caution, smoke=smoke)
     policy = PolicyMethod("nat++", config, learned(given.pool, given.prediction, one.price, config))
     constant = fitted_constant(given.pool, given.prediction, sample=4 if smoke else MAPPED, careful=True)
     found = {"policy": given.judged(policy), "constant": given.judged(constant)}
@@ -132,26 +141,9 @@ def crossed(halves: Halves, half: int, one: Settings, *, smoke: bool) -> dict[st
 
 def crossed_map(halves: Halves, half: int, model: str, *, smoke: bool) -> dict[str, Any]:
     """A fixed map that was fitted on a half without caution, judged by the other."""
-    given = sides(halves, half, model, CAUTION, smoke=smoke)
+    given = trial(halves, half, model, CAUTION, smoke=smoke)
     constant = fitted_constant(given.pool, given.prediction, sample=4 if smoke else MAPPED)
     return {"model": model, "constant": given.judged(constant)}
-
-
-def judged(inputs: Inputs, rows: list[Row], prediction: Prediction, judges: Mapping[str, Prediction]) -> dict[str, Any]:
-    """Mean improvement as expected by what was learned on and by judges, and the change of living MAdds."""
-    after = [inputs.transformed(index, row) for index, row in enumerate(rows)]
-
-    def improvement(by: Prediction) -> float:
-        return float(by.differences(inputs.archs, after)[0].mean())
-
-    def madds(archs: list[Architecture]) -> np.ndarray[Any, Any]:
-        return np.array([max(counts(arch, WHERE).live_madds, 1) for arch in archs])
-
-    return {
-        "own": improvement(prediction),
-        "judges": {name: improvement(by) for name, by in judges.items()},
-        "madds_change": float((madds(after) / madds(list(inputs.archs))).mean() - 1),
-    }
 
 
 def kept(file: Path) -> dict[str, Any]:
@@ -159,7 +151,7 @@ def kept(file: Path) -> dict[str, Any]:
     return json.loads(file.read_text()) if file.exists() else {}
 
 
-def together(runs: Path, number: int) -> dict[str, Any]:
+def of_both_halves(runs: Path, number: int) -> dict[str, Any]:
     """Means over both halves, of settings that both have."""
     both = [kept(runs / KEPT.format(round=number, half=half)) for half in HALVES]
     return {
@@ -204,11 +196,11 @@ def main() -> None:
         "round": arguments.round,
         "cheap_scores": len(halves.cheap),
         "dear_scores": [len(side) for side in halves.sides],
-        "learn": asdict(learn_config(arguments.round, smoke=arguments.smoke)),
+        "learn": asdict(learn_config(Settings.learned_as, smoke=arguments.smoke)),
         "pool": POOL,
         "fresh": FRESH,
         "machine": machine(),
-        "settings": together(arguments.runs, arguments.round),
+        "settings": of_both_halves(arguments.runs, arguments.round),
     }
     write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
 

@@ -718,8 +718,9 @@ def crossed(found: dict[str, Any]) -> str:
             " know the short trainings either. Of `nat++` and, after the stroke, of a fixed map that was fitted with as"
             " much caution, below also of maps that were fitted without any: improvement of"
             f" {found['fresh']} fresh random cells in standard deviations of accuracies, mean of both halves;"
-            f" {learned['steps']} steps of {learned['inputs']} inputs and {learned['samples']} samples, for longer as"
-            " in round 2. Beside cost: the value model sees what flows through a graph and what it costs at once."
+            f" {learned['steps']} steps of {learned['inputs']} inputs and {learned['samples']} samples with one seed,"
+            " for longer as in round 2. As in a round: by its value model, caution and price. Beside cost: the value"
+            " model sees what flows through a graph and what it costs at once."
         ),
         "",
         "| | caution, price | own | " + " | ".join(f"by `{name}`" for name in judges) + " | MAdds |",

@@ -67,8 +67,8 @@ from natpp.registry import OPS, ZOO
 RESULTS = Path(__file__).parent / "results"
 NAMES = {"nat++": "cifar10", "nat": "cifar10_nat"}  # under which they ship: what they learned from
 FILES = {"nat++": "policy_{}_natpp.safetensors", "nat": "policy_{}_nat.safetensors"}  # by round, in a folder of runs
-TOLD = "policies_{}.json"  # what is told of them, by round
 PRICES = {"nat++": 0.25, "nat": 1.0}  # what all living MAdds are worth, in deviations of the normal scale
+TOLD = "policies_{}.json"  # what is told of them, by round
 POOL, FRESH, SEED = 4000, 200, 0
 CAUTIONS = (0.0, 0.25, 0.5, 1.0)  # that were compared, on so many fresh inputs:
 CLIMBED = 40
@@ -117,10 +117,9 @@ def learn(arguments: argparse.Namespace) -> None:
         began = time.perf_counter()
         task = Task(rule, setting("cifar"), strict=True)
         train, test = Inputs(archs[:pool], task, tuple(OPS)), Inputs(archs[pool:], task, tuple(OPS))
-        price = PRICES[rule]
-        reward = priced(prediction.reward(), price)
-        policy = learned(train, prediction, price, config)
-        said = {"rule": rule, "data": "cifar10", "caution": CAUTION, "price": price, "seed": SEED}
+        reward = priced(prediction.reward(), PRICES[rule])
+        policy = learned(train, prediction, PRICES[rule], config)
+        said = {"rule": rule, "data": "cifar10", "caution": CAUTION, "price": PRICES[rule], "seed": SEED}
         policy.save(file, said)
         rows = {"policy": PolicyMethod(rule, config, policy).one_shot(test, reward, np.random.default_rng(0))}
         if rule == "nat++":

@@ -174,6 +174,35 @@ def test_what_became_of_an_input_is_left_out_with_it(values: ModuleType, monkeyp
         assert len({came_from[arch] for arch in some}) == 1
 
 
+def test_halves_share_no_family_and_no_model_sees_the_other_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    import crossed
+
+    archs = [arch.essence() for arch in samples(12, nodes=4, seed=3)]
+    came_from = {arch: archs[number // 3 * 3] for number, arch in enumerate(archs)}
+    seen: list[set[Architecture]] = []
+
+    def model(
+        _: object, dear: dict[Architecture, float], *__: object, without: set[Architecture], **___: object
+    ) -> None:
+        seen.append(set(dear) - without)
+
+    for name, value in {
+        "pick_of_search": SimpleNamespace(schedule=next(iter(crossed.SCHEDULES)), fitting=0.5),
+        "cheap_scores": {},
+        "dear_scores": dict.fromkeys(archs, 0.0),
+        "came_from": came_from,
+    }.items():
+        monkeypatch.setattr(crossed, name, lambda *_, value=value: value)
+    monkeypatch.setattr(crossed, "value_model", model)
+    halves = crossed.Halves(Path(), 3)
+    for half in crossed.HALVES:
+        halves.model("mixture", half, 0.5)
+    one, other = seen
+    assert one | other == set(archs)
+    assert not {came_from[arch] for arch in one} & {came_from[arch] for arch in other}
+    assert len(one) == len(other) == 6
+
+
 def test_a_round_knows_what_the_rounds_before_it_trained(values: ModuleType, tmp_path: Path) -> None:
     from cells import truth_cells
 
