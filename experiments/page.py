@@ -644,6 +644,14 @@ def _judged_cells(found: dict[str, Any]) -> list[str]:
     for name, one in found["rivals"].items():
         lines.append(_cells_row(titles.get(name, name), one))
     lines.append("| *asked for* | ≤ 376 a search | | ≥ 0.75 | ≥ 0.5 | | ≥ −0.3 |")
+    steps = {"supernet": "the supernet's weights took {} steps", "paper": "those of the preset {}"}
+    spent = [
+        f"in {one['seconds']:.0f} s " + steps[name].format(f"{one['steps']:,}")
+        for name, one in found["rivals"].items()
+        if name in steps
+    ]
+    if spent:
+        lines += ["", _paragraph(f"I{', '.join(spent)[1:]}.")]
     return lines
 
 
@@ -989,16 +997,19 @@ def _cells_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     """How far the score of the search in the space of cells is true."""
     if found.get("spearman") is None or not found["searches"]:
         return []
-    beside = {"live MAdds": "MAdds", "supernet": "a supernet in the same seconds"}
+    rivals = {"supernet": "a supernet", "paper": "the paper's settings", "live MAdds": "MAdds"}
+    searches = [("a search alone", one) for one in found["searches"]]
+    beside = [*searches, *((title, found["rivals"].get(name, {})) for name, title in rivals.items())]
     return [
         (
             "Thirteen operations, CIFAR-10: Spearman of the predicted score with longer training over"
             f" {found['judged']} cells that it had not seen",
             f"**{found['spearman']['value']:.2f}** in {found['seconds']:.0f} s",
             ", ".join(
-                f"{title} {found['rivals'][name]['spearman']['value']:.2f}"
-                for name, title in beside.items()
-                if (found["rivals"].get(name) or {}).get("spearman") is not None
+                f"{title} {_signed(one['spearman']['value'], signed=False)}"
+                + (f" in {one['seconds']:.0f} s" if "seconds" in one else "")
+                for title, one in beside
+                if one.get("spearman") is not None
             ),
         )
     ]
