@@ -16,10 +16,10 @@ import hashlib
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ from natpp.improve.scorer import Scorer, Scores
 from natpp.improve.seeds import Use, generator, torch_generator
 from natpp.improve.shared import SMALL_IMAGE
 from natpp.nets.call import call
-from natpp.nets.captured import Captured, prepare
+from natpp.nets.captured import Captured
 from natpp.nets.network import build_network
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ STATISTICS = 20  # batches of training images that batch norms take theirs from,
 ALIGNED = 8  # elements, 16 bytes of bf16: kernels read so many at once, from places that are multiples of it
 NO_ROOM = "does not fit into the memory of"
 Seconds = defaultdict[str, float]  # by phase
+One = TypeVar("One")  # of some that are side by side
 Build = Callable[[], nn.Module]  # makes a network with its first weights: images (batch, 3, height, width) to logits
 
 
@@ -352,46 +353,70 @@ def _trained(
     samples = images.samples if isinstance(images, Loaded) else len(images.validation)
     with _timed(spent, "judging"):
         if samples:
-            _judge(branches, validation_batches(images, config, device, half=half), captured=captured)
+            batches, state = validation_batches(images, config, device, half=half), [one.judged for one in branches]
+            _over(branches, batches, Branch.judge, state, device, captured=captured)
         figures = (torch.stack([branch.judged for branch in branches]).double().cpu() / max(samples, 1)).tolist()
         judged = [(loss, right) if samples else (None, math.nan) for loss, right in figures]
         found = [branch.outcome(*one) for branch, one in zip(branches, judged, strict=True)]
         if tested and isinstance(images, Batches):
-            prepare(lambda: _take_statistics(branches, images, config, 1), device, _take_statistics)
-            _take_statistics(branches, images, config, STATISTICS)
-            found = [
-                replace(outcome, test_accuracy=_test_accuracy(branch, images, config))
-                for branch, outcome in zip(branches, found, strict=True)
-            ]
+            accuracies = _tested(branches, images, config, captured=captured)
+            found = [replace(one, test_accuracy=accuracy) for one, accuracy in zip(found, accuracies, strict=True)]
     return found
 
 
-@torch.no_grad()
-def _take_statistics(branches: Sequence[Branch], images: Batches, config: ShortConfig, batches: int) -> None:
-    """Batch norms of all branches get the mean statistics of some batches of training images."""
+def _tested(branches: Sequence[Branch], images: Batches, config: ShortConfig, *, captured: bool) -> list[float]:
+    """Per cent of the test images that each has right, with the mean statistics of some batches of training images."""
     size = min(config.validation_batch, len(images))
-    for branch in branches:
-        norms, device = _norms(branch.module.train()), branch.weights.device
-        for norm in norms:
-            norm.track_running_stats = True
+    count = min(STATISTICS, len(images) // size)
+    looks = [_Look(branch) for branch in branches]
+    state = [tensor for one in looks for tensor in one.changing]
+
+    def over(batches: Iterable[Batch], look: Callable[[_Look, Tensor, Tensor], None]) -> None:
+        fast = ((_fast(some, last=captured, half=branches[0].half), labels) for some, labels in batches)
+        _over(looks, fast, look, state, branches[0].weights.device, captured=captured, blind=look)
+
+    over((images.take(np.arange(number * size, (number + 1) * size)) for number in range(count)), _Look.measure)
+    for one in looks:
+        one.settle(count)
+    over(images.test_batches(config.validation_batch), _Look.test)
+    return [100 * right / seen for right, seen in (one.right.tolist() for one in looks)]
+
+
+class _Look:
+    """A trained network that gets statistics for its batch norms, and is then shown test images."""
+
+    def __init__(self, branch: Branch):
+        self.branch, device = branch, branch.weights.device
+        self.statistics: list[Tensor] = []  # of the last batch
+        for norm in _norms(branch.module.train()):
+            norm.track_running_stats, norm.momentum = True, 1.0
             norm.running_mean = torch.zeros(norm.num_features, device=device)
             norm.running_var = torch.ones(norm.num_features, device=device)
-        for number in range(min(batches, len(images) // size)):
-            for norm in norms:
-                norm.momentum = 1 / (number + 1)  # so that all count alike
-            some, _ = images.take(np.arange(number * size, (number + 1) * size))
-            branch.module(_fast(some, last=branch.last, half=branch.half))
+            self.statistics += [norm.running_mean, norm.running_var]
+        self.totals = [torch.zeros_like(one) for one in self.statistics]
+        self.right = torch.zeros(2, device=device, dtype=torch.int64)  # how many are, of how many
 
+    @property
+    def changing(self) -> list[Tensor]:
+        """What a look changes."""
+        return [*self.statistics, *self.totals, self.right]
 
-@torch.no_grad()
-def _test_accuracy(branch: Branch, images: Batches, config: ShortConfig) -> float:
-    """Per cent of the test images, by the statistics that were taken."""
-    branch.module.eval()
-    hits = seen = 0
-    for some, labels in images.test_batches(config.validation_batch):
-        logits = branch.module(_fast(some, last=branch.last, half=branch.half))
-        hits, seen = hits + int((logits.argmax(dim=1) == labels).sum()), seen + len(labels)
-    return 100 * hits / seen
+    def measure(self, images: Tensor, _: Tensor) -> None:
+        """Add the statistics of a batch to the totals."""
+        self.branch.logits(images)
+        for total, one in zip(self.totals, self.statistics, strict=True):
+            total += one
+
+    def settle(self, batches: int) -> None:
+        """From here on statistics are the means of so many batches."""
+        for total, one in zip(self.totals, self.statistics, strict=True):
+            one.copy_(total / batches)
+        self.branch.module.eval()
+
+    def test(self, images: Tensor, labels: Tensor) -> None:
+        """Count what is right."""
+        right = (self.branch.logits(images).argmax(dim=1) == labels).sum()
+        self.right += torch.stack([right, torch.full_like(right, len(labels))])
 
 
 def _fast(images: Tensor, *, last: bool, half: bool) -> Tensor:
@@ -589,16 +614,20 @@ class Branch:
                 found.append(found[-1].new_zeros(missing))
         return found
 
+    def logits(self, images: Tensor) -> Tensor:
+        """Of images as a feed has them."""
+        found: Tensor = self.module(images if self.last else images.contiguous())
+        return found.float()
+
     def _loss(self, images: Any, labels: Any, reduction: str = "mean") -> tuple[Tensor, Any]:
         """Loss and output."""
         if self.own_loss is None:
-            logits = self.module(images if self.last else images.contiguous()).float()
+            logits = self.logits(images)
             return functional.cross_entropy(logits, labels, reduction=reduction), logits
         device = self.weights.device
         output, loss = output_and_loss(self.module, images, labels, self.own_loss, device, half=self.half)
         return loss * samples_in((images, labels)) if reduction == "sum" else loss, output
 
-    @torch.no_grad()
     def judge(self, images: Any, labels: Any) -> None:
         """Add the losses of some validation images to `judged`, and how many are right."""
         if self.own_loss is not None:
@@ -648,11 +677,11 @@ def _train_captured(branches: Sequence[Branch], feed: Feed | LoadedFeed, config:
     """All steps of all branches as replays of one CUDA graph."""
     device = branches[0].weights.device
     number = torch.zeros(1, dtype=torch.int64, device=device)
-    streams = _streams(branches)
+    streams = _streams(len(branches), device)
 
     def step() -> None:
         feed.load(number)
-        _side_by_side(branches, streams, lambda branch: branch.step(feed))
+        _side_by_side(branches, streams, lambda branch: branch.step(feed), device)
         number.add_(1)
 
     with _timed(spent, "capture"):
@@ -676,24 +705,34 @@ def _timed(spent: Seconds, phase: str) -> Iterator[None]:
     spent[phase] += time.perf_counter() - start
 
 
-def _judge(branches: Sequence[Branch], batches: Iterable[Batch], *, captured: bool) -> None:
-    """Losses of all branches on validation batches."""
-    device = branches[0].weights.device
+@torch.no_grad()
+def _over(
+    ones: Sequence[One],
+    batches: Iterable[Batch],
+    look: Callable[[One, Any, Any], None],
+    state: Sequence[Tensor],
+    device: torch.device,
+    *,
+    captured: bool,
+    blind: Hashable | None = None,
+) -> None:
+    """What each of some does with every batch, changing `state`: side by side, on a GPU as replays of a graph."""
     graphs: dict[object, Captured] = {}
-    streams = _streams(branches) if captured else []
+    streams = _streams(len(ones), device) if captured else []
     for inputs, targets in batches:
         leaves, form = tree_flatten((inputs, targets))
         if not captured or not all(isinstance(leaf, Tensor) for leaf in leaves):
-            for one in branches:
-                one.judge(inputs, targets)
+            for each in ones:
+                look(each, inputs, targets)
             continue
 
-        def judge(*tensors: Tensor, form: Any = form) -> None:
-            _side_by_side(branches, streams, functools.partial(_judge_one, batch=tree_unflatten(tensors, form)))
+        def step(*tensors: Tensor, form: Any = form) -> None:
+            batch = tree_unflatten(tensors, form)
+            _side_by_side(ones, streams, lambda one: look(one, *batch), device)
 
         key = tuple(leaf.shape for leaf in leaves)
         if key not in graphs:
-            graphs[key] = Captured(judge, leaves, [branch.judged for branch in branches], device)
+            graphs[key] = Captured(step, leaves, state, device, blind=blind)
         graphs[key](*leaves)
     if graphs:
         torch.cuda.synchronize(device)
@@ -701,24 +740,19 @@ def _judge(branches: Sequence[Branch], batches: Iterable[Batch], *, captured: bo
             graph.graph.reset()
 
 
-def _judge_one(branch: Branch, batch: Batch) -> None:
-    branch.judge(*batch)
-
-
-def _streams(branches: Sequence[Branch]) -> list[torch.cuda.Stream]:
-    device = branches[0].weights.device
-    return [torch.cuda.Stream(device) for _ in branches]  # type: ignore[no-untyped-call]
+def _streams(count: int, device: torch.device) -> list[torch.cuda.Stream]:
+    return [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
 
 
 def _side_by_side(
-    branches: Sequence[Branch], streams: Sequence[torch.cuda.Stream], run: Callable[[Branch], None]
+    ones: Sequence[One], streams: Sequence[torch.cuda.Stream], run: Callable[[One], None], device: torch.device
 ) -> None:
-    """What every branch does, each on a stream of its own: while capturing, branches of the graph."""
-    main = torch.cuda.current_stream(branches[0].weights.device)
-    for branch, stream in zip(branches, streams, strict=True):
+    """What each of some does, on a stream of its own: while capturing, branches of the graph."""
+    main = torch.cuda.current_stream(device)
+    for one, stream in zip(ones, streams, strict=True):
         stream.wait_stream(main)
         with torch.cuda.stream(stream):
-            run(branch)
+            run(one)
     for stream in streams:
         main.wait_stream(stream)
 

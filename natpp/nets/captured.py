@@ -75,11 +75,6 @@ class Captured:
         return self.result
 
 
-def prepare(step: Callable[[], object], device: torch.device, kind: Hashable) -> None:
-    """Compile the kernels of a step that is not captured, many at once; what it computes now is undefined."""
-    compile_ahead(step, device, kind)
-
-
 def captures(fabric: Fabric) -> bool:
     """Whether steps can be captured: one process on a GPU, and no scaler of losses, which looks at the gradients."""
     scaler = getattr(fabric.strategy.precision, "scaler", None)

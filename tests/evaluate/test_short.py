@@ -650,6 +650,47 @@ def test_test_images_are_looked_at_once_where_that_is_asked_for(stripes: Batches
         train_together([], [], whole, QUICK, CPU, loss=classification, tested=True)
 
 
+def test_test_images_are_judged_with_mean_statistics_of_training_images(stripes: Batches) -> None:
+    """As torch does with a batch norm that takes the mean of all batches it has seen."""
+    chance = np.random.default_rng(5)
+    labels = chance.integers(2, size=90)  # which nobody can know
+    given = chance.integers(256, size=(90, 3, 8, 8)).astype(np.uint8), labels
+    images = Batches(replace(stripes._images, test=given[0], test_labels=given[1]), validation=0)
+    config = replace(QUICK, validation_batch=20)
+    branches = [short.Branch(resnet, seed, config, CPU) for seed in (1, 2, 3)]
+    found = short._tested(branches, images, config, captured=False)
+    right = []
+    for seed, branch in zip((1, 2, 3), branches, strict=True):
+        torch.manual_seed(seed)
+        network = resnet()
+        for norm in short._norms(network):
+            norm.momentum = None
+        with torch.no_grad():
+            for start in range(0, 80, 20):
+                network(images.take(np.arange(start, start + 20))[0])
+            network.eval()
+            hits = sum((network(some).argmax(dim=1) == y).sum().item() for some, y in images.test_batches(90))
+        right.append(100 * hits / 90)
+        for one, other in zip(short._norms(branch.module), short._norms(network), strict=True):
+            torch.testing.assert_close((one.running_mean, one.running_var), (other.running_mean, other.running_var))
+    assert found == pytest.approx(right)
+    assert len(set(found)) > 1
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_test_images_are_judged_side_by_side(stripes: Batches) -> None:
+    """Replays of a graph give what the same steps give without one, also for a last batch that is smaller."""
+    device = torch.device("cuda")
+    given = stripes._images
+    images = Batches(replace(given, test=given.train[:70], test_labels=given.train_labels[:70]), device, validation=0)
+    found = []
+    for captured in (True, False):
+        branches = [short.Branch(resnet, seed, QUICK, device) for seed in range(6)]
+        found.append(short._tested(branches, images, replace(QUICK, validation_batch=20), captured=captured))
+    assert found[0] == pytest.approx(found[1], abs=3)  # two of seventy, by roundings to bf16
+    assert len(set(found[0])) > 1
+
+
 def test_a_tested_outcome_is_kept_apart_from_others(stripes: Batches, tmp_path: Path) -> None:
     file = tmp_path / "kept.jsonl"
     (one,) = archs(1)
