@@ -8,8 +8,10 @@
 - supernet: a weight step with 16 architectures and 512 images in all, thirteen operations, 8 cells, 20 channels.
 - tune: the same operations with tiles of other sizes, other numbers of warps, registers, stages and programs; and what
   every kernel takes.
+- mixture: short trainings of random cells (8 cells, 16 channels, batch 128) 16 side by side, with the same choices:
+  many programs at once may want others than one operation by itself.
 
-`python benchmarks/separable.py --json FILE [--only operations short supernet tune] [--no-compile] [--smoke]`
+`python benchmarks/separable.py --json FILE [--only operations short supernet tune mixture] [--no-compile] [--smoke]`
 What FILE has of other parts stays there.
 Without a GPU only the small form (--smoke) runs, which proves that it runs.
 """
@@ -19,11 +21,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import functools
 import json
 import platform
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +52,6 @@ from natpp.registry import OPS
 from natpp.runs import make_fabric
 
 BANDWIDTH = 4.8e12  # bytes a second, of an H200
-PARTS = ("operations", "short", "supernet", "tune")
 OPERATIONS = (
     ("sep_conv_3x3", (128, 16, 32, 32), 1),
     ("sep_conv_5x5", (128, 16, 32, 32), 1),
@@ -232,6 +235,9 @@ def line(row: dict[str, Any]) -> str:
 @contextlib.contextmanager
 def changed(choices: Mapping[str, Any]) -> Iterator[None]:
     """Other sizes of tiles, numbers of programs and options of kernels while it lasts."""
+    if not choices:
+        yield
+        return
     from natpp.kernels import merged, separated
 
     before = []
@@ -285,22 +291,11 @@ def short(device: torch.device, smoke: bool) -> dict[str, Any]:
     arch = natpp.load("darts")
     builds = [lambda: build_network(arch, where)] * together
     found: dict[str, Any] = {"together": together, "batch": batch, "channels": where.channels, "cells": where.cells}
-    few, many = (1, 2) if smoke else (20, 120)
+    steps = (1, 2) if smoke else (20, 120)
+    config = ShortConfig(batch=batch, together=together)
     for name, way in (("natpp", contextlib.nullcontext), ("plain", kernels.plain)):
-        spent = []
         with way():
-            for steps in (few, few, many):  # once before, so that kernels are compiled and chosen
-                config = ShortConfig(batch=batch, steps=steps, together=together)
-                _wait(device)
-                start = time.perf_counter()
-                train_together(builds, list(range(together)), images, config, device)
-                _wait(device)
-                spent.append(time.perf_counter() - start)
-            found[name] = {
-                "milliseconds_an_architecture_step": 1000 * (spent[2] - spent[1]) / (many - few) / together,
-                "first_seconds": spent[0],
-                "seconds_besides": spent[1] - few * (spent[2] - spent[1]) / (many - few),
-            }
+            found[name] = timed(builds, images, config, steps, device)
             if device.type == "cuda":
                 found[name]["kernels"] = counted(builds[0], images, config, device)
         print(f"short trainings, {name}: {found[name]}", flush=True)
@@ -310,6 +305,47 @@ def short(device: torch.device, smoke: bool) -> dict[str, Any]:
         found["plain"]["milliseconds_an_architecture_step"] / found["natpp"]["milliseconds_an_architecture_step"]
     )
     return found
+
+
+def timed(
+    builds: Sequence[Callable[[], nn.Module]],
+    images: Batches,
+    config: ShortConfig,
+    steps: tuple[int, int],
+    device: torch.device,
+) -> dict[str, float]:
+    """What a step of each of some networks side by side takes, by the difference of few and many steps."""
+    few, many = steps
+    spent = []
+    for count in (few, few, many):  # once before, so that kernels are compiled and chosen
+        _wait(device)
+        start = time.perf_counter()
+        train_together(builds, list(range(len(builds))), images, replace(config, steps=count), device)
+        _wait(device)
+        spent.append(time.perf_counter() - start)
+    a_step = (spent[2] - spent[1]) / (many - few)
+    return {
+        "milliseconds_an_architecture_step": 1000 * a_step / len(builds),
+        "first_seconds": spent[0],
+        "seconds_besides": spent[1] - few * a_step,
+    }
+
+
+def mixture(device: torch.device, smoke: bool) -> list[dict[str, Any]]:
+    """The step of a random cell among others, with every choice that may be made for the kernels."""
+    together, batch = (2, 8) if smoke else (16, 128)
+    images = random_batches(200 if smoke else 20_000, 16 if smoke else 32, device)
+    where = setting("cifar", channels=4 if smoke else 16, cells=3 if smoke else 8, size=images.size)
+    drawn = CellSpace().draw(together, np.random.default_rng(0))
+    builds = [functools.partial(build_network, arch, where) for arch in drawn]
+    config = ShortConfig(batch=batch, together=together, clip=5.0, augment=True)
+    rows = []
+    for choices in TUNED if device.type == "cuda" else TUNED[:1]:
+        with changed(choices):
+            found = timed(builds, images, config, (1, 2) if smoke else (10, 60), device)
+        rows.append({"choices": choices, **found})
+        print(f"{choices}: {found['milliseconds_an_architecture_step']:.3f} ms", flush=True)
+    return rows
 
 
 def counted(
@@ -382,6 +418,15 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
+OTHERS: dict[str, Callable[[torch.device, bool], Any]] = {
+    "short": short,
+    "supernet": supernet,
+    "tune": tune,
+    "mixture": mixture,
+}
+PARTS = ("operations", *OTHERS)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file to write the figures to")
@@ -410,12 +455,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         start = time.perf_counter()
         if part == "operations":
             found[part] = operations(device, options.smoke, compiled=not options.no_compile and device.type == "cuda")
-        elif part == "short":
-            found[part] = short(device, options.smoke)
-        elif part == "supernet":
-            found[part] = supernet(device, options.smoke)
         else:
-            found[part] = tune(device, options.smoke)
+            found[part] = OTHERS[part](device, options.smoke)
         print(f"{part}: {time.perf_counter() - start:.0f} s", flush=True)
         if options.json:  # after every part, so that what is there is kept
             options.json.parent.mkdir(parents=True, exist_ok=True)

@@ -37,12 +37,14 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Read:
 def test_separable(tmp_path: Path, capsys: pytest.CaptureFixture[str], read: Read) -> None:
     benchmark = read("separable")
     file = tmp_path / "new" / "found.json"
-    benchmark.main(["--smoke", "--json", str(file), "--only", "operations", "short", "supernet", "tune"])
+    benchmark.main(["--smoke", "--json", str(file), "--only", "operations", "short", "supernet", "tune", "mixture"])
     found = json.loads(file.read_text())
     assert [row["op"] for row in found["operations"]] == ["sep_conv_3x3", "max_pool_3x3"]
     assert {"ratio", "bytes", "share_of_bandwidth", "torch"} <= set(found["operations"][0])
     assert {"natpp", "plain", "ratio"} <= set(found["short"])
     assert found["supernet"]["natpp"]["milliseconds_a_step"] > 0
+    assert found["mixture"][0]["choices"] == {}
+    assert found["mixture"][0]["first_seconds"] > 0
     assert "times as fast" in capsys.readouterr().out
     assert sum(benchmark.units("sep_conv_3x3", 1)) == 29  # activations read and written
 
