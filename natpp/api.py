@@ -104,21 +104,11 @@ def cost(
             raise SettingError("an example input goes with a module; an architecture takes network, channels, … size")
         arch = _architecture(of)
         where = setting(network, channels=channels, cells=cells, classes=classes, size=size)
-        found = cost_of(arch, where)
         if not latency:
-            return found
-        import torch
+            return cost_of(arch, where)
+        from natpp.nets.network import network_cost
 
-        from natpp.nets.measure import with_latency
-        from natpp.nets.network import build_network
-
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            image = torch.zeros(1, 3, where.size, where.size, device=device)
-            return with_latency(found, build_network(arch, where).to(device), image)
-        except (RuntimeError, MemoryError) as error:
-            reason = str(error).splitlines()[0]
-            raise SettingError(f"the network cannot be timed here: {reason}. Lower channels, cells or size") from error
+        return network_cost(arch, where, latency=True)
     from torch import nn
 
     from natpp.nets.measure import module_cost
@@ -168,7 +158,7 @@ def optimize(
     samples: int = 10,
     scorer: Score | str | Path | None = None,
     seed: int = 0,
-    budget: str = "strict",
+    budget: str | Mapping[str, float] = "strict",
     *,
     network: Setting | None = None,
     reward: str = "val_200",
@@ -242,14 +232,14 @@ def optimize(
     the one that ships. `scorer` is what the mode best-of chooses by: `short` trainings on `data` (kept in the file
     `store`), a run's folder (its supernet), a table's file (its column `reward`) or any function from architectures
     to scores. Under the strict budget neither living parameters nor living multiply-adds rise in the network (by
-    default CIFAR's, and NAS-Bench-201's for an architecture of one cell); `budget="rule"` leaves it to the rule.
+    default CIFAR's, and NAS-Bench-201's for an architecture of one cell); `budget="rule"` leaves it to the rule. A
+    budget may also ask for less, as in `{"madds": 0.6, "latency": 2.5}`: params, madds, memory (bytes) or latency
+    (ms), each a fraction up to 1 of what is there now or a figure, met by as few further changes as it takes.
 
     Any `torch.nn.Module` is an architecture too: with `example_input` (a tensor, a tuple of arguments or a dict of
-    named ones) the result has a `.module` that takes and gives the same, with weights inherited. Its budget may also
-    ask for less, as in `{"madds": 0.6, "latency": 2.5}`: params, madds, memory (bytes) or latency (ms), each a
-    fraction up to 1 of the module's own or a figure, met by as few changes as it takes. `keep` protects parts by name
-    or type, `share_blocks` gives blocks that are alike one decision (by default so unless the budget has figures), and
-    from `batches` of inputs the statistics of batch norms are recomputed.
+    named ones) the result has a `.module` that takes and gives the same, with weights inherited. `keep` protects parts
+    by name or type, `share_blocks` gives blocks that are alike one decision (by default so unless the budget has
+    figures), and from `batches` of inputs the statistics of batch norms are recomputed.
 
     With `train` and `val`, batches (inputs, targets) as of a DataLoader, or `train` alone as data of `search`, it is
     learned on this module what is best for it: so many `evaluations`, or as many as there are `minutes` for, of
@@ -263,6 +253,11 @@ def optimize(
         >>> result = natpp.optimize("naonet")
         >>> len(result.changes), result.cost_before.madds, result.cost_after.live_madds
         (10, 1673814240, 1372119264)
+
+        The same with a quarter of the multiply-adds less:
+
+        >>> natpp.optimize("naonet", budget={"madds": 0.75}).cost_after.live_madds
+        1211871456
 
         A module, cut to half of its multiply-adds:
 
@@ -307,18 +302,16 @@ def optimize(
         raise SettingError("example_input, keep, share_blocks, measure_latency and batches go with a module")
     if train is not None or any(value is not None for value in learning.values()):
         raise SettingError("train, val and what goes with them are for a module: an architecture takes scorer and data")
-    if not isinstance(budget, str):
-        raise SettingError("the budget of an architecture is 'strict' or 'rule': fractions go with a module")
+    from natpp.improve.budget import check_budget
     from natpp.improve.scorer import Task
     from natpp.improve.transform import transform
-    from natpp.runs import BUDGETS, make_scorer, short_scorer
+    from natpp.runs import make_scorer, short_scorer
 
-    if budget not in BUDGETS:
-        raise SettingError(f"unknown budget {budget!r}. {did_you_mean(budget, BUDGETS)}")
+    figures = check_budget(budget)
     RULES[rule]  # answers an unknown name
     asked = _architecture(arch)
     where = network or setting("cifar" if asked.reduce is not None else "nasbench201")
-    task = Task(rule, where, strict=budget == "strict")
+    task = Task(rule, where, strict=budget != "rule")
     chosen_by = {} if scorer is None else {"scorer": str(scorer) if isinstance(scorer, str | Path) else "given"}
     if isinstance(scorer, str | Path):
         place = None if root is None else str(root)
@@ -327,7 +320,8 @@ def optimize(
             scorer = short_scorer(where.network, images, root=place, store=store, seed=seed)
         else:
             scorer = make_scorer(str(scorer), reward=reward, root=place)
-    found = transform(asked, _policy(policy, rule), task, mode=mode, samples=samples, score=scorer, seed=seed)
+    answering = _policy(policy, rule)
+    found = transform(asked, answering, task, mode=mode, samples=samples, score=scorer, seed=seed, budget=figures)
     return replace(found, settings=found.settings | _said(_name(arch), policy, rule) | chosen_by)
 
 

@@ -28,6 +28,7 @@ from natpp.errors import FormatError, SettingError, did_you_mean
 from natpp.evaluate.short import ShortConfig, ShortScorer, in_half, usual_schedule
 from natpp.evaluate.table import TableScorer, read_table
 from natpp.files import write_whole
+from natpp.improve.budget import NAMED
 from natpp.improve.checkpoint import Run, catching_signals, read_config
 from natpp.improve.run import Search, SearchConfig, Watch, preset
 from natpp.improve.scorer import Scorer, Task, check_price
@@ -40,7 +41,6 @@ from natpp.registry import RULES
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-BUDGETS = ("strict", "rule")
 SMALL_EVALUATIONS = 100  # that a search on small images, on a CPU most likely, takes by default
 TRAINED = ("short", "supernet")  # scorers that are trained on images
 SAID = ("data", "space", "nodes", "extras", "rule", "budget", "preset", "scorer", "evaluations", "price", "seed")
@@ -92,8 +92,8 @@ class Ask:
 
     def __post_init__(self) -> None:
         RULES[self.rule]  # answers an unknown name
-        if self.budget not in BUDGETS:
-            raise SettingError(f"unknown budget {self.budget!r}. {did_you_mean(self.budget, BUDGETS)}")
+        if self.budget not in NAMED:
+            raise SettingError(f"unknown budget {self.budget!r}. {did_you_mean(self.budget, NAMED)}")
         check_price(self.price or {})
         for name in WHOLE:
             value = getattr(self, name)

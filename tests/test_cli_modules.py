@@ -160,7 +160,10 @@ WRONG = {
     "classes": ((*MODEL, "--classes", "3"), "classes goes with a network of the zoo"),
     "kept of a cell": (("darts", "--keep", "a"), "--keep goes with a model, not with an architecture"),
     "shared in a cell": (("darts", "--no-share-blocks"), "--no-share-blocks goes with a model"),
-    "figures of a cell": (("darts", "--budget", "madds=0.6"), "a budget of figures goes with a model"),
+    "too few for a cell": (
+        ("darts", "--budget", "madds=0.01"),
+        r"the budget cannot be met: .* the nearest allowed result has .* of the architecture's",
+    ),
     "unknown network": (("resnet5",), r"unknown architecture 'resnet5'. Did you mean 'resnet56'\?"),
     "unknown cell": (("dartz",), r"unknown architecture 'dartz'. Did you mean 'darts'\?"),
 }

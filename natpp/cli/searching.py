@@ -71,8 +71,8 @@ class Optimize(NetworkFlags):
     seed: Whole = 0
     """seed of the draws"""
     budget: Annotated[str, tyro.conf.arg(metavar="strict|rule|madds=0.6,…")] = "strict"
-    """strict: living parameters and MAdds do not rise; rule: what the rule allows; of a model also at most so much
-    params, madds, memory (bytes) or latency (ms): a fraction up to 1 of its own, or a figure"""
+    """strict: living parameters and MAdds do not rise; rule: what the rule allows; or at most so much params, madds,
+    memory (bytes) or latency (ms): a fraction up to 1 of what is there now, or a figure"""
     out: Annotated[Word, tyro.conf.arg(aliases=("-o",), metavar="FILE|DIR")] = None
     """file to write the better architecture to, as JSON; of a model the folder: weights, architecture, Python file"""
     report: Annotated[Word, tyro.conf.arg(metavar="FILE")] = None
@@ -93,8 +93,7 @@ def optimize(flags: Optimize) -> None:
     if flags.arch.endswith(".py"):
         load_architecture(flags.arch)  # says that its function is missing
     _refuse(flags, OF_MODELS, "goes with a model, not with an architecture")
-    if "=" in flags.budget:
-        raise SettingError("a budget of figures goes with a model: that of an architecture is strict or rule")
+    budget = parse_budget(flags.budget)
     arch = load_architecture(flags.arch)
     usual = "cifar" if arch.reduce is not None else "nasbench201"
     network = usual if flags.network == "auto" else flags.network
@@ -106,7 +105,7 @@ def optimize(flags: Optimize) -> None:
         flags.samples,
         flags.scorer,
         flags.seed,
-        flags.budget,
+        budget,
         network=replace(flags, network=network).setting(),
         reward=flags.reward,
         data=flags.data,

@@ -33,19 +33,8 @@ from natpp.fx.expand import WORST, Expanded, Judge, Rows, Say, ShortTunings
 from natpp.fx.learned import Learned, Scored
 from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Keep
-from natpp.fx.transform import (
-    Budget,
-    BudgetError,
-    Descent,
-    ModuleResult,
-    Problem,
-    Row,
-    Table,
-    Task,
-    figures_of,
-    perturbed,
-    within,
-)
+from natpp.fx.transform import Descent, ModuleResult, Problem, Row, Table, Task, perturbed, within
+from natpp.improve.budget import Budget, BudgetError, figures_of
 from natpp.improve.features import Features
 from natpp.improve.learn import LearnConfig, Learner
 from natpp.improve.predict import PredictConfig, Prediction

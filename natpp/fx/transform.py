@@ -24,7 +24,7 @@ from torch import Tensor, fx, nn
 from natpp.arch.cost import Cost
 from natpp.arch.graph import NULL, SKIP, Architecture, Graph
 from natpp.arch.transitions import Mask
-from natpp.errors import NatppError, SettingError, did_you_mean
+from natpp.errors import SettingError, did_you_mean
 from natpp.fx.blocks import Block, find_blocks, grouped, shape
 from natpp.fx.learned import Learned
 from natpp.fx.recalibrate import recalibrate
@@ -34,29 +34,26 @@ from natpp.fx.rewrite import node_shape, rewrite
 from natpp.fx.sites import Keep, called_twice, kept_parts
 from natpp.fx.trace import Traced, batch_of, trace, value
 from natpp.fx.upstream import way_out
+from natpp.improve.budget import (
+    COUNTED,
+    SAVES_NOTHING,
+    Budget,
+    check_budget,
+    excess,
+    figures_of,
+    limits_of,
+    unreachable,
+)
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import Encoded, GraphBatch, Policy, Transitions, collate, encode_cells
 from natpp.registry import OPS, RULES
 
 Row = NDArray[np.int64]  # one operation for every term of a group's blocks
 Table = NDArray[np.float64]  # (terms, ops) of a group
-Budget = str | Mapping[str, float]
-BUDGETED = ("params", "madds", "memory", "latency")
-UNITS = {"params": "parameters", "madds": "multiply-adds", "memory": "bytes of peak memory", "latency": "ms"}
 MODES = ("greedy", "sample")
-COUNTED = ("params", "madds")  # the others are measured on the built module
 MOST_KNOWN = 1 << 18  # rows whose cost is remembered
 MOST_NEXT = 1 << 14  # rows whose changes are remembered
 REMEASURE = 0.02  # how much of what decides must be saved before memory and latency are measured again
-
-SAVES_NOTHING = (
-    "this saves neither parameters nor multiply-adds: the policy is sure of no change that does. A budget such as "
-    "madds=0.7 makes it choose"
-)
-
-
-class BudgetError(NatppError):
-    """A budget that no allowed result meets."""
 
 
 @dataclass(frozen=True)
@@ -607,38 +604,6 @@ def perturbed(tables: Sequence[Table], generator: np.random.Generator, temperatu
 # Budgets.
 
 
-def check_budget(budget: Budget) -> dict[str, float]:
-    """The limits asked for: a fraction of the module's own figure up to 1, or an absolute figure."""
-    if isinstance(budget, str):
-        if budget not in ("strict", "rule"):
-            raise SettingError(f"unknown budget {budget!r}. {did_you_mean(budget, ('strict', 'rule'))}")
-        return {}
-    if not isinstance(budget, Mapping):
-        raise SettingError(f"budget is {budget!r}, expected 'strict', 'rule' or limits such as {{'madds': 0.6}}")
-    for name, wanted in budget.items():
-        if name not in BUDGETED:
-            raise SettingError(f"unknown cost {name!r} in the budget. {did_you_mean(name, BUDGETED)}")
-        if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 0 < wanted < float("inf"):
-            raise SettingError(
-                f"the budget of {name} is {wanted!r}, expected a fraction up to 1 of what the module has, or a figure"
-            )
-    return dict(budget)
-
-
-def figures_of(cost: Cost) -> dict[str, float]:
-    return {
-        "params": cost.params,
-        "madds": cost.madds,
-        "memory": cost.peak_memory_bytes,
-        "latency": cost.latency_ms or 0.0,
-    }
-
-
-def limits_of(wanted: Mapping[str, float], before: Cost) -> dict[str, float]:
-    figures = figures_of(before)
-    return {name: figures[name] * given if given <= 1 else given for name, given in wanted.items()}
-
-
 def within(
     problem: Problem, preferences: Sequence[Table], before: Cost, limits: Mapping[str, float]
 ) -> tuple[fx.GraphModule, list[Row]]:
@@ -657,18 +622,14 @@ def within(
             over = [name for name in limits if figures_of(found)[name] > limits[name]]
             if not over:
                 return made, descent.rows
-            nearest = found if nearest is None else min(nearest, found, key=lambda cost: _excess(cost, limits))
+            nearest = found if nearest is None else min(nearest, found, key=lambda cost: excess(cost, limits))
             descent.calibrate(found)
             counted = [name for name in over if name in COUNTED]
             if not (descent.count_down() if counted else descent.measured_down(over, found)):
                 break
     assert nearest is not None
-    raise _unreachable(before, limits, nearest, shared=problem.shared)
-
-
-def _excess(cost: Cost, limits: Mapping[str, float]) -> float:
-    """How far a cost is above its limits, at most: 0.1 is a tenth."""
-    return max(figures_of(cost)[name] / limits[name] - 1 for name in limits)
+    less = "keep less, or decide block by block (share_blocks=False)" if problem.shared else "or keep less"
+    raise unreachable(before, limits, nearest, "module", f"Raise it, {less}")
 
 
 class _Steps(NamedTuple):
@@ -789,22 +750,6 @@ class Descent:
             self._take(number, changed)
             if self.over() or not self.problem.connected(number, changed):
                 self.rows[number], self.costs[number] = row, spent
-
-
-def _unreachable(before: Cost, limits: Mapping[str, float], nearest: Cost, *, shared: bool) -> BudgetError:
-    own, near = figures_of(before), figures_of(nearest)
-    said = [
-        f"{_figure(name, limits[name])} {UNITS[name]} were asked for, the nearest allowed result has "
-        f"{_figure(name, near[name])} ({near[name] / max(own[name], 1e-12):.3f} of the module's)"
-        for name in limits
-        if near[name] > limits[name]
-    ]
-    way = "Raise it, keep less, or decide block by block (share_blocks=False)" if shared else "Raise it, or keep less"
-    return BudgetError(f"the budget cannot be met: {'; '.join(said)}. {way}")
-
-
-def _figure(name: str, figure: float) -> str:
-    return f"{figure:,.4g}" if name == "latency" else f"{figure:,.0f}"
 
 
 def _known(ops: Sequence[str], known: Sequence[str]) -> list[str]:

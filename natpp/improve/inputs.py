@@ -120,11 +120,11 @@ class Inputs:
         if not self.task.strict:
             return True
         if (before := self._before.get(index)) is None:
-            before = self._before[index] = self._alive(index, self.encoded[index].ops)
-        after = self._alive(index, row)
+            before = self._before[index] = self.living(index, self.encoded[index].ops)
+        after = self.living(index, row)
         return after[0] <= before[0] and after[1] <= before[1] and after[2] >= before[2]
 
-    def _alive(self, index: int, row: Row) -> tuple[int, int, bool]:
+    def living(self, index: int, row: Row) -> tuple[int, int, bool]:
         """Living parameters and multiply-adds, and whether anything of the image reaches the head."""
         key = self._graphs[index], row.tobytes()
         found = self._living.get(key)

@@ -6,8 +6,9 @@ does, `best-of` draws several times and keeps what a scorer likes best.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
 from natpp.arch.transitions import Change, changes, masks
 from natpp.errors import SettingError, did_you_mean
+from natpp.improve.budget import SAVES_NOTHING, check_budget, limits_of, within
 from natpp.improve.inputs import Inputs
 from natpp.improve.method import picked
 from natpp.improve.scorer import Score, Task
+from natpp.nets.network import network_cost
 from natpp.nets.policy import Policy, Transitions
 from natpp.registry import OPS
 
@@ -117,6 +120,14 @@ class Result:
             ("peak memory, bytes", self.cost_before.peak_memory_bytes, self.cost_after.peak_memory_bytes),
         ):
             lines.append(f"{name:<20} {before:>15,} → {after:>15,}  ({after / before - 1:+.1%})")
+        times = self.cost_before.latency_ms, self.cost_after.latency_ms
+        if times[0] is not None and times[1] is not None:
+            lines.append(f"{'latency, ms':<20} {times[0]:>15.2f} → {times[1]:>15.2f}  ({times[1] / times[0] - 1:+.1%})")
+        saves = any(
+            getattr(self.cost_after, name) < getattr(self.cost_before, name) for name in ("live_params", "live_madds")
+        )
+        if not saves and isinstance(self.settings.get("budget"), str):
+            lines.append(f"note: {SAVES_NOTHING}")
         return "\n".join(lines)
 
 
@@ -129,10 +140,18 @@ def transform(
     samples: int = 10,
     score: Score | None = None,
     seed: int = 0,
+    budget: Mapping[str, float] | None = None,
 ) -> Result:
-    """The policy's answer for an architecture, within the rule and, where it is strict, the budget."""
+    """The policy's answer for an architecture, within the rule and, where it is strict, the budget.
+
+    Where a `budget` in figures asks for less, it is changed further, as far as that takes.
+    """
     _check(mode, samples, score, seed)
     inputs = Inputs([arch], task, policy.ops)
+    wanted = check_budget(budget or {})
+    cost = functools.partial(network_cost, where=task.where, latency="latency" in wanted)
+    before = cost(arch)
+    limits = limits_of(wanted, before)
     with torch.no_grad():
         transitions: Transitions = policy(inputs.batch([0]))
         if mode == "greedy":
@@ -141,10 +160,14 @@ def transform(
             drawn = torch.Generator().manual_seed(seed)
             choices = transitions.sample(samples if mode == "best-of" else 1, drawn)
         rows = [row for *_, row in inputs.rows([0], choices.numpy(), transitions.probabilities(choices))]
+        if limits:
+            preferences = transitions.log_probs.double().numpy()
+            rows = [within(inputs, row, preferences, limits, before, cost) for row in rows]
         row = rows[0] if score is None else picked(inputs, [rows], score)[0]
         log_prob = transitions.log_prob(torch.from_numpy(row)).item()
-    found = _explained(inputs, transitions, inputs.transformed(0, row), log_prob)
-    settings = found.settings | {"mode": mode, "seed": seed}
+    after = inputs.transformed(0, row)
+    found = _explained(inputs, transitions, after, log_prob, (before, cost(after)))
+    settings = found.settings | {"mode": mode, "seed": seed} | ({"budget": wanted} if wanted else {})
     return replace(found, settings=settings | ({"samples": samples} if mode == "best-of" else {}))
 
 
@@ -153,7 +176,7 @@ def explained(arch: Architecture, after: Architecture, policy: Policy, task: Tas
     inputs = Inputs([arch], task, policy.ops)
     with torch.no_grad():
         transitions: Transitions = policy(inputs.batch([0]))
-    found = _explained(inputs, transitions, after, 0.0)
+    found = _explained(inputs, transitions, after, 0.0, (cost_of(arch, task.where), cost_of(after, task.where)))
     chances = [
         found.probabilities[kind][index].get(op, 0.0)
         for kind, graph in after.cells()
@@ -162,13 +185,15 @@ def explained(arch: Architecture, after: Architecture, policy: Policy, task: Tas
     return replace(found, log_prob=sum(math.log(max(chance, SMALLEST)) for chance in chances))
 
 
-def _explained(inputs: Inputs, transitions: Transitions, after: Architecture, log_prob: float) -> Result:
+def _explained(
+    inputs: Inputs, transitions: Transitions, after: Architecture, log_prob: float, costs: tuple[Cost, Cost]
+) -> Result:
     arch, task = inputs.archs[0], inputs.task
     return Result(
         before=arch,
         after=after,
-        cost_before=cost_of(arch, task.where),
-        cost_after=cost_of(after, task.where),
+        cost_before=costs[0],
+        cost_after=costs[1],
         log_prob=log_prob,
         probabilities=_probabilities(inputs, transitions),
         masked=_masked(arch, inputs, task),

@@ -10,12 +10,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from natpp.arch.cost import Cost, cost_of
 from natpp.arch.graph import NUM_INPUTS, Architecture
 from natpp.arch.layers import build_chain
 from natpp.arch.layout import Block, CellBlock, CellPart, Plan, Setting, plan
 from natpp.arch.memory import last_blocks, last_readers
 from natpp.arch.modules import Layers
 from natpp.errors import SettingError
+from natpp.nets.measure import with_latency
 from natpp.registry import OPS
 
 
@@ -24,6 +26,20 @@ def build_network(
 ) -> Network:
     """A trainable network of an architecture, with fresh weights."""
     return Network(plan(arch, where), prune=prune, auxiliary=auxiliary, drop_path=drop_path)
+
+
+def network_cost(arch: Architecture, where: Setting, *, latency: bool = False) -> Cost:
+    """The exact cost of an architecture; with the latency of its network, built and timed on the device at hand."""
+    found = cost_of(arch, where)
+    if not latency:
+        return found
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        image = torch.zeros(1, 3, where.size, where.size, device=device)
+        return with_latency(found, build_network(arch, where).to(device), image)
+    except (RuntimeError, MemoryError) as error:
+        reason = str(error).splitlines()[0]
+        raise SettingError(f"the network cannot be timed here: {reason}. Lower channels, cells or size") from error
 
 
 class Network(nn.Module):

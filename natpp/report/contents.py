@@ -68,7 +68,7 @@ def cells_page(data: Mapping[str, Any], trained: Folders, limit: int | None) -> 
     return {
         "title": str(data.get("name") or "An architecture"),
         "lead": f"{counted(changed, 'edge')} of {free} changed {asked} with the budget "
-        f"{data.get('budget', '–')}. Costs are of what is alive in {_where_text(where)}.",
+        f"{plain(data.get('budget', '–'))}. Costs are of what is alive in {_where_text(where)}.",
         "measures": cost_rows(data, "live_"),
         "measured": measured_rows([*data.get("measured", ()), *([] if accuracy is None else [accuracy])]),
         "figures": figures,

@@ -27,7 +27,8 @@ from natpp.fx.expand import Expanded, Judge, ShortTunings
 from natpp.fx.learn import Candidates, Decisions
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
-from natpp.fx.transform import BudgetError, ModuleResult, Problem, optimize_module, perturbed
+from natpp.fx.transform import ModuleResult, Problem, optimize_module, perturbed
+from natpp.improve.budget import BudgetError
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import Policy
 from natpp.policies import load_named

@@ -15,7 +15,8 @@ from natpp.arch.graph import NULL, SKIP
 from natpp.errors import NatppError, SettingError
 from natpp.fx.blocks import find_blocks
 from natpp.fx.trace import trace
-from natpp.fx.transform import SAVES_NOTHING, BudgetError, Problem, optimize_module, vanished, within
+from natpp.fx.transform import Problem, optimize_module, vanished, within
+from natpp.improve.budget import SAVES_NOTHING, BudgetError
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import GraphBatch, Policy, Transitions, masked_log_softmax
 from natpp.policies import load_named
@@ -250,8 +251,6 @@ def test_wrong_settings_say_what_is_wrong() -> None:
         natpp.optimize(module)
     with pytest.raises(SettingError, match="go with a module"):
         natpp.optimize("darts", example_input=X)
-    with pytest.raises(SettingError, match="fractions go with a module"):
-        natpp.optimize("darts", budget={"madds": 0.6})
     with pytest.raises(NatppError, match="expected an architecture"):
         natpp.optimize(3, example_input=X)
 
