@@ -7,8 +7,10 @@ that the function is the same at first. Values that get a new reader are protect
 
 from __future__ import annotations
 
+import keyword
 import operator
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from natpp.fx.trace import Traced, copied, value
 from natpp.fx.upstream import idle
 
 Ops = Sequence[str]  # one operation for each term of a block
+TAKEN = {*dir(fx.GraphModule), "meta"} - set(dir(nn.Module))
 
 
 class Shared:
@@ -52,6 +55,8 @@ class _Writer:
         self.idle = idle(traced.graph, traced.parts)
         self.had_readers: set[Node] = set()  # new nodes whose old ones were read by what leads somewhere
         self.made: dict[str, nn.Module] = {}  # new modules by path
+        calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
+        self.called_often = {path for path, count in calls.items() if count > 1}  # other calls may stay as they are
         self.guarded: set[Node] = set()  # new nodes with a reader that the original does not have
         self.changed = [_Changed(block, row) for block, row in zip(blocks, ops, strict=True) if tuple(row) != block.ops]
         self.extra_reads = {
@@ -125,7 +130,7 @@ class _Writer:
             self.guarded.add(source)
             return source
         read = self._chain(site.before, site.source, source)
-        path = _free(site.name, self.made)
+        path = _free(site.name, self.made.keys() | self.called_often)
         self._make(path, op, lambda: build(site, op, self.traced.parts))
         main = self.graph.create_node("call_module", path, (read,), {})
         self.had_readers.add(main)
@@ -195,6 +200,7 @@ class _Writer:
         else:
             parts = {path: self.shared.parts[path] for path in kept}
         original = self.traced.module
+        _check_names(used)
         module = fx.GraphModule(parts | self.made, self.graph, class_name=type(original).__name__)
         module.graph.lint()
         module.meta = {}
@@ -275,6 +281,15 @@ def _shortcut_path(block: Block, number: int, term: Term, traced: Traced, taken:
         label = f"{label}_of_{last}"
         return _free(f"{parent}.{label}" if parent else label, taken | traced.parts.keys())
     return _free(f"{name}.{label}", taken | traced.parts.keys())
+
+
+def _check_names(paths: Iterable[str]) -> None:
+    """Refuse names that the code of a `GraphModule` cannot have; the smallest names it."""
+    for path in sorted(paths):
+        first, *_ = parts = path.split(".")
+        if first in TAKEN or any(keyword.iskeyword(part) for part in parts):
+            whose = "a GraphModule of torch.fx has for itself" if first in TAKEN else "is a word of Python"
+            raise GraphError(f"the layer {path!r} has a name that {whose}: give it another one in the module")
 
 
 def _restore_names(module: fx.GraphModule, original: nn.Module) -> None:

@@ -144,6 +144,21 @@ def called_twice(traced: Traced) -> list[str]:
     return [f"{', '.join(found[:3])}{more}: called more than once, and kept as they are"]
 
 
+def own_modes(traced: Traced) -> list[str]:
+    """A note that names the modules which decide by themselves what is trained, and are not there any more."""
+    kept = {str(node.target) for node in traced.graph.nodes if node.op == "call_module"}
+    found = [
+        type(part).__name__
+        for path, part in traced.module.named_modules()
+        if type(part).train is not nn.Module.train and not any(f"{path}.".startswith(f"{one}.") for one in kept)
+    ]
+    if not found:
+        return []
+    return [
+        f"{', '.join(dict.fromkeys(found))} has a train() of its own, which the result has not: all of it is trained"
+    ]
+
+
 def mutated(node: Node, parts: Any) -> Node | None:
     """The value that a node changes in place, if any."""
     first = node.args[0] if node.args and isinstance(node.args[0], Node) else None
@@ -375,7 +390,9 @@ class _Finder:
 
 
 def _module_form(module: nn.Module, node: Node) -> Form | None:
-    if isinstance(module, nn.Conv2d) and type(module).forward is nn.Conv2d.forward:
+    if isinstance(module, nn.Conv2d) and all(
+        getattr(type(module), name) is getattr(nn.Conv2d, name) for name in ("forward", "_conv_forward")
+    ):
         if module.padding_mode != "zeros":
             return None
         channels = module.in_channels, module.out_channels

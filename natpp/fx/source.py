@@ -59,13 +59,13 @@ class Part(nn.Module):
     def __getitem__(self, name: Any) -> Any:
         return getattr(self, str(name))
 
-    def put(self, path: str, part: Any, persistent: bool = True) -> None:
+    def _put(self, path: str, part: Any, persistent: bool = True) -> None:
         """Put a layer, parameter or buffer at a path."""
         first, _, rest = path.partition(".")
         if rest:
             if not hasattr(self, first):
                 self.add_module(first, Part())
-            self[first].put(rest, part, persistent)
+            self[first]._put(rest, part, persistent)
         elif isinstance(part, nn.Module):
             self.add_module(first, part)
         elif isinstance(part, nn.Parameter):
@@ -215,7 +215,7 @@ class _Source:
             lines.append(
                 f"        {self._place('self', path)} = {made}"
                 if inside
-                else f'        self.put("{path}", {made}, persistent=False)'
+                else f'        self._put("{path}", {made}, persistent=False)'
             )
         for path, first in content.same.items():
             if self._is_layer(first):
@@ -225,7 +225,7 @@ class _Source:
     def _assigned(self, path: str, made: str) -> str:
         if path.isidentifier() and not keyword.iskeyword(path) and not made.startswith("torch.zeros"):
             return f"        self.{path} = {made}"
-        return f'        self.put("{path}", {made})'
+        return f'        self._put("{path}", {made})'
 
     def _layer(self, path: str, layer: Layer | None) -> str:
         if layer is not None and (layer.known or self._importable(layer)):

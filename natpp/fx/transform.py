@@ -31,7 +31,7 @@ from natpp.fx.recalibrate import recalibrate
 from natpp.fx.replace import cost as site_cost
 from natpp.fx.replace import forms
 from natpp.fx.rewrite import node_shape, rewrite
-from natpp.fx.sites import Keep, called_twice, kept_parts
+from natpp.fx.sites import Keep, called_twice, kept_parts, own_modes
 from natpp.fx.trace import Traced, batch_of, trace, value
 from natpp.fx.upstream import way_out
 from natpp.improve.budget import (
@@ -238,6 +238,7 @@ class Task:
             notes=(
                 *problem.traced.notes,
                 *called_twice(problem.traced),
+                *own_modes(problem.traced),
                 *([] if problem.blocks else ["there is nothing here that natpp can replace"]),
                 *([SAVES_NOTHING] if problem.blocks and not saves and not self.limits else []),
             ),

@@ -35,7 +35,7 @@ def module_cost(module: nn.Module, example_input: Any, *, latency: bool = False)
     """
     example_input = _cloned(example_input)  # a module that works in place must not change the caller's
     run = functools.partial(call, module, example_input)
-    with evaluating(module), torch.no_grad():
+    with untouched(module):
         with _unfused(module), FlopCounterMode(display=False) as counter:
             _first(run, module)
         with PeakMemory(example_input) as memory:
@@ -50,7 +50,7 @@ def with_latency(cost: Cost, module: nn.Module, example_input: Any) -> Cost:
     """The cost with the measured time of a forward pass: median and interquartile range after a warm-up."""
     run = functools.partial(call, module, _cloned(example_input))
     synchronize = _synchronizer(example_input)
-    with evaluating(module), torch.no_grad():
+    with untouched(module):
         for _ in range(WARM_UP):
             run()
         synchronize()
@@ -74,6 +74,24 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part, training in modes.items():
             part.training = training
+
+
+@contextlib.contextmanager
+def untouched(module: nn.Module) -> Iterator[None]:
+    """The module in eval mode, and as it was afterwards: what counts its calls in a buffer has counted none."""
+    buffers = [
+        (part, name, buffer, buffer.detach().clone())
+        for part in module.modules()
+        for name, buffer in part._buffers.items()
+        if buffer is not None
+    ]
+    with evaluating(module), torch.no_grad():
+        try:
+            yield
+        finally:
+            for part, name, buffer, content in buffers:
+                part._buffers[name] = buffer
+                buffer.copy_(content)
 
 
 class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -136,7 +136,7 @@ torch.save(model.load()(x).detach(), "out.pt")
     assert torch.equal(found, natpp.restore(saved)(X))
     text = (saved / "model.py").read_text()
     assert "class ResNet(Part):" in text
-    assert 'self.put("layer1.0.' in text
+    assert 'self._put("layer1.0.' in text
     assert "        x = self.conv1(x)\n" in text
     assert "natpp." not in text
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 from fx_models import SMALL, BasicBlock
-from promises import assert_same, no_change_is_no_change, outputs
+from promises import assert_same, no_change_is_no_change, outputs, written_module
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import natpp
 from natpp.errors import NatppError
+from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.report.page import write_report
@@ -219,6 +220,87 @@ def test_data_that_is_not_a_number_is_refused() -> None:
     data = [(X * float("nan"), torch.tensor([0, 1]))] * 2
     with pytest.raises(NatppError, match="of all candidates is not a number"):
         natpp.optimize(small(), example_input=X, train=data, val=data, evaluations=2, train_steps=1)
+
+
+class Pyramid(nn.Module):
+    """One pooling, called three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.pool, self.last = nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(5, 1, 2), nn.Conv2d(16, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        y = self.pool(x)
+        z = self.pool(y)
+        return self.last(torch.cat([x, y, z, self.pool(z)], dim=1))
+
+
+@pytest.mark.parametrize("changed", range(3))
+def test_a_pooling_that_is_called_often_changes_where_it_was_changed(changed: int) -> None:
+    module = Pyramid().eval()
+    traced = trace(module, X)
+    blocks = find_blocks(traced)
+    rows = [list(block.ops) for block in blocks]
+    pools = [(row, index) for row in rows for index, op in enumerate(row) if op == "max_pool_5x5"]
+    assert len(pools) == 3
+    row, index = pools[changed]
+    row[index] = "max_pool_3x3"
+    found = rewrite(traced, blocks, rows)
+    values = [module.first(X)]
+    for number in range(3):
+        kernel = 3 if number == changed else 5
+        values.append(F.max_pool2d(values[-1], kernel, 1, kernel // 2))
+    torch.testing.assert_close(found(X), module.last(torch.cat(values, dim=1)))
+
+
+def test_a_convolution_that_works_its_weights_over_stays_as_it_is() -> None:
+    class Standardized(nn.Conv2d):
+        def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            return super()._conv_forward(x, weight - weight.mean((1, 2, 3), keepdim=True), bias)
+
+    module = nn.Sequential(Standardized(3, 4, 5, padding=2), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1)).eval()
+    result = natpp.optimize(module, example_input=X, budget={"madds": 0.9})
+    assert type(result.module.get_submodule("0")) is Standardized
+    assert [change.name for change in result.changes if not change.name.startswith("2")] == []
+
+
+def test_a_train_of_its_own_is_noted() -> None:
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = small()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers(x)
+
+        def train(self, mode: bool = True) -> nn.Module:
+            super().train(mode)
+            self.layers[1].eval()
+            return self
+
+    result = natpp.optimize(Frozen().eval(), example_input=X)
+    assert "Frozen has a train() of its own, which the result has not: all of it is trained" in result.notes
+    assert not any("train()" in note for note in natpp.optimize(small().eval(), example_input=X).notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "whose"), [("graph", "a GraphModule"), ("meta", "a GraphModule"), ("class", "is a word")]
+)
+def test_names_that_code_cannot_have_are_told(name: str, whose: str) -> None:
+    module = nn.Module()
+    module.add_module(name, nn.Conv2d(3, 4, 3, padding=1))
+    module.forward = types.MethodType(lambda self, x: self._modules[name](x), module)
+    with pytest.raises(NatppError, match=f"the layer '{name}' has a name that {whose}.*: give it another one"):
+        natpp.optimize(module.eval(), example_input=X)
+
+
+def test_a_part_called_put_is_saved_and_runs(tmp_path: Path) -> None:
+    module = nn.ModuleDict({"put": small()})
+    module.forward = types.MethodType(lambda self, x: self["put"](x), module)
+    result = natpp.optimize(module.eval(), example_input=X)
+    result.save(tmp_path / "saved")
+    assert torch.equal(written_module(tmp_path / "saved").load()(X), result.module(X))
 
 
 def test_a_fine_tuned_result_is_saved_as_the_result_is(tmp_path: Path) -> None:

@@ -126,11 +126,32 @@ def test_latency_is_measured_on_demand() -> None:
     assert arch.madds == natpp.cost("darts", channels=4, cells=2).madds
 
 
+def test_a_module_that_counts_its_calls_has_counted_none() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+            self.register_buffer("calls", torch.zeros(()))
+            self.register_buffer("mean", torch.zeros(3))
+            self.register_buffer("none", None)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(dim=0)
+            return self.layer(x)
+
+    module = Counting()
+    calls, mean = module.calls, module.mean
+    natpp.cost(module, example_input=torch.ones(2, 3), latency=True)
+    assert (module.calls is calls, module.mean is mean) == (True, True)
+    assert (calls.item(), mean.tolist()) == (0.0, [0.0, 0.0, 0.0])
+
+
 def test_a_network_too_large_to_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_large(*_: object) -> None:
         raise RuntimeError("not enough memory\nstack")
 
-    monkeypatch.setattr("natpp.nets.measure.with_latency", too_large)
+    monkeypatch.setattr("natpp.nets.network.with_latency", too_large)
     with pytest.raises(NatppError, match=r"cannot be timed here: not enough memory\. Lower channels"):
         natpp.cost("darts", channels=2, cells=1, latency=True)
 
