@@ -86,6 +86,8 @@ class _Writer:
         else:
             found = self.graph.node_copy(node, find)
         found.meta = {}
+        if isinstance(found.type, str):  # an annotation as words, which could not be pickled
+            found.type = None
         if set(node.users) - self.idle:
             self.had_readers.add(found)
         return found

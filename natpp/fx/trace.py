@@ -49,6 +49,10 @@ class TraceError(NatppError):
     """A module whose forward cannot be followed."""
 
 
+class _Unregistered(TraceError):
+    """A layer with weights that its module does not know of."""
+
+
 class _OwnGradient(TraceError):
     """A function with a gradient of its own, which a graph would lose."""
 
@@ -145,6 +149,11 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
             _check_runs(module, example_input)
             if isinstance(stopped.__cause__, _OwnGradient):
                 raise _refused(module, stopped) from stopped
+            if isinstance(stopped.__cause__, _Unregistered):
+                raise TraceError(
+                    f"{type(module).__name__} calls a {stopped.__cause__} that is not registered: torch neither trains "
+                    "nor saves it. Keep it as an attribute, or in an nn.ModuleList or nn.ModuleDict"
+                ) from stopped
             return _second_way(module, example_input, stopped)
     if left_out:
         leaves.notes.append(f"in training mode {left_out} makes it go another way: the result does not")
@@ -257,7 +266,12 @@ class _Tracer(fx.Tracer):
             return forward(*args, **kwargs)
         self._check_context()
         self.visited.add(m)
-        path = self.path_of_module(m)
+        try:
+            path = self.path_of_module(m)
+        except NameError:
+            if any(True for _ in m.parameters()):
+                raise _Unregistered(type(m).__name__) from None
+            raise
         if _has_hooks(m) and not self.is_leaf_module(m, path):
             self.leaves.note_hooks(path)
         return super().call_module(m, forward, args, kwargs)

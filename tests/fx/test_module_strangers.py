@@ -1,5 +1,6 @@
 """Models and inputs as people who have not read the manual give them."""
 
+import pickle
 import types
 from pathlib import Path
 
@@ -293,6 +294,28 @@ def test_names_that_code_cannot_have_are_told(name: str, whose: str) -> None:
     module.forward = types.MethodType(lambda self, x: self._modules[name](x), module)
     with pytest.raises(NatppError, match=f"the layer '{name}' has a name that {whose}.*: give it another one"):
         natpp.optimize(module.eval(), example_input=X)
+
+
+def test_a_layer_in_a_plain_list_is_told() -> None:
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.others = nn.Conv2d(3, 4, 3, padding=1), [nn.Conv2d(4, 4, 3, padding=1)]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.ReLU()(self.others[0](self.first(x)))
+
+    with pytest.raises(NatppError, match=r"Listed calls a Conv2d that is not registered: .* nn\.ModuleList"):
+        natpp.optimize(Listed().eval(), example_input=X)
+    inside = nn.Sequential(Listed(), nn.Conv2d(4, 4, 3, padding=1)).eval()
+    no_change_is_no_change(inside, X)  # where the part as a whole stays
+
+
+@pytest.mark.parametrize("budget", ["strict", {"madds": 0.8}])
+def test_a_result_can_be_pickled(budget: object) -> None:
+    result = natpp.optimize(small().eval(), example_input=X, budget=budget)
+    again = pickle.loads(pickle.dumps(result.module))  # noqa: S301 (our own)
+    assert torch.equal(again(X), result.module(X))
 
 
 def test_a_part_called_put_is_saved_and_runs(tmp_path: Path) -> None:
