@@ -390,9 +390,17 @@ def run_policy(folder: str | Path) -> Path:
     """The policy file of a run."""
     file = Path(folder) / "policy.safetensors"
     if not file.is_file():
-        read_config(folder)  # answers a folder that is no run
+        _search_config(folder)  # answers a folder that is no run
         raise FormatError(f"the run {str(folder)!r} has no policy yet: it has not ended. --resume goes on with it")
     return file
+
+
+def _search_config(folder: str | Path) -> dict[str, Any]:
+    """The settings of a search; a training from scratch has a folder too, and others."""
+    found = read_config(folder)
+    if "recipe" in found:
+        raise FormatError(f"{str(folder)!r} is a training, not a search: it has neither a policy nor shared weights")
+    return found
 
 
 def last_row(folder: str | Path, phase: str) -> dict[str, Any] | None:
@@ -420,7 +428,7 @@ def _batches(ask: Ask, images: Images | None, fabric: Fabric, say: Say | None = 
 
 def _run_scorer(folder: str, root: str | None, limit: int | None, fabric: Fabric) -> Scorer:
     """The supernet of a run, on the validation images of that run."""
-    kept = read_config(folder)
+    kept = _search_config(folder)
     ask = Ask.from_dict({name: kept.get(name) for name in Ask.__dataclass_fields__})
     if ask.scores != "supernet" or kept.get("trained") is None:
         raise SettingError(f"the run {folder!r} has no supernet: its scores came from {ask.scores}")

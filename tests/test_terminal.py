@@ -121,6 +121,14 @@ def on_terminal(*arguments: str, **environment: str) -> str:
     return shown.decode()
 
 
+def test_names_and_figures_are_whole_on_narrow_terminals() -> None:
+    for columns in ("40", "80"):
+        shown = on_terminal("zoo", COLUMNS=columns, NO_COLOR="1")
+        assert "…" not in shown
+        assert "pc_darts_imagenet" in shown
+        assert "1,673,814,240" in shown
+
+
 def test_colours_are_for_terminals_that_want_them(run: Runner) -> None:  # noqa: F811
     assert COLOUR.search(on_terminal("cost", "--help"))
     scoring = ("score", "darts", "vgg_block", "--data", "digits", *FAST)

@@ -72,6 +72,11 @@ def from_dict(data: Any) -> Architecture:
     """The architecture that parsed JSON describes."""
     if not isinstance(data, dict):
         raise FormatError(f"expected a JSON object with the key 'normal', not {shortened(json.dumps(data))}")
+    if str(data.get("format", "")).startswith("natpp "):
+        raise FormatError(
+            f"this is a {data['format'].removeprefix('natpp ')} as natpp writes it with all its reasons, not an "
+            "architecture: natpp report shows it, and natpp optimize --out FILE writes the architecture"
+        )
     known = ("version", *(f"{cell}{end}" for cell in KINDS for end in ("", "_concat")), *NOTES)
     if "normal" not in data and data and all(isinstance(value, dict) for value in data.values()):
         names = shortened(", ".join(list(data)[:3]))

@@ -82,9 +82,12 @@ def parse_budget(text: str) -> str | dict[str, float]:
     if "=" not in text:
         return text
     try:
-        return {name.strip(): float(value) for name, value in (part.split("=") for part in text.split(","))}
+        limits = [(name.strip(), float(value)) for name, value in (part.split("=") for part in text.split(","))]
     except ValueError:
         raise SettingError(f"budget is {shortened(text)}, expected for example madds=0.6,latency=0.8") from None
+    if len(dict(limits)) < len(limits):
+        raise SettingError(f"budget is {shortened(text)}, which limits something twice")
+    return dict(limits)
 
 
 def _example(shapes: list[tuple[int, ...]], seed: int) -> Any:

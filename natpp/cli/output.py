@@ -46,17 +46,30 @@ def new_table(*headers: str) -> Table:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in headers:
+    for place, header in enumerate(headers):
         number = header.lower().endswith(("params", "madds")) or header in ("alive", "listed")
-        table.add_column(header, justify="right" if number else "left", no_wrap=number)
+        table.add_column(header, justify="right" if number else "left", no_wrap=number or place == 0)
     return table
 
 
 def print_table(table: Table) -> None:
+    """The table as wide as the terminal, or wider where names and figures would be cut off."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else 140
+    width = max(Console().width, _least_width(table)) if sys.stdout.isatty() else 140
     Console(width=width, highlight=False).print(table)
+
+
+def _least_width(table: Table) -> int:
+    """What a table takes if all columns that may be wrapped are, between words."""
+    from rich.cells import cell_len
+
+    total = 0
+    for column in table.columns:
+        texts = [str(column.header), *map(str, column.cells)]
+        words = texts if column.no_wrap else [word for text in texts for word in text.split()]
+        total += max(map(cell_len, words), default=0) + 3  # with what is between columns
+    return total
 
 
 @contextmanager

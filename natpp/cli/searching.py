@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import tyro
@@ -87,6 +88,8 @@ OF_ARCHITECTURES = ("network", "channels", "cells", "size", "samples", "scorer",
 def optimize(flags: Optimize) -> None:
     if flags.report is not None:
         check_target(flags.report)
+        if flags.out is not None and Path(flags.out).resolve() == Path(flags.report).resolve():
+            raise SettingError(f"--out and --report are both {flags.out!r}: the one would replace the other")
     if is_module(flags.arch):
         _optimize_module(flags)
         return

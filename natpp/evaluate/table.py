@@ -50,7 +50,8 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> Table:
     try:
         data = csv.read_csv(path) if str(path).endswith(".csv") else parquet.read_table(path)
     except OSError as error:
-        raise FormatError(f"cannot read the table {str(path)!r}: {error.strerror or error}") from None
+        reason = (error.strerror or error) if Path(path).exists() else "there is no such file"
+        raise FormatError(f"cannot read the table {str(path)!r}: {reason}") from None
     except pyarrow.ArrowException as error:
         raise FormatError(f"{str(path)!r} is no table: {shortened(str(error))}") from None
     wanted = [name for name in data.column_names if name != "arch"] if columns is None else list(columns)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -197,7 +197,7 @@ class Task:
         traced = trace(module, example_input)
         self.problem = Problem(traced, find_blocks(traced, keep), policy, rule, strict=budget != "rule", share=share)
         self.timed = measure_latency or "latency" in wanted
-        self.before = module_cost(module, example_input, latency=self.timed)
+        self.before = _as_written(module_cost(module, example_input, latency=self.timed), traced)
         self.limits = limits_of(wanted, self.before)
         self.strict = budget != "rule"
         self.settings = {
@@ -244,6 +244,16 @@ class Task:
             ),
             learned=learned,
         )
+
+
+def _as_written(cost: Cost, traced: Traced) -> Cost:
+    """The cost of a module with the peak memory that it has as natpp writes it, with nothing changed.
+
+    There every value is freed after its last reader, whatever the module's own Python holds on to: else a result would
+    save memory by being written anew.
+    """
+    written = module_cost(rewrite(traced), traced.example)
+    return replace(cost, peak_memory_bytes=min(cost.peak_memory_bytes, written.peak_memory_bytes))
 
 
 def vanished(blocks: Sequence[Block], ops: Sequence[Sequence[str]], made: fx.GraphModule) -> list[SiteChange]:

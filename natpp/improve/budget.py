@@ -38,7 +38,7 @@ def check_budget(budget: Budget) -> dict[str, float]:
     """The limits asked for, none where it is strict or the rule's: a fraction of the own figure, or a figure."""
     if isinstance(budget, str):
         if budget not in NAMED:
-            raise SettingError(f"unknown budget {budget!r}. {did_you_mean(budget, NAMED)}")
+            raise SettingError(f"unknown budget {budget!r}. {did_you_mean(budget, NAMED)} Or limits, such as madds=0.6")
         return {}
     if not isinstance(budget, Mapping):
         raise SettingError(f"budget is {budget!r}, expected 'strict', 'rule' or limits such as {{'madds': 0.6}}")

@@ -29,7 +29,7 @@ from natpp.nets.network import network_cost
 from natpp.nets.policy import Policy, Transitions
 from natpp.registry import OPS
 
-LARGEST_SAMPLES = 1_000_000
+SAMPLES, LARGEST_SAMPLES = 10, 1_000_000  # that best-of draws, by default and at most
 MODES = ("greedy", "sample", "best-of")
 FORMAT, VERSION = "natpp result", 1
 SMALLEST = 1e-30  # probability that is told apart from nothing
@@ -137,7 +137,7 @@ def transform(
     task: Task,
     *,
     mode: str = "greedy",
-    samples: int = 10,
+    samples: int = SAMPLES,
     score: Score | None = None,
     seed: int = 0,
     budget: Mapping[str, float] | None = None,
@@ -212,6 +212,8 @@ def _check(mode: str, samples: int, score: Score | None, seed: int) -> None:
         raise SettingError(f"samples is {samples}, expected a whole number from 1 to {LARGEST_SAMPLES:,}")
     if not 0 <= seed < 2**63:
         raise SettingError(f"seed is {seed}, expected a whole number from 0 to 2^63 - 1")
+    if mode != "best-of" and samples != SAMPLES:
+        raise SettingError(f"samples goes with the mode best-of, not with {mode}")
     if mode == "best-of" and score is None:
         raise SettingError("the mode best-of chooses by a scorer: give one, or use greedy or sample")
     if mode != "best-of" and score is not None:

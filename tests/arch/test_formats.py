@@ -144,6 +144,7 @@ NODE = '["null", 0, 2], ["conv_3x3", 1, 2]'
         ("|none~0|none~0|", "node 1 of the NAS-Bench-201 string"),
         ("|conv_3x3~0|", "Did you mean 'nor_conv_3x3'?"),
         ("|nor_conv_3x3|", "expected 'op~node'"),
+        ('{"format": "natpp result", "after": {}}', "this is a result as natpp writes it with all its reasons"),
     ],
 )
 def test_bad_text_is_refused_in_one_line(text: str, words: str) -> None:

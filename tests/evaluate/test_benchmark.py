@@ -143,7 +143,7 @@ def test_wrong_flags_are_one_line(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "cannot read the table"),
+        (None, "there is no such file"),
         ("", "is no table"),
         ("arch,val,test\n", "is empty"),
         ("val,test\n1,2\n", "no column 'arch'"),

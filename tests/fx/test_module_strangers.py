@@ -296,6 +296,25 @@ def test_names_that_code_cannot_have_are_told(name: str, whose: str) -> None:
         natpp.optimize(module.eval(), example_input=X)
 
 
+def test_being_written_anew_saves_no_memory() -> None:
+    class Holding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = small()
+
+        def forward(self, x: Tensor) -> Tensor:
+            held = [x]
+            for layer in self.layers:
+                held.append(layer(held[-1]))
+            return held[-1]
+
+    module = Holding().eval()
+    result = natpp.optimize(module, example_input=X, budget={"madds": 1})
+    assert result.changes == []
+    assert result.cost_after == result.cost_before
+    assert result.cost_before.peak_memory_bytes < natpp.cost(module, example_input=X).peak_memory_bytes
+
+
 def test_a_layer_in_a_plain_list_is_told() -> None:
     class Listed(nn.Module):
         def __init__(self) -> None:

@@ -488,6 +488,14 @@ def test_a_supernet_for_another_space_is_refused(tmp_path: Path) -> None:
         make_scorer(str(tmp_path.parent))
 
 
+def test_a_training_is_no_search(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"recipe": {"epochs": 1}}))  # what natpp train writes, in short
+    with pytest.raises(FormatError, match="is a training, not a search"):
+        make_scorer(str(tmp_path))
+    with pytest.raises(FormatError, match="is a training, not a search"):
+        natpp.optimize("darts", tmp_path)
+
+
 def test_settings_survive_the_way_through_json() -> None:
     ask = Ask(data="digits", arch=natpp.load("darts"), nodes=(3,), price={"madds": 1.0})
     assert Ask.from_dict(json.loads(json.dumps(ask.to_dict()))) == ask

@@ -128,6 +128,7 @@ def test_the_command_writes_a_better_architecture(
         (("--policy", "FILE", "--samples", "9" * 30), "to 1,000,000"),
         (("--policy", "FILE", "--scorer", "nowhere.csv"), "cannot read the table"),
         (("--policy", "FILE", "--out", "nowhere/x.json"), "the folder 'nowhere' does not exist"),
+        (("--out", "x.json", "--report", "./x.json"), "--out and --report are both 'x.json'"),
     ],
 )
 def test_wrong_input_is_one_line(
