@@ -11,6 +11,7 @@ Where the module's own forward cannot be followed, `torch.export` is the second 
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import copy
 import functools
@@ -20,6 +21,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -34,7 +36,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from natpp.errors import NatppError, SettingError, line_of
+from natpp.errors import NatppError, SettingError, is_the_users, line_of
 from natpp.fx.leaf import is_leaf
 
 VALUE = "natpp_value"  # the key of a node's fake value in its meta
@@ -524,6 +526,31 @@ def _recorded_factories(tracer: _Tracer) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _answered_types() -> Iterator[None]:
+    """A forward that asks `isinstance` or `torch.is_tensor` of a stand-in is told of the value it stands for.
+
+    A `__class__` of its own would do that too, but torch's compiled code would then take a stand-in for a tensor.
+    """
+    own = builtins.isinstance
+
+    def asked(given: Any, kind: Any) -> bool:
+        if type(given) not in (_Proxy, _Attribute) or kind is fx.Proxy or not _asks_for_value(sys._getframe(1)):
+            return own(given, kind)
+        return own(given.node.meta.get(VALUE), kind)
+
+    try:
+        builtins.isinstance = asked
+        yield
+    finally:
+        builtins.isinstance = own
+
+
+def _asks_for_value(frame: FrameType) -> bool:
+    """Whether code means the value where it asks a stand-in: the user's does, torch's own sees to stand-ins."""
+    return frame.f_code is torch.is_tensor.__code__ or is_the_users(frame)
+
+
+@contextlib.contextmanager
 def _own_gradients_stop(while_true: Callable[[], bool]) -> Iterator[None]:
     """A `torch.autograd.Function` stops tracing: only what it computes would get into the graph, not its gradient."""
     # Every call of `apply` asks it, however it was bound; it is torch's own, from 2.0 up.
@@ -556,7 +583,12 @@ def _followed(module: nn.Module, tracer: _Tracer) -> tuple[fx.Graph, dict[str, A
     """The graph of one pass and the constants it made; what fails names its place."""
     before = set(vars(module))
     try:
-        with _Chance(tracer), _recorded_factories(tracer), _own_gradients_stop(lambda: not tracer.quiet):
+        with (
+            _Chance(tracer),
+            _recorded_factories(tracer),
+            _answered_types(),
+            _own_gradients_stop(lambda: not tracer.quiet),
+        ):
             graph = tracer.trace(module)
     except Exception as error:  # whatever a user's forward raises on stand-ins
         path, kind = next(reversed(tracer.module_stack.values()), ("", None))

@@ -86,6 +86,37 @@ def test_questions_about_shapes_are_answered() -> None:
     assert torch.equal(rewrite(traced)(larger), Asks()(larger))  # the batch may be another
 
 
+class AsksForTypes(nn.Module):
+    """Takes the first of several, where it is given several, and a mask where there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 8, 3, padding=1)
+        self.lstm = nn.LSTM(6, 6)
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if isinstance(mask, Tensor):
+            x = x * mask
+        x = self.first(x)
+        x = self.second(x if torch.is_tensor(x) else x[0])
+        rows = self.lstm(x.mean(1))
+        if isinstance(rows, (list, tuple)):
+            rows = rows[0]
+        if isinstance(self.scale, nn.Parameter) and not isinstance(x, nn.Parameter):
+            rows = rows * self.scale
+        sides = [side if isinstance(side, int) else side[0] for side in x.shape[2:]]
+        return x + rows.reshape(-1, 1, *sides)
+
+
+def test_a_forward_that_asks_for_a_type_is_told_that_of_the_value() -> None:
+    x, mask = torch.randn(2, 3, 6, 6), (torch.rand(2, 1, 6, 6) < 0.5).float()
+    traced = no_change_is_no_change(AsksForTypes(), {"x": x, "mask": mask})
+    assert not traced.notes
+    assert isinstance.__module__ == "builtins"
+    assert no_change_is_no_change(AsksForTypes(), x).notes == ()
+
+
 def test_new_tensors_and_loops_over_sizes() -> None:
     class Makes(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
