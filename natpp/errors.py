@@ -57,9 +57,14 @@ def line_of(error: BaseException) -> str:
     found, step = "", error.__traceback__
     while isinstance(step, TracebackType):
         if is_the_users(step.tb_frame):
-            found = f"{os.path.basename(step.tb_frame.f_code.co_filename)}, line {step.tb_lineno}"
+            found = line_in(step.tb_frame, step.tb_lineno)
         step = step.tb_next
     return found
+
+
+def line_in(frame: FrameType, number: int) -> str:
+    """A line of the code that runs in a frame, as in `my_file.py, line 3`."""
+    return f"{os.path.basename(frame.f_code.co_filename)}, line {number}"
 
 
 def is_the_users(frame: FrameType) -> bool:

@@ -36,8 +36,9 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from natpp.errors import NatppError, SettingError, is_the_users, line_of
+from natpp.errors import NatppError, SettingError, is_the_users, line_in, line_of
 from natpp.fx.leaf import is_leaf
+from natpp.fx.vocabulary import INFIX
 
 VALUE = "natpp_value"  # the key of a node's fake value in its meta
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -45,6 +46,7 @@ NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes
 FACTORIES = ("zeros", "ones", "empty", "full", "arange", "linspace", "eye", "rand", "randn", "randint", "randperm")
 LIMITS = ("finfo", "iinfo")  # of the type of a value
 CONSTANTS = (bool, int, float, str, type(None))
+SIZES = ("shape", "size", "numel", "nelement", "ndim", "dim", "ndimension")  # what a tensor is asked for its sizes by
 
 
 class TraceError(NatppError):
@@ -420,7 +422,26 @@ class _Tracer(fx.Tracer):
         known = obj.node.meta.get(VALUE)
         if isinstance(known, Tensor):
             raise TraceError("its way depends on the data in a tensor")
+        if isinstance(known, int | float) and _of_sizes(obj.node):
+            self._decided(obj, known)
         return bool(known)
+
+    def _decided(self, obj: fx.Proxy, known: float) -> None:
+        """Let the result refuse inputs for which a condition on their sizes would turn out otherwise."""
+        if obj.node in self.fixed:
+            return
+        self.fixed.add(obj.node)
+        held: Any = obj
+        if not isinstance(known, bool):
+            held = self.create_proxy("call_function", operator.ne if known else operator.eq, (obj, 0), {})
+        elif not known:
+            held = self.create_proxy("call_function", operator.not_, (obj,), {})
+        line = _line_now()
+        message = (
+            f"this module was traced where {_worked_out(obj.node)} was {known!r}{f' ({line})' if line else ''}: "
+            "trace it again for inputs of other sizes"
+        )
+        self.create_proxy("call_function", torch._assert, (held, message), {})
 
     def iter(self, obj: fx.Proxy) -> Iterator[Any]:
         known: Any = obj.node.meta.get(VALUE)
@@ -567,6 +588,40 @@ def _own_gradients_stop(while_true: Callable[[], bool]) -> Iterator[None]:
         yield
     finally:
         torch.autograd.function._is_setup_context_defined = own
+
+
+def _of_sizes(node: Node) -> bool:
+    """Whether a value was worked out from the sizes of tensors, not from their type or place."""
+    waiting, seen = [node], {node}
+    while waiting:
+        one = waiting.pop()
+        asked = one.args[1] if one.target is getattr else getattr(one.target, "__name__", one.target)
+        if asked in SIZES and one.op in ("call_function", "call_method"):
+            return True
+        read = {other for other in one.all_input_nodes if not isinstance(value(other), Tensor)} - seen
+        waiting += read
+        seen |= read
+    return False
+
+
+def _worked_out(node: Node) -> str:
+    """How a value came about, with the numbers that were there: `30 % 4`."""
+    symbol = INFIX.get(getattr(node.target, "__name__", ""))
+    if symbol is None or len(node.args) != 2:
+        return "a size"
+    known: Any = fx.node.map_arg(node.args, lambda read: read.meta[VALUE])
+    left, right = (tuple(side) if isinstance(side, torch.Size) else side for side in known)
+    return f"{left} {symbol} {right}"
+
+
+def _line_now() -> str:
+    """Where the forward that is followed stands now, if that is the user's own code."""
+    frame = sys._getframe(1)
+    while frame.f_code is not _followed.__code__ and frame.f_back is not None:
+        if is_the_users(frame):
+            return line_in(frame, frame.f_lineno)
+        frame = frame.f_back
+    return ""
 
 
 def _leaves_of(tree: Any) -> Iterator[Any]:

@@ -2,12 +2,13 @@
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from fx_models import SMALL, BasicBlock, ResNet
-from promises import keeps_promises, no_change_is_no_change, warmed
+from promises import keeps_promises, no_change_is_no_change, warmed, written_module
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,6 +17,7 @@ from natpp.errors import SettingError
 from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Site, find_items
 from natpp.fx.trace import ByMode, TraceError, trace, value
+from natpp.nets.measure import module_cost
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -131,6 +133,73 @@ def test_new_tensors_and_loops_over_sizes() -> None:
     assert torch.equal(same(other), Makes()(other))
     with pytest.raises(AssertionError, match="size of 3"):
         same(torch.randn(2, 4, 5, 5))
+
+
+class Sized(nn.Module):
+    """Goes by the sizes of what it is given: by whether a side can be halved, how often, and which is the shorter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = x.shape[-2:]
+        if height % 4 or width % 4:
+            x = F.pad(x, (0, -width % 4, 0, -height % 4))
+        x = skip = self.first(x)
+        while x.shape[-1] > 8:
+            x = F.max_pool2d(x, 2)
+        x = self.second(x)
+        if x.shape[2:] != skip.shape[2:]:
+            x = F.interpolate(x, skip.shape[2:])
+        side = min(height, width)
+        return (x + skip)[:, :, :side, :side]
+
+
+def test_a_condition_on_sizes_holds_for_every_call() -> None:
+    module = Sized().eval()
+    same = rewrite(no_change_is_no_change(module, torch.randn(2, 3, 14, 14)))
+    for other in (torch.randn(5, 3, 14, 14), torch.randn(2, 3, 10, 10), torch.randn(1, 3, 14, 15)):
+        assert torch.equal(same(other), module(other))
+    line = Sized.forward.__code__.co_firstlineno
+    for sides, said in {
+        (16, 14): rf"14 % 4 was 2 \(test_module_trace\.py, line {line + 2}\): trace it again",
+        (14, 18): rf"8 > 8 was False \(test_module_trace\.py, line {line + 5}\)",
+        (14, 5): r"16 > 8 was True",
+        (14, 13): r"14 < 14 was False",
+    }.items():
+        with pytest.raises(AssertionError, match=said):
+            same(torch.randn(2, 3, *sides))
+    same = rewrite(trace(module, torch.randn(2, 3, 8, 8)))
+    with pytest.raises(AssertionError, match=r"8 % 4 was 0"):
+        same(torch.randn(2, 3, 8, 10))
+    with pytest.raises(AssertionError, match=r"8 > 8 was False"):
+        same(torch.randn(2, 3, 8, 12))
+
+
+def test_conditions_on_sizes_are_kept_in_files_and_deployed(tmp_path: Path) -> None:
+    example = torch.randn(2, 3, 12, 12)
+    keeps_promises(Sized(), example, seeds=2)
+    folder = natpp.optimize(Sized(), example_input=example).save(tmp_path / "saved")
+    for made in (natpp.restore(folder), written_module(folder).load()):
+        with pytest.raises(AssertionError, match=r"12 % 4 was 0 \(test_module_trace\.py, line \d+\)"):
+            made(torch.randn(2, 3, 12, 14))
+
+
+def test_conditions_on_sizes_add_nothing_to_the_cost() -> None:
+    example = torch.randn(2, 3, 12, 12)
+    assert module_cost(rewrite(trace(Sized(), example)), example) == module_cost(Sized(), example)
+
+
+def test_conditions_on_types_and_places_are_not_checked() -> None:
+    class Typed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.dtype == torch.float32 and x.device.type == "cpu" and not x.is_cuda:
+                x = x + 1
+            return x
+
+    traced = trace(Typed(), torch.randn(2, 3, 4, 4))
+    assert torch._assert not in [node.target for node in traced.graph.nodes]
 
 
 def test_chance_stays_chance() -> None:
