@@ -234,7 +234,7 @@ class _Tracer(fx.Tracer):
         self.by_name = by_name  # whether the example names its arguments
         self.leaves = leaves
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
-        self.quiet = False  # while shapes are computed nothing is recorded
+        self.quiet = False  # while shapes are computed, and afterwards, nothing is recorded
         self.reference = reference  # the same forward in eval mode
         self.differences: list[tuple[Node, Callable[[Node, Any], None], Any, Any]] = []
         self.made = 0
@@ -484,6 +484,23 @@ class _Known:
         self.tracer.fix(self, known)
         return known
 
+    def __hash__(self) -> int:
+        """That of a known number or type, to look it up by; from then on only inputs of that size will do."""
+        known = self.node.meta.get(VALUE)
+        if not isinstance(known, int | float | torch.dtype):
+            return object.__hash__(self)
+        if isinstance(known, bool) and not self.tracer.quiet:
+            self.tracer.to_bool(self)
+        elif isinstance(known, int | float) and not self.tracer.quiet:
+            self.tracer.fix(self, known)
+        return hash(known)
+
+    def __eq__(self, other: Any) -> Any:
+        """A stand-in for the answer. What a cache kept of another pass equals nothing: its value is not known here."""
+        if self.tracer.quiet or (isinstance(other, _Known) and other.tracer is not self.tracer):
+            return self is other
+        return super().__eq__(other)
+
     def __float__(self) -> float:
         known = self.node.meta.get(VALUE)
         if not isinstance(known, int | float):
@@ -653,6 +670,7 @@ def _followed(module: nn.Module, tracer: _Tracer) -> tuple[fx.Graph, dict[str, A
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise _Stopped(path, kind, reason, line_of(error)) from error
     finally:
+        tracer.quiet = True
         constants = {name: vars(module)[name] for name in set(vars(module)) - before}
         for name in constants:
             delattr(module, name)

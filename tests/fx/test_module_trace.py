@@ -1,6 +1,7 @@
 """Tracing: shapes, modes, what stays whole, what is refused."""
 
 import copy
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -191,14 +192,47 @@ def test_conditions_on_sizes_add_nothing_to_the_cost() -> None:
     assert module_cost(rewrite(trace(Sized(), example)), example) == module_cost(Sized(), example)
 
 
+def test_a_size_is_looked_up_as_the_number_it_is() -> None:
+    class LooksUp(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x * {3: 2.0, 1: 1.0}.get(x.shape[1], 0.0) + {(4, 5): 0.5}[x.shape[2], x.shape[3]]
+            return x + 1 if x.dtype in {torch.float32} and x.shape[2] not in {5} else x
+
+    same = rewrite(no_change_is_no_change(LooksUp(), torch.randn(2, 3, 4, 5)))
+    other = torch.randn(7, 3, 4, 5)
+    assert torch.equal(same(other), LooksUp()(other))
+    with pytest.raises(AssertionError, match="size of 3"):
+        same(torch.randn(2, 1, 4, 5))
+    with pytest.raises(AssertionError, match="size of 5"):
+        same(torch.randn(2, 3, 4, 6))
+
+
+def test_what_a_forward_keeps_by_size_is_not_that_of_another_pass() -> None:
+    @functools.cache
+    def ramp(size: int) -> Tensor:
+        return torch.arange(size) + size
+
+    class Keeps(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + ramp(x.shape[3]) + ramp(x.shape[2])[:, None]
+
+    x = torch.randn(2, 3, 5, 5)
+    expected = x + torch.arange(5) + torch.arange(5)[:, None] + 10
+    for _ in range(2):
+        same = rewrite(no_change_is_no_change(Keeps(), x))
+        assert torch.allclose(same(x), expected)
+    assert torch.allclose(Keeps()(x), expected)
+    assert ramp(5) is ramp(5)
+
+
 def test_conditions_on_types_and_places_are_not_checked() -> None:
     class Typed(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             if x.dtype == torch.float32 and x.device.type == "cpu" and not x.is_cuda:
                 x = x + 1
-            return x
+            return x * {True: 2, False: 3}[x.is_cuda]
 
-    traced = trace(Typed(), torch.randn(2, 3, 4, 4))
+    traced = no_change_is_no_change(Typed(), torch.randn(2, 3, 4, 4))
     assert torch._assert not in [node.target for node in traced.graph.nodes]
 
 
