@@ -18,12 +18,14 @@ import functools
 import inspect
 import logging
 import operator
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import (
@@ -45,6 +47,7 @@ CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")  # they log what is raised anyway
 FACTORIES = ("zeros", "ones", "empty", "full", "arange", "linspace", "eye", "rand", "randn", "randint", "randperm")
 LIMITS = ("finfo", "iinfo")  # of the type of a value
+DRAWS = "it draws random numbers, which would become constants"
 CONSTANTS = (bool, int, float, str, type(None))
 SIZES = ("shape", "size", "numel", "nelement", "ndim", "dim", "ndimension")  # what a tensor is asked for its sizes by
 
@@ -125,17 +128,25 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
     leaves = _Leaves()
     by_name, left_out = isinstance(example_input, dict), ""  # left out: what only training does
     kept_for_training: _Stopped | None = None
+    watched = False  # whether every step looks for random numbers drawn, which takes time
     while True:
+        chance = _chance()
         differences: list[tuple[Node, Any, Any, Any]] = []
         try:
             with _mode(module, training=False):
-                tracer = _Tracer(arguments, leaves, by_name=by_name)
+                tracer = _Tracer(arguments, leaves, by_name=by_name, watched=watched)
                 graph, extra = _followed(module, tracer)
             if not left_out:
                 with _mode(module, training=True):
-                    differences = _compared(module, _Tracer(arguments, leaves, list(graph.nodes), by_name=by_name))
-            break
+                    twin = _Tracer(arguments, leaves, list(graph.nodes), by_name=by_name, watched=watched)
+                    differences = _compared(module, twin)
+            if watched or chance == _chance():
+                break
+            watched = True  # once more, to see who drew
         except _Stopped as stopped:
+            if not watched and chance != _chance():
+                watched = True
+                continue
             only_there = stopped.other_way and module.get_submodule(stopped.path) not in {module, *tracer.visited}
             if not only_there and leaves.add(stopped, module):
                 kept_for_training = kept_for_training or (stopped if stopped.other_way else None)
@@ -228,6 +239,7 @@ class _Tracer(fx.Tracer):
         reference: list[Node] | None = None,
         *,
         by_name: bool = False,
+        watched: bool = False,
     ):
         super().__init__()
         self.arguments = arguments
@@ -241,6 +253,8 @@ class _Tracer(fx.Tracer):
         self.visited: set[nn.Module] = set()
         self.fixed: set[Node] = set()
         self.grad, self.autocasts = torch.is_grad_enabled(), _autocasts()
+        self.watched = watched
+        self.chance = _chance()
 
     # What is looked into.
 
@@ -260,11 +274,18 @@ class _Tracer(fx.Tracer):
         if self.quiet:
             return forward(*args, **kwargs)
         self._check_context()
+        self._check_chance()
         self.visited.add(m)
         path = self.path_of_module(m)
         if _has_hooks(m) and not self.is_leaf_module(m, path):
             self.leaves.note_hooks(path)
-        return super().call_module(m, forward, args, kwargs)
+
+        def to_its_end(*args: Any, **kwargs: Any) -> Any:
+            found = forward(*args, **kwargs)
+            self._check_chance()
+            return found
+
+        return super().call_module(m, to_its_end, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
         return attr_val if self.quiet else super().getattr(attr, attr_val, parameter_proxy_cache)
@@ -330,6 +351,7 @@ class _Tracer(fx.Tracer):
     ) -> Node:
         if kind not in ("call_module", "output"):
             self._check_context()
+        self._check_chance()
         node = super().create_node(kind, target, args, kwargs, name, type_expr)
         if self.reference is None:
             node.meta[VALUE] = None if kind == "output" else self._evaluated(node)
@@ -343,6 +365,11 @@ class _Tracer(fx.Tracer):
         proxy = super().create_proxy(kind, target, *args, **kwargs)
         nothing = kind.startswith("call_") and proxy.node.meta.get(VALUE) is None
         return None if nothing else proxy
+
+    def _check_chance(self) -> None:
+        """Stop where random numbers of Python or NumPy were drawn: torch does not see them."""
+        if self.watched and self.chance != _chance():
+            raise TraceError(DRAWS)
 
     def _check_context(self) -> None:
         """A graph does not keep what a forward switches for some of its lines: precision, gradients."""
@@ -376,6 +403,8 @@ class _Tracer(fx.Tracer):
             return self._run_once(_get(self.root, str(node.target)), args, kwargs)
         finally:
             self.quiet = False
+            if self.watched:
+                self.chance = _chance()  # a part that is kept whole may draw
 
     def _run_once(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """The value of a module that looks at data, by running it on random data of the right shapes."""
@@ -536,7 +565,7 @@ class _Chance(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not self.tracer.quiet and torch.Tag.nondeterministic_seeded in func.tags:
-            raise TraceError("it draws random numbers, which would become constants")
+            raise TraceError(DRAWS)
         return func(*args, **(kwargs or {}))
 
 
@@ -744,6 +773,12 @@ def _has_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
+def _chance() -> tuple[Any, ...]:
+    """The states of the random numbers of Python and NumPy."""
+    held = tree_leaves(np.random.get_state(legacy=False))
+    return random.getstate(), *(one.tobytes() if isinstance(one, np.ndarray) else one for one in held)
+
+
 def _autocasts() -> tuple[bool, ...]:
     return tuple(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
 
@@ -865,6 +900,7 @@ def _second_way(module: nn.Module, example_input: Any, stopped: _Stopped) -> Tra
     from natpp.fx.export import evaluate, exported
 
     arguments = _bound(module, example_input)
+    chance = _chance()
     try:
         with _mode(module, training=False), _own_gradients_stop(lambda: True):
             graph, parts = exported(module, arguments)
@@ -872,6 +908,8 @@ def _second_way(module: nn.Module, example_input: Any, stopped: _Stopped) -> Tra
         with _mode(module, training=True), _own_gradients_stop(lambda: True):
             twin, _ = exported(module, arguments)
         differences = _differences(graph, twin)
+        if chance != _chance():
+            raise TraceError(DRAWS)
     except Exception as error:  # whatever torch.export or the user's forward raises
         raise _refused(module, stopped) from error
     parts |= _by_mode(graph, differences)

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 
 import natpp
 from natpp.errors import SettingError
+from natpp.fx.leaf import is_leaf
 from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Site, find_items
 from natpp.fx.trace import ByMode, TraceError, trace, value
@@ -258,6 +260,59 @@ def test_what_goes_another_way_in_training_stays_whole() -> None:
     traced = no_change_is_no_change(module, torch.randn(2, 3, 6, 6))
     assert [note.split(" ")[0] for note in traced.notes] == ["1"]  # one note for the class
     assert "training mode" in traced.notes[0] or "random" in traced.notes[0]
+
+
+class Drawn(nn.Module):
+    """A map times a number that Python or NumPy draw."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.conv, self.draw = nn.Conv2d(4, 4, 3, padding=1), draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x) * self.draw()
+
+
+class LayerDrop(nn.Module):
+    """Layers that are skipped by chance while training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            if not self.training or random.random() > 0.5:
+                x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("draw", [np.random.rand, np.random.randn, random.random])
+def test_numbers_drawn_by_python_or_numpy_are_no_constants(draw: Callable[[], float]) -> None:
+    x = torch.randn(2, 4, 6, 6)
+    with pytest.raises(TraceError, match=r"its own forward stops it \(it draws random numbers, which would become"):
+        trace(Drawn(draw), x)
+    for part in (Drawn(draw), natpp.leaf(Drawn(draw))):
+        module = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), part)
+        traced = trace(module, x)
+        whole = "1 (Drawn) is kept whole: it draws random numbers, which would become constants"
+        assert traced.notes == (() if is_leaf(part) else (whole,))
+        same = rewrite(traced)
+        assert not torch.equal(same(x), same(x))
+
+
+def test_layers_that_python_skips_by_chance_are_those_of_eval_mode() -> None:
+    x = torch.randn(2, 4, 6, 6)
+    for seed in range(8):
+        random.seed(seed)
+        with pytest.raises(TraceError, match=r"its own forward stops it .* Call its eval\(\) first"):
+            trace(LayerDrop(), x)
+        module = LayerDrop().eval()
+        traced = trace(module, x)
+        assert traced.notes == ("in training mode its own forward makes it go another way: the result does not",)
+        assert torch.equal(rewrite(traced)(x), module(x))
+        (note,) = trace(nn.Sequential(LayerDrop(), nn.Conv2d(4, 4, 1)), x).notes
+        assert note == "0 (LayerDrop) is kept whole: it draws random numbers, which would become constants"
 
 
 class Auxiliary(nn.Module):
