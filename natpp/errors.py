@@ -6,7 +6,7 @@ import difflib
 import os
 import sys
 from collections.abc import Iterable
-from types import TracebackType
+from types import FrameType, TracebackType
 
 NOT_THE_USERS = {"natpp", "torch", *sys.stdlib_module_names} - {"__main__"}
 
@@ -56,10 +56,20 @@ def line_of(error: BaseException) -> str:
     """Where the user's own code stood when an error was raised, as in `my_file.py, line 3`; else nothing."""
     found, step = "", error.__traceback__
     while isinstance(step, TracebackType):
-        if step.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in NOT_THE_USERS:
-            found = f"{os.path.basename(step.tb_frame.f_code.co_filename)}, line {step.tb_lineno}"
+        if is_the_users(step.tb_frame):
+            found = line_in(step.tb_frame, step.tb_lineno)
         step = step.tb_next
     return found
+
+
+def line_in(frame: FrameType, number: int) -> str:
+    """A line of the code that runs in a frame, as in `my_file.py, line 3`."""
+    return f"{os.path.basename(frame.f_code.co_filename)}, line {number}"
+
+
+def is_the_users(frame: FrameType) -> bool:
+    """Whether the user's own code runs there, or a library's, and not natpp's, torch's or Python's."""
+    return frame.f_globals.get("__name__", "").partition(".")[0] not in NOT_THE_USERS
 
 
 def shortened(text: str, limit: int = 60) -> str:

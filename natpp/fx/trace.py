@@ -11,17 +11,21 @@ Where the module's own forward cannot be followed, `torch.export` is the second 
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import copy
 import functools
 import inspect
 import logging
 import operator
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import (
@@ -34,15 +38,18 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from natpp.errors import NatppError, SettingError, line_of
+from natpp.errors import NatppError, SettingError, is_the_users, line_in, line_of
 from natpp.fx.leaf import is_leaf
+from natpp.fx.vocabulary import INFIX
 
 VALUE = "natpp_value"  # the key of a node's fake value in its meta
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")  # they log what is raised anyway
 FACTORIES = ("zeros", "ones", "empty", "full", "arange", "linspace", "eye", "rand", "randn", "randint", "randperm")
 LIMITS = ("finfo", "iinfo")  # of the type of a value
+DRAWS = "it draws random numbers, which would become constants"
 CONSTANTS = (bool, int, float, str, type(None))
+SIZES = ("shape", "size", "numel", "nelement", "ndim", "dim", "ndimension")  # what a tensor is asked for its sizes by
 
 
 class TraceError(NatppError):
@@ -125,17 +132,25 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
     leaves = _Leaves()
     by_name, left_out = isinstance(example_input, dict), ""  # left out: what only training does
     kept_for_training: _Stopped | None = None
+    watched = False  # whether every step looks for random numbers drawn, which takes time
     while True:
+        chance = _chance()
         differences: list[tuple[Node, Any, Any, Any]] = []
         try:
             with _mode(module, training=False):
-                tracer = _Tracer(arguments, leaves, by_name=by_name)
+                tracer = _Tracer(arguments, leaves, by_name=by_name, watched=watched)
                 graph, extra = _followed(module, tracer)
             if not left_out:
                 with _mode(module, training=True):
-                    differences = _compared(module, _Tracer(arguments, leaves, list(graph.nodes), by_name=by_name))
-            break
+                    twin = _Tracer(arguments, leaves, list(graph.nodes), by_name=by_name, watched=watched)
+                    differences = _compared(module, twin)
+            if watched or chance == _chance():
+                break
+            watched = True  # once more, to see who drew
         except _Stopped as stopped:
+            if not watched and chance != _chance():
+                watched = True
+                continue
             only_there = stopped.other_way and module.get_submodule(stopped.path) not in {module, *tracer.visited}
             if not only_there and leaves.add(stopped, module):
                 kept_for_training = kept_for_training or (stopped if stopped.other_way else None)
@@ -233,19 +248,22 @@ class _Tracer(fx.Tracer):
         reference: list[Node] | None = None,
         *,
         by_name: bool = False,
+        watched: bool = False,
     ):
         super().__init__()
         self.arguments = arguments
         self.by_name = by_name  # whether the example names its arguments
         self.leaves = leaves
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
-        self.quiet = False  # while shapes are computed nothing is recorded
+        self.quiet = False  # while shapes are computed, and afterwards, nothing is recorded
         self.reference = reference  # the same forward in eval mode
         self.differences: list[tuple[Node, Callable[[Node, Any], None], Any, Any]] = []
         self.made = 0
         self.visited: set[nn.Module] = set()
         self.fixed: set[Node] = set()
         self.grad, self.autocasts = torch.is_grad_enabled(), _autocasts()
+        self.watched = watched
+        self.chance = _chance()
 
     # What is looked into.
 
@@ -265,6 +283,7 @@ class _Tracer(fx.Tracer):
         if self.quiet:
             return forward(*args, **kwargs)
         self._check_context()
+        self._check_chance()
         self.visited.add(m)
         try:
             path = self.path_of_module(m)
@@ -274,7 +293,13 @@ class _Tracer(fx.Tracer):
             raise
         if _has_hooks(m) and not self.is_leaf_module(m, path):
             self.leaves.note_hooks(path)
-        return super().call_module(m, forward, args, kwargs)
+
+        def to_its_end(*args: Any, **kwargs: Any) -> Any:
+            found = forward(*args, **kwargs)
+            self._check_chance()
+            return found
+
+        return super().call_module(m, to_its_end, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
         return attr_val if self.quiet else super().getattr(attr, attr_val, parameter_proxy_cache)
@@ -340,6 +365,7 @@ class _Tracer(fx.Tracer):
     ) -> Node:
         if kind not in ("call_module", "output"):
             self._check_context()
+        self._check_chance()
         node = super().create_node(kind, target, args, kwargs, name, type_expr)
         if self.reference is None:
             node.meta[VALUE] = None if kind == "output" else self._evaluated(node)
@@ -353,6 +379,11 @@ class _Tracer(fx.Tracer):
         proxy = super().create_proxy(kind, target, *args, **kwargs)
         nothing = kind.startswith("call_") and proxy.node.meta.get(VALUE) is None
         return None if nothing else proxy
+
+    def _check_chance(self) -> None:
+        """Stop where random numbers of Python or NumPy were drawn: torch does not see them."""
+        if self.watched and self.chance != _chance():
+            raise TraceError(DRAWS)
 
     def _check_context(self) -> None:
         """A graph does not keep what a forward switches for some of its lines: precision, gradients."""
@@ -386,6 +417,8 @@ class _Tracer(fx.Tracer):
             return self._run_once(_get(self.root, str(node.target)), args, kwargs)
         finally:
             self.quiet = False
+            if self.watched:
+                self.chance = _chance()  # a part that is kept whole may draw
 
     def _run_once(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """The value of a module that looks at data, by running it on random data of the right shapes."""
@@ -432,7 +465,26 @@ class _Tracer(fx.Tracer):
         known = obj.node.meta.get(VALUE)
         if isinstance(known, Tensor):
             raise TraceError("its way depends on the data in a tensor")
+        if isinstance(known, int | float) and _of_sizes(obj.node):
+            self._decided(obj, known)
         return bool(known)
+
+    def _decided(self, obj: fx.Proxy, known: float) -> None:
+        """Let the result refuse inputs for which a condition on their sizes would turn out otherwise."""
+        if obj.node in self.fixed:
+            return
+        self.fixed.add(obj.node)
+        held: Any = obj
+        if not isinstance(known, bool):
+            held = self.create_proxy("call_function", operator.ne if known else operator.eq, (obj, 0), {})
+        elif not known:
+            held = self.create_proxy("call_function", operator.not_, (obj,), {})
+        line = _line_now()
+        message = (
+            f"this module was traced where {_worked_out(obj.node)} was {known!r}{f' ({line})' if line else ''}: "
+            "trace it again for inputs of other sizes"
+        )
+        self.create_proxy("call_function", torch._assert, (held, message), {})
 
     def iter(self, obj: fx.Proxy) -> Iterator[Any]:
         known: Any = obj.node.meta.get(VALUE)
@@ -475,6 +527,23 @@ class _Known:
         self.tracer.fix(self, known)
         return known
 
+    def __hash__(self) -> int:
+        """That of a known number or type, to look it up by; from then on only inputs of that size will do."""
+        known = self.node.meta.get(VALUE)
+        if not isinstance(known, int | float | torch.dtype):
+            return object.__hash__(self)
+        if isinstance(known, bool) and not self.tracer.quiet:
+            self.tracer.to_bool(self)
+        elif isinstance(known, int | float) and not self.tracer.quiet:
+            self.tracer.fix(self, known)
+        return hash(known)
+
+    def __eq__(self, other: Any) -> Any:
+        """A stand-in for the answer. What a cache kept of another pass equals nothing: its value is not known here."""
+        if self.tracer.quiet or (isinstance(other, _Known) and other.tracer is not self.tracer):
+            return self is other
+        return super().__eq__(other)
+
     def __float__(self) -> float:
         known = self.node.meta.get(VALUE)
         if not isinstance(known, int | float):
@@ -510,7 +579,7 @@ class _Chance(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not self.tracer.quiet and torch.Tag.nondeterministic_seeded in func.tags:
-            raise TraceError("it draws random numbers, which would become constants")
+            raise TraceError(DRAWS)
         return func(*args, **(kwargs or {}))
 
 
@@ -538,6 +607,31 @@ def _recorded_factories(tracer: _Tracer) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _answered_types() -> Iterator[None]:
+    """A forward that asks `isinstance` or `torch.is_tensor` of a stand-in is told of the value it stands for.
+
+    A `__class__` of its own would do that too, but torch's compiled code would then take a stand-in for a tensor.
+    """
+    own = builtins.isinstance
+
+    def asked(given: Any, kind: Any) -> bool:
+        if type(given) not in (_Proxy, _Attribute) or kind is fx.Proxy or not _asks_for_value(sys._getframe(1)):
+            return own(given, kind)
+        return own(given.node.meta.get(VALUE), kind)
+
+    try:
+        builtins.isinstance = asked
+        yield
+    finally:
+        builtins.isinstance = own
+
+
+def _asks_for_value(frame: FrameType) -> bool:
+    """Whether code means the value where it asks a stand-in: the user's does, torch's own sees to stand-ins."""
+    return frame.f_code is torch.is_tensor.__code__ or is_the_users(frame)
+
+
+@contextlib.contextmanager
 def _own_gradients_stop(while_true: Callable[[], bool]) -> Iterator[None]:
     """A `torch.autograd.Function` stops tracing: only what it computes would get into the graph, not its gradient."""
     # Every call of `apply` asks it, however it was bound; it is torch's own, from 2.0 up.
@@ -556,6 +650,40 @@ def _own_gradients_stop(while_true: Callable[[], bool]) -> Iterator[None]:
         torch.autograd.function._is_setup_context_defined = own
 
 
+def _of_sizes(node: Node) -> bool:
+    """Whether a value was worked out from the sizes of tensors, not from their type or place."""
+    waiting, seen = [node], {node}
+    while waiting:
+        one = waiting.pop()
+        asked = one.args[1] if one.target is getattr else getattr(one.target, "__name__", one.target)
+        if asked in SIZES and one.op in ("call_function", "call_method"):
+            return True
+        read = {other for other in one.all_input_nodes if not isinstance(value(other), Tensor)} - seen
+        waiting += read
+        seen |= read
+    return False
+
+
+def _worked_out(node: Node) -> str:
+    """How a value came about, with the numbers that were there: `30 % 4`."""
+    symbol = INFIX.get(getattr(node.target, "__name__", ""))
+    if symbol is None or len(node.args) != 2:
+        return "a size"
+    known: Any = fx.node.map_arg(node.args, lambda read: read.meta[VALUE])
+    left, right = (tuple(side) if isinstance(side, torch.Size) else side for side in known)
+    return f"{left} {symbol} {right}"
+
+
+def _line_now() -> str:
+    """Where the forward that is followed stands now, if that is the user's own code."""
+    frame = sys._getframe(1)
+    while frame.f_code is not _followed.__code__ and frame.f_back is not None:
+        if is_the_users(frame):
+            return line_in(frame, frame.f_lineno)
+        frame = frame.f_back
+    return ""
+
+
 def _leaves_of(tree: Any) -> Iterator[Any]:
     if isinstance(tree, (tuple, list)):
         for branch in tree:
@@ -570,7 +698,12 @@ def _followed(module: nn.Module, tracer: _Tracer) -> tuple[fx.Graph, dict[str, A
     """The graph of one pass and the constants it made; what fails names its place."""
     before = set(vars(module))
     try:
-        with _Chance(tracer), _recorded_factories(tracer), _own_gradients_stop(lambda: not tracer.quiet):
+        with (
+            _Chance(tracer),
+            _recorded_factories(tracer),
+            _answered_types(),
+            _own_gradients_stop(lambda: not tracer.quiet),
+        ):
             graph = tracer.trace(module)
     except Exception as error:  # whatever a user's forward raises on stand-ins
         path, kind = next(reversed(tracer.module_stack.values()), ("", None))
@@ -580,6 +713,7 @@ def _followed(module: nn.Module, tracer: _Tracer) -> tuple[fx.Graph, dict[str, A
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise _Stopped(path, kind, reason, line_of(error)) from error
     finally:
+        tracer.quiet = True
         constants = {name: vars(module)[name] for name in set(vars(module)) - before}
         for name in constants:
             delattr(module, name)
@@ -651,6 +785,12 @@ def _same_target(first: Any, second: Any) -> bool:
 
 def _has_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _chance() -> tuple[Any, ...]:
+    """The states of the random numbers of Python and NumPy."""
+    held = tree_leaves(np.random.get_state(legacy=False))
+    return random.getstate(), *(one.tobytes() if isinstance(one, np.ndarray) else one for one in held)
 
 
 def _autocasts() -> tuple[bool, ...]:
@@ -774,6 +914,7 @@ def _second_way(module: nn.Module, example_input: Any, stopped: _Stopped) -> Tra
     from natpp.fx.export import evaluate, exported
 
     arguments = _bound(module, example_input)
+    chance = _chance()
     try:
         with _mode(module, training=False), _own_gradients_stop(lambda: True):
             graph, parts = exported(module, arguments)
@@ -781,6 +922,8 @@ def _second_way(module: nn.Module, example_input: Any, stopped: _Stopped) -> Tra
         with _mode(module, training=True), _own_gradients_stop(lambda: True):
             twin, _ = exported(module, arguments)
         differences = _differences(graph, twin)
+        if chance != _chance():
+            raise TraceError(DRAWS)
     except Exception as error:  # whatever torch.export or the user's forward raises
         raise _refused(module, stopped) from error
     parts |= _by_mode(graph, differences)

@@ -1,21 +1,26 @@
 """Tracing: shapes, modes, what stays whole, what is refused."""
 
 import copy
+import functools
+import random
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from fx_models import SMALL, BasicBlock, ResNet
-from promises import keeps_promises, no_change_is_no_change, warmed
+from promises import keeps_promises, no_change_is_no_change, warmed, written_module
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import natpp
 from natpp.errors import SettingError
+from natpp.fx.leaf import is_leaf
 from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Site, find_items
 from natpp.fx.trace import ByMode, TraceError, trace, value
+from natpp.nets.measure import module_cost
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -86,6 +91,37 @@ def test_questions_about_shapes_are_answered() -> None:
     assert torch.equal(rewrite(traced)(larger), Asks()(larger))  # the batch may be another
 
 
+class AsksForTypes(nn.Module):
+    """Takes the first of several, where it is given several, and a mask where there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 8, 3, padding=1)
+        self.lstm = nn.LSTM(6, 6)
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if isinstance(mask, Tensor):
+            x = x * mask
+        x = self.first(x)
+        x = self.second(x if torch.is_tensor(x) else x[0])
+        rows = self.lstm(x.mean(1))
+        if isinstance(rows, (list, tuple)):
+            rows = rows[0]
+        if isinstance(self.scale, nn.Parameter) and not isinstance(x, nn.Parameter):
+            rows = rows * self.scale
+        sides = [side if isinstance(side, int) else side[0] for side in x.shape[2:]]
+        return x + rows.reshape(-1, 1, *sides)
+
+
+def test_a_forward_that_asks_for_a_type_is_told_that_of_the_value() -> None:
+    x, mask = torch.randn(2, 3, 6, 6), (torch.rand(2, 1, 6, 6) < 0.5).float()
+    traced = no_change_is_no_change(AsksForTypes(), {"x": x, "mask": mask})
+    assert not traced.notes
+    assert isinstance.__module__ == "builtins"
+    assert no_change_is_no_change(AsksForTypes(), x).notes == ()
+
+
 def test_new_tensors_and_loops_over_sizes() -> None:
     class Makes(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -100,6 +136,106 @@ def test_new_tensors_and_loops_over_sizes() -> None:
     assert torch.equal(same(other), Makes()(other))
     with pytest.raises(AssertionError, match="size of 3"):
         same(torch.randn(2, 4, 5, 5))
+
+
+class Sized(nn.Module):
+    """Goes by the sizes of what it is given: by whether a side can be halved, how often, and which is the shorter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = x.shape[-2:]
+        if height % 4 or width % 4:
+            x = F.pad(x, (0, -width % 4, 0, -height % 4))
+        x = skip = self.first(x)
+        while x.shape[-1] > 8:
+            x = F.max_pool2d(x, 2)
+        x = self.second(x)
+        if x.shape[2:] != skip.shape[2:]:
+            x = F.interpolate(x, skip.shape[2:])
+        side = min(height, width)
+        return (x + skip)[:, :, :side, :side]
+
+
+def test_a_condition_on_sizes_holds_for_every_call() -> None:
+    module = Sized().eval()
+    same = rewrite(no_change_is_no_change(module, torch.randn(2, 3, 14, 14)))
+    for other in (torch.randn(5, 3, 14, 14), torch.randn(2, 3, 10, 10), torch.randn(1, 3, 14, 15)):
+        assert torch.equal(same(other), module(other))
+    line = Sized.forward.__code__.co_firstlineno
+    for sides, said in {
+        (16, 14): rf"14 % 4 was 2 \(test_module_trace\.py, line {line + 2}\): trace it again",
+        (14, 18): rf"8 > 8 was False \(test_module_trace\.py, line {line + 5}\)",
+        (14, 5): r"16 > 8 was True",
+        (14, 13): r"14 < 14 was False",
+    }.items():
+        with pytest.raises(AssertionError, match=said):
+            same(torch.randn(2, 3, *sides))
+    same = rewrite(trace(module, torch.randn(2, 3, 8, 8)))
+    with pytest.raises(AssertionError, match=r"8 % 4 was 0"):
+        same(torch.randn(2, 3, 8, 10))
+    with pytest.raises(AssertionError, match=r"8 > 8 was False"):
+        same(torch.randn(2, 3, 8, 12))
+
+
+def test_conditions_on_sizes_are_kept_in_files_and_deployed(tmp_path: Path) -> None:
+    example = torch.randn(2, 3, 12, 12)
+    keeps_promises(Sized(), example, seeds=2)
+    folder = natpp.optimize(Sized(), example_input=example).save(tmp_path / "saved")
+    for made in (natpp.restore(folder), written_module(folder).load()):
+        with pytest.raises(AssertionError, match=r"12 % 4 was 0 \(test_module_trace\.py, line \d+\)"):
+            made(torch.randn(2, 3, 12, 14))
+
+
+def test_conditions_on_sizes_add_nothing_to_the_cost() -> None:
+    example = torch.randn(2, 3, 12, 12)
+    assert module_cost(rewrite(trace(Sized(), example)), example) == module_cost(Sized(), example)
+
+
+def test_a_size_is_looked_up_as_the_number_it_is() -> None:
+    class LooksUp(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x * {3: 2.0, 1: 1.0}.get(x.shape[1], 0.0) + {(4, 5): 0.5}[x.shape[2], x.shape[3]]
+            return x + 1 if x.dtype in {torch.float32} and x.shape[2] not in {5} else x
+
+    same = rewrite(no_change_is_no_change(LooksUp(), torch.randn(2, 3, 4, 5)))
+    other = torch.randn(7, 3, 4, 5)
+    assert torch.equal(same(other), LooksUp()(other))
+    with pytest.raises(AssertionError, match="size of 3"):
+        same(torch.randn(2, 1, 4, 5))
+    with pytest.raises(AssertionError, match="size of 5"):
+        same(torch.randn(2, 3, 4, 6))
+
+
+def test_what_a_forward_keeps_by_size_is_not_that_of_another_pass() -> None:
+    @functools.cache
+    def ramp(size: int) -> Tensor:
+        return torch.arange(size) + size
+
+    class Keeps(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + ramp(x.shape[3]) + ramp(x.shape[2])[:, None]
+
+    x = torch.randn(2, 3, 5, 5)
+    expected = x + torch.arange(5) + torch.arange(5)[:, None] + 10
+    for _ in range(2):
+        same = rewrite(no_change_is_no_change(Keeps(), x))
+        assert torch.allclose(same(x), expected)
+    assert torch.allclose(Keeps()(x), expected)
+    assert ramp(5) is ramp(5)
+
+
+def test_conditions_on_types_and_places_are_not_checked() -> None:
+    class Typed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.dtype == torch.float32 and x.device.type == "cpu" and not x.is_cuda:
+                x = x + 1
+            return x * {True: 2, False: 3}[x.is_cuda]
+
+    traced = no_change_is_no_change(Typed(), torch.randn(2, 3, 4, 4))
+    assert torch._assert not in [node.target for node in traced.graph.nodes]
 
 
 def test_chance_stays_chance() -> None:
@@ -124,6 +260,59 @@ def test_what_goes_another_way_in_training_stays_whole() -> None:
     traced = no_change_is_no_change(module, torch.randn(2, 3, 6, 6))
     assert [note.split(" ")[0] for note in traced.notes] == ["1"]  # one note for the class
     assert "training mode" in traced.notes[0] or "random" in traced.notes[0]
+
+
+class Drawn(nn.Module):
+    """A map times a number that Python or NumPy draw."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.conv, self.draw = nn.Conv2d(4, 4, 3, padding=1), draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x) * self.draw()
+
+
+class LayerDrop(nn.Module):
+    """Layers that are skipped by chance while training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            if not self.training or random.random() > 0.5:
+                x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("draw", [np.random.rand, np.random.randn, random.random])
+def test_numbers_drawn_by_python_or_numpy_are_no_constants(draw: Callable[[], float]) -> None:
+    x = torch.randn(2, 4, 6, 6)
+    with pytest.raises(TraceError, match=r"its own forward stops it \(it draws random numbers, which would become"):
+        trace(Drawn(draw), x)
+    for part in (Drawn(draw), natpp.leaf(Drawn(draw))):
+        module = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), part)
+        traced = trace(module, x)
+        whole = "1 (Drawn) is kept whole: it draws random numbers, which would become constants"
+        assert traced.notes == (() if is_leaf(part) else (whole,))
+        same = rewrite(traced)
+        assert not torch.equal(same(x), same(x))
+
+
+def test_layers_that_python_skips_by_chance_are_those_of_eval_mode() -> None:
+    x = torch.randn(2, 4, 6, 6)
+    for seed in range(8):
+        random.seed(seed)
+        with pytest.raises(TraceError, match=r"its own forward stops it .* Call its eval\(\) first"):
+            trace(LayerDrop(), x)
+        module = LayerDrop().eval()
+        traced = trace(module, x)
+        assert traced.notes == ("in training mode its own forward makes it go another way: the result does not",)
+        assert torch.equal(rewrite(traced)(x), module(x))
+        (note,) = trace(nn.Sequential(LayerDrop(), nn.Conv2d(4, 4, 1)), x).notes
+        assert note == "0 (LayerDrop) is kept whole: it draws random numbers, which would become constants"
 
 
 class Auxiliary(nn.Module):
