@@ -121,6 +121,7 @@ class _Descent:
 
     def __init__(self, inputs: Inputs, preferences: NDArray[np.float64], limits: Limits):
         self.inputs, self.preferences, self.limits = inputs, preferences, limits
+        self.null = inputs.ops.index(NULL) if NULL in inputs.ops else None
         self._figures: dict[bytes, dict[str, float]] = {}
 
     def next(self, row: Row) -> Row | None:
@@ -141,7 +142,7 @@ class _Descent:
                 kind, price = 0, lost / saved
             elif spared > 0:
                 kind, price = 1, lost / spared
-            elif changed[edge] == self.inputs.ops.index(NULL):
+            elif changed[edge] == self.null:
                 kind, price = 2, lost
             else:
                 continue

@@ -99,6 +99,16 @@ def test_what_is_minded_least_goes_first() -> None:
             assert NAMES[row[gone]] == op
 
 
+def test_a_policy_that_knows_no_null_cuts_too() -> None:
+    policy = Policy(
+        PolicyConfig(width=8), ops=["conv_3x3", "sep_conv_3x3", "max_pool_3x3", "skip_connect", "dil_conv_3x3"]
+    )
+    found = natpp.optimize("darts", policy.eval(), budget={"madds": 0.6})
+    assert found.cost_after.live_madds <= 0.6 * found.cost_before.live_madds
+    with pytest.raises(BudgetError, match="nearest allowed"):
+        natpp.optimize("darts", policy, budget={"madds": 0.01})
+
+
 def test_latency_is_measured_now_and_then(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 
