@@ -651,7 +651,7 @@ def _judged_cells(found: dict[str, Any]) -> list[str]:
         if name in steps
     ]
     if spent:
-        lines += ["", _paragraph(f"I{', '.join(spent)[1:]}.")]
+        lines += ["", _paragraph(f"{', '.join(spent).capitalize()}.")]
     return lines
 
 

@@ -308,9 +308,10 @@ def optimize(
     from natpp.runs import make_scorer, short_scorer
 
     figures = check_budget(budget)
-    asked_in_vain = {"data": data, "root": root, "store": store, "reward": None if reward == "val_200" else reward}
-    for name in (name for name, value in asked_in_vain.items() if scorer is None and value is not None):
-        raise SettingError(f"{name} goes with a scorer, which the mode best-of chooses by")
+    of_scorers = {"data": data, "root": root, "store": store, "reward": None if reward == "val_200" else reward}
+    given = [name for name, value in of_scorers.items() if value is not None]
+    if scorer is None and given:
+        raise SettingError(f"{given[0]} goes with a scorer, which the mode best-of chooses by")
     RULES[rule]  # answers an unknown name
     asked = _architecture(arch)
     where = network or setting("cifar" if asked.reduce is not None else "nasbench201")

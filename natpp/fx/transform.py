@@ -36,6 +36,7 @@ from natpp.fx.trace import Traced, batch_of, trace, value
 from natpp.fx.upstream import way_out
 from natpp.improve.budget import (
     COUNTED,
+    REMEASURE,
     SAVES_NOTHING,
     Budget,
     check_budget,
@@ -53,7 +54,6 @@ Table = NDArray[np.float64]  # (terms, ops) of a group
 MODES = ("greedy", "sample")
 MOST_KNOWN = 1 << 18  # rows whose cost is remembered
 MOST_NEXT = 1 << 14  # rows whose changes are remembered
-REMEASURE = 0.02  # how much of what decides must be saved before memory and latency are measured again
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ Budget = str | Mapping[str, float]
 Limits = Mapping[str, float]  # figures that a result has at most
 NAMED = ("strict", "rule")
 UNITS = {"params": "parameters", "madds": "multiply-adds", "memory": "bytes of peak memory", "latency": "ms"}
-REMEASURE = 0.02  # of the multiply-adds, what must be saved at least before latency is measured again
+REMEASURE = 0.02  # share of what it hangs on that must be saved at least before something is measured again
 COUNTED = ("params", "madds")  # what is counted by heart; memory takes longer, and latency is measured
 
 SAVES_NOTHING = (
