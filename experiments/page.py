@@ -907,7 +907,7 @@ def table_random(found: dict[str, Any]) -> str:
                 f" {sum(group['seconds'] for group in one['groups']):,.0f} s of {_device(one['machine'])}"
                 f"{_peak(one['groups'])}. One score for all, strict budget. Test accuracy,"
                 " read once, mean ± sd; the paired difference to the originals with its 95 % bootstrap interval; live"
-                f" costs; latency of one image on {one['latency_on']}."
+                f" costs; latency of one image on {one['latency_on']}, the least of some medians."
             ),
             "",
             *_methods_table(one, "test_accuracy", "test accuracy"),
@@ -1048,8 +1048,8 @@ def _random_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
             f"{one['inputs']} random cells ({means['input']} %) trained from scratch on CIFAR-10, test accuracy after"
             " one shot, strict budget",
             f"**{means['nat++']} %**, {madds} MAdds",
-            f"a fixed map {means['constant']}, a random change {means['random']}, best of 10 random ones"
-            f" {means['random best of 10']}",
+            f"the best of 10 by `nat++` {means['nat++ best of 10']}, a fixed map {means['constant']}, a random change"
+            f" {means['random']}, best of 10 random ones {means['random best of 10']}",
         )
     ]
 

@@ -114,7 +114,7 @@ def judged(runs: Path, number: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     said, worth = read_trained(runs / f"worth_{number}.json")
     if worth:
-        found |= compared(worth, METHODS, "nat++", "accuracy", asked=asked_inputs(said, METHODS))
+        found |= compared(worth, METHODS, ["nat++"], "accuracy", asked=asked_inputs(said, METHODS))
         found["recipe"], found["machine"], found["network"] = said["recipe"], said["machine"], said["network"]
         found["groups"], found["trainings"], found["images"] = said["groups"], len(worth), said["images"]
         found["agreement"] = agreement_with(runs, number, worth)
@@ -149,8 +149,8 @@ def asked_inputs(said: Mapping[str, Any], methods: Sequence[str]) -> int:
     return int(said["asked"]) // (1 + len(methods))
 
 
-def compared(rows: Rows, methods: Sequence[str], ours: str, figure: str, *, asked: int) -> dict[str, Any]:
-    """Means of every method over the inputs that all methods have, of so many asked for, and paired differences."""
+def compared(rows: Rows, methods: Sequence[str], ours: Sequence[str], figure: str, *, asked: int) -> dict[str, Any]:
+    """Means of every method over the inputs that all methods have, of so many asked for, and differences of ours."""
     names = ("input", *methods)
     subjects = sorted({split_name(name)[0] for name, _ in rows}, key=lambda name: (len(name), name))
     whole = [
@@ -170,10 +170,11 @@ def compared(rows: Rows, methods: Sequence[str], ours: str, figure: str, *, aske
             for key in ("live_params", "live_madds")
         }
         found["methods"][name]["over_input"] = paired(column[name][figure], column[INPUT][figure])
-    for name in names:
-        if name != ours:
-            title = "the inputs" if name == INPUT else f"`{name}`"
-            found["differences"][f"`{ours}` over {title}"] = paired(column[ours][figure], column[name][figure])
+    for place, one in enumerate(ours):
+        for name in names:
+            if name not in ours[place:]:
+                title = "the inputs" if name == INPUT else f"`{name}`"
+                found["differences"][f"`{one}` over {title}"] = paired(column[one][figure], column[name][figure])
     found["rows"] = {
         one: {name: {key: column[name][key][place] for key in column[name]} for name in names}
         for place, one in enumerate(whole)
