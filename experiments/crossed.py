@@ -1,6 +1,6 @@
 """What a policy should learn on: learned on half of the longer trainings, judged by the other half.
 
-    python experiments/crossed.py --runs FOLDER [--round 3] [--half 0] [--only NAME]
+    python experiments/crossed.py --runs FOLDER [--round 4] [--half 0] [--only NAME]
 
 A policy finds what its value model is wrong about: what it expects of its own changes says little. So the longer
 trainings that there are before a round are dealt out in two halves, whole families together, a policy and a fixed map
@@ -26,7 +26,21 @@ from cells import Pool
 from policies import SEED, learn_config, learned
 from truth_cells import SCHEDULES, WHERE, pick_of_search
 from truth_nasbench201 import machine
-from values import BESIDE, CAUTION, COST, Known, before, came_from, cheap_scores, dear_scores, families_of, value_model
+from values import (
+    BESIDE,
+    BY_LOSS,
+    CAUTION,
+    COST,
+    MODELS_BY_LOSS,
+    PLACES,
+    Known,
+    before,
+    came_from,
+    cheap_scores,
+    dear_scores,
+    families_of,
+    value_model,
+)
 
 from natpp.arch.cost import counts
 from natpp.arch.layout import setting
@@ -45,7 +59,6 @@ KEPT = "crossed_{round}_{half}.json"
 HALVES = (0, 1)
 POOL, FRESH, MAPPED = 1000, 100, 100  # inputs that are learned on, judged on, and that a fixed map is fitted on
 DEALT, DRAWN = 5, 77  # seeds
-JUDGES = ("mixture", f"mixture{BESIDE}", f"longer{BESIDE}")  # the last has nothing in common with what is learned on
 
 
 @dataclass(frozen=True)
@@ -60,26 +73,44 @@ class Settings:
     """the round whose policies learn so long and are so large"""
 
 
-SETTINGS = {
-    "as in round 1": Settings(f"mixture{COST}", 0.5, 0.25),
-    "as in round 2": Settings("mixture", 0.5, 0.25),
-    "no price": Settings("mixture", 0.5, 0.0),
-    "beside cost": Settings(f"mixture{BESIDE}", 0.5, 0.25),
-    "beside cost, cheaper": Settings(f"mixture{BESIDE}", 0.5, 0.1),
-    "beside cost, no price": Settings(f"mixture{BESIDE}", 0.5, 0.0),
-    "beside cost, bolder": Settings(f"mixture{BESIDE}", 0.1, 0.1),
-    "beside cost, more careful": Settings(f"mixture{BESIDE}", 1.0, 0.1),
-    "beside cost, learned for longer": Settings(f"mixture{BESIDE}", 0.5, 0.25, learned_as=2),
+SETTINGS = {  # of rounds
+    3: {
+        "as in round 1": Settings(f"mixture{COST}", 0.5, 0.25),
+        "as in round 2": Settings("mixture", 0.5, 0.25),
+        "no price": Settings("mixture", 0.5, 0.0),
+        "beside cost": Settings(f"mixture{BESIDE}", 0.5, 0.25),
+        "beside cost, cheaper": Settings(f"mixture{BESIDE}", 0.5, 0.1),
+        "beside cost, no price": Settings(f"mixture{BESIDE}", 0.5, 0.0),
+        "beside cost, bolder": Settings(f"mixture{BESIDE}", 0.1, 0.1),
+        "beside cost, more careful": Settings(f"mixture{BESIDE}", 1.0, 0.1),
+        "beside cost, learned for longer": Settings(f"mixture{BESIDE}", 0.5, 0.25, learned_as=2),
+    },
+    4: {
+        "as in round 3, without short trainings": Settings(f"longer{BESIDE}", 0.5, 0.25),
+        "places": Settings(PLACES, 0.5, 0.25),
+        "places, cheaper": Settings(PLACES, 0.5, 0.1),
+    },
 }
-MAPS = {f"map, {model}": model for model in dict.fromkeys(one.model for one in SETTINGS.values())}
+JUDGES = {  # those of a half that have nothing in common with what is learned on: in round 3 the last, in 4 all
+    3: ("mixture", f"mixture{BESIDE}", f"longer{BESIDE}"),
+    4: MODELS_BY_LOSS,
+}
+
+
+def maps(number: int) -> dict[str, str]:
+    """Value models of a round that fixed maps are fitted on, by name."""
+    return {f"map, {model}": model for model in dict.fromkeys(one.model for one in SETTINGS[number].values())}
 
 
 class Halves:
     """Scores before a round, the dear ones in two halves of families."""
 
     def __init__(self, runs: Path, number: int):
-        pick = pick_of_search(runs)
-        self.cheap: Known = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
+        self.round = number
+        self.cheap: Known = {}
+        if number < BY_LOSS:
+            pick = pick_of_search(runs)
+            self.cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
         self.dear: Known = dear_scores(runs, number)
         families = list(families_of(self.dear, came_from(runs, before(number))).values())
         order = np.random.default_rng(DEALT).permutation(len(families)).tolist()
@@ -123,7 +154,7 @@ def trial(halves: Halves, half: int, model: str, caution: float, *, smoke: bool)
     fresh = CellSpace().draw(4 if smoke else FRESH, np.random.default_rng(DRAWN))
     return Trial(
         halves.model(model, half, caution),
-        {name: halves.model(name, 1 - half, caution) for name in JUDGES},
+        {name: halves.model(name, 1 - half, caution) for name in JUDGES[halves.round]},
         Inputs(pool, task, tuple(OPS)),
         Inputs(fresh, task, tuple(OPS)),
     )
@@ -156,7 +187,7 @@ def of_both_halves(runs: Path, number: int) -> dict[str, Any]:
     both = [kept(runs / KEPT.format(round=number, half=half)) for half in HALVES]
     return {
         name: dict(averaged([one[name] for one in both]))
-        for name in (*SETTINGS, *MAPS)
+        for name in (*SETTINGS[number], *maps(number))
         if all(name in one for one in both)
     }
 
@@ -174,35 +205,39 @@ def averaged(some: list[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, help="the folder of truth_cells.py")
-    parser.add_argument("--round", type=int, default=3, help="of worth.py, before which the scores were made")
+    parser.add_argument("--round", type=int, choices=SETTINGS, default=max(SETTINGS), help="of policies")
     parser.add_argument("--half", type=int, choices=HALVES, help="that is learned on; by default both, in turn")
-    parser.add_argument("--only", choices=[*SETTINGS, *MAPS], help="one of them")
+    parser.add_argument("--only", help="one of its settings")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
-    halves = Halves(arguments.runs, arguments.round)
+    number = arguments.round
+    settings, names = SETTINGS[number], [*SETTINGS[number], *maps(number)]
+    if arguments.only not in (None, *names):
+        parser.error(f"--only is one of {', '.join(names)}")
+    halves = Halves(arguments.runs, number)
     for half in HALVES if arguments.half is None else [arguments.half]:
-        file = arguments.runs / KEPT.format(round=arguments.round, half=half)
-        for name in [arguments.only] if arguments.only else (*SETTINGS, *MAPS):
+        file = arguments.runs / KEPT.format(round=number, half=half)
+        for name in [arguments.only] if arguments.only else names:
             if name in kept(file):
                 continue
-            if name in SETTINGS:
-                one = crossed(halves, half, SETTINGS[name], smoke=arguments.smoke)
+            if name in settings:
+                one = crossed(halves, half, settings[name], smoke=arguments.smoke)
             else:
-                one = crossed_map(halves, half, MAPS[name], smoke=arguments.smoke)
+                one = crossed_map(halves, half, maps(number)[name], smoke=arguments.smoke)
             write_whole(file, json.dumps(kept(file) | {name: one}, indent=1) + "\n")
             print(f"half {half}, {name}", flush=True)
     found = {
-        "round": arguments.round,
         "cheap_scores": len(halves.cheap),
         "dear_scores": [len(side) for side in halves.sides],
         "learn": asdict(learn_config(Settings.learned_as, smoke=arguments.smoke)),
         "pool": POOL,
         "fresh": FRESH,
         "machine": machine(),
-        "settings": of_both_halves(arguments.runs, arguments.round),
+        "settings": of_both_halves(arguments.runs, number),
     }
-    write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
+    rounds = kept(arguments.out).get("rounds", {}) | {str(number): found}
+    write_whole(arguments.out, json.dumps({"rounds": dict(sorted(rounds.items()))}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

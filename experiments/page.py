@@ -712,23 +712,39 @@ def policies(found: dict[str, Any]) -> str:
 
 def crossed(found: dict[str, Any]) -> str:
     """Policies that learned on half of what is known, judged by the other half."""
-    learned, settings = found["learn"], found["settings"]
-    judges = list(next(iter(settings.values()))["constant"]["judges"]) if settings else []
     lines = [
         "## What a policy should learn on",
         "",
         _paragraph(
-            f"`python experiments/crossed.py --runs FOLDER --round {found['round']}`, with the folder of"
-            " `truth_cells.py`. A policy finds what its value model is wrong about, so what it expects of its own"
-            " changes says little. Here it learns on half of the longer trainings that there are before round"
-            f" {found['round']} ({' and '.join(map(str, found['dear_scores']))}, whole families together), and value"
-            " models that were fitted on the other half say what its changes are worth; `longer beside cost` does not"
-            " know the short trainings either. Of `nat++` and, after the stroke, of a fixed map that was fitted with as"
-            " much caution, below also of maps that were fitted without any: improvement of"
-            f" {found['fresh']} fresh random cells in standard deviations of accuracies, mean of both halves;"
-            f" {learned['steps']} steps of {learned['inputs']} inputs and {learned['samples']} samples with one seed,"
-            " for longer as in round 2. As in a round: by its value model, caution and price. Beside cost: the value"
-            " model sees what flows through a graph and what it costs at once."
+            "`python experiments/crossed.py --runs FOLDER --round NUMBER`, with the folder of `truth_cells.py`. A"
+            " policy finds what its value model is wrong about, so what it expects of its own changes says little. Here"
+            " it learns on half of the longer trainings that there are before a round, whole families together, and"
+            " value models that were fitted on the other half say what its changes are worth. Of `nat++` and, after the"
+            " stroke, of a fixed map that was fitted with as much caution, below also of maps that were fitted without"
+            " any: improvement of fresh random cells in standard deviations, mean of both halves. As in a round: by its"
+            " value model, caution and price. Beside cost: the value model sees what flows through a graph and what it"
+            " costs at once. Places: it sees where operations stand, how far they see, which walks there are, and"
+            " costs."
+        ),
+    ]
+    for number, one in found["rounds"].items():
+        lines += ["", *_crossed_round(number, one)]
+    return "\n".join(lines) + "\n"
+
+
+def _crossed_round(number: str, found: dict[str, Any]) -> list[str]:
+    learned, settings = found["learn"], found["settings"]
+    judges = list(next(iter(settings.values()))["constant"]["judges"]) if settings else []
+    scores = (
+        f"scores are accuracies, and {found['cheap_scores']} short trainings are known too but to `longer`"
+        if found["cheap_scores"]
+        else "scores are training losses"
+    )
+    lines = [
+        _paragraph(
+            f"**Before round {number}**: {' and '.join(map(str, found['dear_scores']))} longer trainings, {scores};"
+            f" {found['fresh']} fresh cells; {learned['steps']} steps of {learned['inputs']} inputs and"
+            f" {learned['samples']} samples with one seed, for longer as in round 2."
         ),
         "",
         "| | caution, price | own | " + " | ".join(f"by `{name}`" for name in judges) + " | MAdds |",
@@ -743,6 +759,42 @@ def crossed(found: dict[str, Any]) -> str:
             + " | ".join(" / ".join(_signed(value) for value in values) for values in figures)
             + f" | {' / '.join(_percent(each['madds_change']) for each in some)} |"
         )
+    return lines
+
+
+def losses(found: dict[str, Any]) -> str:
+    """What a training tells, and how far value models know it."""
+    seeds, fresh = found["seeds"], found["fresh"]
+    lines = [
+        "## What a training tells: accuracy and training loss",
+        "",
+        _paragraph(
+            "`python experiments/losses.py --runs FOLDER`, with the folder of `truth_cells.py`. Over"
+            f" {seeds['networks']} networks of the longer recipe, validation accuracies differ by a standard deviation"
+            f" of {seeds['accuracy_sd']:.2f} points, from seed to seed (of {seeds['with_several_seeds']} of them) by"
+            f" {seeds['accuracy_by_seeds']:.2f}. Training losses at the end differ by {seeds['loss_sd']:.4f}, from seed"
+            f" to seed by {seeds['loss_by_seeds']:.4f}. Where the loss is known,"
+            f" {seeds['left_of_accuracy']:.2f} points are left of the accuracies;"
+            f" seeds alone would leave {seeds['left_by_seeds_alone']:.2f}. So the loss of one training, worth"
+            f" {abs(seeds['points_per_loss']) / 100:.2f} points a hundredth, says more of what an architecture reaches"
+            " than its accuracy."
+        ),
+        "",
+        _paragraph(
+            f"The first table of [random architectures](#random-architectures-cifar-10) by it: {fresh['inputs']} inputs"
+            " and what learned methods made of them, which no value model here has seen. Correlation of value models"
+            f" with losses, less the means of each input's; all are fitted on the same {fresh['trainings']} longer"
+            " trainings, the first on short ones too. 95 % intervals by bootstrap over inputs."
+        ),
+        "",
+        "| value model of | correlation |",
+        "|---|---|",
+        *(f"| {title} | {_with_interval(one)} |" for title, one in fresh["agreement"].items()),
+        "",
+        "Differences of that table by training losses, in points of accuracy:",
+        "",
+        *(f"- {title}: {_with_interval(one, signed=True)}" for title, one in fresh["differences"].items()),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -903,7 +955,7 @@ def table_random(found: dict[str, Any]) -> str:
             _paragraph(
                 f"{one['inputs']} of {one['asked']} sampled cells, {one['trainings']} trainings of {_epochs(one)}"
                 f" epochs with a full cosine, {recipe['cells']} cells, {recipe['channels']} channels, all"
-                f" {one['images']:,} training images, one seed,"
+                f" {one['images']:,} training images, {_seeds(one)},"
                 f" {sum(group['seconds'] for group in one['groups']):,.0f} s of {_device(one['machine'])}"
                 f"{_peak(one['groups'])}. One score for all, strict budget. Test accuracy,"
                 " read once, mean ± sd; the paired difference to the originals with its 95 % bootstrap interval; live"
@@ -932,6 +984,15 @@ def table_random(found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _seeds(found: dict[str, Any]) -> str:
+    """How many seeds networks have."""
+    counted = {name: len(row["trainings"]) for name, row in next(iter(found["rows"].values())).items()}
+    if len(set(counted.values())) == 1:
+        return _count(found["seeds"], "seed")
+    several = [name for name, count in counted.items() if count > 1]
+    return f"one seed, {found['seeds']} of {', '.join(several)}"
+
+
 def _scores_against_truth(found: dict[str, Any]) -> list[str]:
     """Spearman of every score with test accuracy."""
     lines = [
@@ -939,9 +1000,9 @@ def _scores_against_truth(found: dict[str, Any]) -> list[str]:
         "",
         _paragraph(
             f"Spearman with test accuracy over {found['networks']} trained networks that compute different things:"
-            " those of all rounds, and NAS cells (below) as far as they are trained, their mean over seeds; without"
-            f" {found['left_out']} that the search's score was fitted on. Every score over the networks it knows; 95 %"
-            " bootstrap intervals."
+            " those of all rounds, and NAS cells (below) as far as they are trained, their mean over seeds. Every score"
+            " over the networks it knows, that of a round over those that it was not fitted on; 95 % bootstrap"
+            " intervals."
         ),
         "",
         "| score | networks | Spearman |",
@@ -1093,6 +1154,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "truth_nasbench201": truth,
     "schedules_nasbench201": schedules,
     "truth_cells": truth_cells,
+    "losses": losses,
     "crossed": crossed,
     "policies": policies,
     "worth": worth,

@@ -34,9 +34,12 @@ from together import read_trained
 from truth_cells import SCHEDULES, WHERE, compared_models, pick_of_search
 from truth_nasbench201 import machine
 from values import (
+    BY_LOSS,
     CAUTION,
     FIRST_MODELS,
     MODELS,
+    MODELS_BY_LOSS,
+    PLACES,
     Known,
     Pick,
     before,
@@ -67,7 +70,6 @@ from natpp.registry import OPS, ZOO
 RESULTS = Path(__file__).parent / "results"
 NAMES = {"nat++": "cifar10", "nat": "cifar10_nat"}  # under which they ship: what they learned from
 FILES = {"nat++": "policy_{}_natpp.safetensors", "nat": "policy_{}_nat.safetensors"}  # by round, in a folder of runs
-PRICES = {"nat++": 0.25, "nat": 1.0}  # what all living MAdds are worth, in deviations of the normal scale
 TOLD = "policies_{}.json"  # what is told of them, by round
 POOL, FRESH, SEED = 4000, 200, 0
 CAUTIONS = (0.0, 0.25, 0.5, 1.0)  # that were compared, on so many fresh inputs:
@@ -87,11 +89,16 @@ def learn_config(number: int, *, smoke: bool) -> LearnConfig:
     return replace(usual, steps=300, inputs=32, samples=8)
 
 
+def prices(number: int) -> dict[str, float]:
+    """What all living MAdds are worth in a round, in deviations of the normal scale."""
+    return {"nat++": 0.25 if number < BY_LOSS else 0.1, "nat": 1.0}
+
+
 def learn(arguments: argparse.Namespace) -> None:
     runs: Path = arguments.runs
     pick = pick_of_search(runs)
     cheap, dear, models = known_before(runs, arguments.round)
-    model = picked_model(models)
+    model, price = picked_model(models, arguments.round), prices(arguments.round)
     prediction = value_model(cheap, dear, model)
     pool, fresh = (12, 4) if arguments.smoke else (POOL, FRESH)
     archs = Pool(aside=True).draw(pool + fresh, generator(SEED, Use.DRAW, 12))
@@ -104,7 +111,7 @@ def learn(arguments: argparse.Namespace) -> None:
         "model": model,
         "models": models,
         "caution": CAUTION,
-        "prices": PRICES,
+        "prices": price,
         "pool": pool,
         "kinds_drawn": KINDS_DRAWN,
         "learn": asdict(config),
@@ -117,9 +124,9 @@ def learn(arguments: argparse.Namespace) -> None:
         began = time.perf_counter()
         task = Task(rule, setting("cifar"), strict=True)
         train, test = Inputs(archs[:pool], task, tuple(OPS)), Inputs(archs[pool:], task, tuple(OPS))
-        reward = priced(prediction.reward(), PRICES[rule])
-        policy = learned(train, prediction, PRICES[rule], config)
-        said = {"rule": rule, "data": "cifar10", "caution": CAUTION, "price": PRICES[rule], "seed": SEED}
+        reward = priced(prediction.reward(), price[rule])
+        policy = learned(train, prediction, price[rule], config)
+        said = {"rule": rule, "data": "cifar10", "caution": CAUTION, "price": price[rule], "seed": SEED}
         policy.save(file, said)
         rows = {"policy": PolicyMethod(rule, config, policy).one_shot(test, reward, np.random.default_rng(0))}
         if rule == "nat++":
@@ -154,14 +161,17 @@ def learn(arguments: argparse.Namespace) -> None:
 def known_before(runs: Path, number: int) -> tuple[Known, Known, dict[str, Any]]:
     """Cheap and dear scores that there are before a round, and how well value models do on them."""
     pick = pick_of_search(runs)
-    cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
+    cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting) if number < BY_LOSS else {}
     dear = dear_scores(runs, number)
     origin = came_from(runs, before(number)) if number > 1 else {}
-    return cheap, dear, compared_models(cheap, dear, origin, FIRST_MODELS if number < 3 else MODELS)
+    names = FIRST_MODELS if number < 3 else MODELS if number < BY_LOSS else MODELS_BY_LOSS
+    return cheap, dear, compared_models(cheap, dear, origin, names)
 
 
-def picked_model(models: Mapping[str, Any]) -> str:
-    """The value model that policies learn on."""
+def picked_model(models: Mapping[str, Any], number: int) -> str:
+    """The value model that policies learn on: the best by folds, from the fourth round on by `crossed.py`."""
+    if number >= BY_LOSS:
+        return PLACES
     return best_of(models) if models else "short"
 
 
@@ -278,7 +288,8 @@ def learned_from(runs: Path, number: int | None = None) -> tuple[Known, Known, s
     """Cheap and dear scores that policies of a round, by default the last, learned from, and the value model."""
     said, _ = learned_in(runs, number)
     pick = Pick(**said["pick"])
-    cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
+    number = list(SCHEDULES).index(pick.schedule)
+    cheap = cheap_scores(runs, number, pick.fitting) if said["round"] < BY_LOSS else {}
     return cheap, dear_scores(runs, said["round"]), said["model"]
 
 

@@ -1,11 +1,12 @@
 """NAS cells: published cells, the results that the authors of NAT and NAT++ published, and ours, by one recipe.
 
-    python experiments/table_cells.py train --root DIR --runs FOLDER [--seconds 540] [--ray]
-    python experiments/table_cells.py judge --runs FOLDER
+    python experiments/table_cells.py train --root DIR --runs FOLDER [--seconds 540] [--ray] [--round 1]
+    python experiments/table_cells.py judge --runs FOLDER [--round 1]
 
 FOLDER is that of `truth_cells.py`, with the policies that `policies.py learn` left there. All are trained as in
-`table_random.py`, two seeds each: same recipe, width and depth for all. `judge` writes `results/table_cells.json`.
-`--smoke` does it on digits.
+`table_random.py`, two seeds each: same recipe, width and depth for all. The policies are those of a round of that
+table; what another round trained is not trained again. `judge` writes `results/table_cells.json`. `--smoke` does it on
+digits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 from pathlib import Path
 
 from answers import INPUT, kept_answers
-from table_random import RECIPE, known_in, mark_in
+from table_random import POLICIES, RECIPE, known_in, mark_in
 from tables import with_costs, with_trainings
 from together import Trainer, command_line, given_to, read_trained
 from truth_cells import WHERE
@@ -28,16 +29,21 @@ from natpp.files import write_whole
 from natpp.registry import ZOO
 
 RESULTS = Path(__file__).parent / "results" / "table_cells.json"
-NAME, SEEDS = "table_cells_1", (0, 1)
+FIRST, SEEDS = "table_cells_1", (0, 1)
 THEIRS = {"published NAT": "nat_{}", "published NAT++": "natpp_{}"}
 OURS = {"ours, `nat`": "nat", "ours, `nat++`": "nat++"}
+
+
+def name_of(number: int) -> str:
+    """The name that a round's files have."""
+    return f"table_cells_{number}"
 
 
 def answers(arguments: argparse.Namespace) -> dict[str, Architecture]:
     """Every cell of the table, by names such as `darts, published NAT`."""
 
     def make() -> dict[str, Architecture]:
-        known = known_in(arguments)
+        known = known_in(arguments, POLICIES[arguments.round])
         found: dict[str, Architecture] = {}
         for name in PUBLISHED[: 2 if arguments.smoke else None]:
             found[f"{name}, {INPUT}"] = natpp.load(name)
@@ -49,18 +55,21 @@ def answers(arguments: argparse.Namespace) -> dict[str, Architecture]:
                 found[f"{name}, {rule}"] = ours.after
         return found
 
-    return kept_answers(arguments.runs / f"{NAME}_answers.json", mark_in(arguments), make)
+    return kept_answers(
+        arguments.runs / f"{name_of(arguments.round)}_answers.json", mark_in(arguments, POLICIES[arguments.round]), make
+    )
 
 
 def train(arguments: argparse.Namespace) -> None:
-    Trainer(arguments)(NAME, RECIPE, answers(arguments), SEEDS)
+    Trainer(arguments)(name_of(arguments.round), RECIPE, answers(arguments), SEEDS, store=FIRST)
 
 
 def judge(arguments: argparse.Namespace) -> None:
-    said, kept = read_trained(arguments.runs / f"{NAME}.json")
+    name = name_of(arguments.round)
+    said, kept = read_trained(arguments.runs / f"{name}.json")
     if not kept:
         raise SystemExit("nothing is trained yet: run train first, with the same folder")
-    rows, on = with_costs(kept, Setting(**said["network"]), arguments.runs / f"{NAME}_latency.json")
+    rows, on = with_costs(kept, Setting(**said["network"]), arguments.runs / f"{name}_latency.json")
     cells = with_trainings(beside_originals(rows, (INPUT, *THEIRS, *OURS.values()), "test_accuracy"), rows)
     titles = {rule: title for title, rule in OURS.items()}
     found = {
@@ -89,7 +98,8 @@ def papers(name: str) -> dict[str, dict[str, float | None]]:
 
 
 def main() -> None:
-    parser = command_line(__doc__, (train, judge), RESULTS)
+    answering = {"type": int, "choices": POLICIES, "default": 1, "help": "of table_random.py, whose policies answer"}
+    parser = command_line(__doc__, (train, judge), RESULTS, round=answering)
     arguments = given_to(parser)
     arguments.command(arguments)
 

@@ -23,13 +23,37 @@ from natpp.arch.layout import Setting
 from natpp.files import write_whole
 
 TITLES = {"supernet": "a supernet", "paper": "the supernet of preset `paper`"}  # of rivals of truth_cells.py
+AGAIN = "{}_again"  # the name of what is trained by other seeds
 PASSES = 5  # in which latencies are measured
 TOLD = ("seed", "test_accuracy", *COSTS, "seconds", "curve")  # of every training
+
+
+def read_tables(file: Path) -> tuple[dict[str, Any], dict[tuple[str, int], dict[str, Any]]]:
+    """What a trainer kept of a table, with what was trained again by other seeds."""
+    said, rows = read_trained(file)
+    more, others = read_trained(file.with_stem(AGAIN.format(file.stem)))
+    return (said | {"groups": said["groups"] + more["groups"]} if others else said), rows | others
 
 
 def told(row: Mapping[str, Any]) -> dict[str, Any]:
     """What a table's results keep of a training."""
     return {key: row[key] for key in TOLD}
+
+
+def of_network(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a table's results keep of a network that may have been trained with some seeds."""
+    return {key: row[key] for key in ("test_accuracy", *COSTS, "trainings")}
+
+
+def over_seeds(rows: Rows) -> Rows:
+    """A row for each network, as its first, with its mean accuracy over seeds and all of its trainings."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for name in dict.fromkeys(name for name, _ in rows):
+        some = [row for (other, _), row in rows.items() if other == name]
+        known = [row["test_accuracy"] for row in some if row["test_accuracy"] is not None]
+        mean = statistics.fmean(known) if known else None
+        found[name, 0] = {**some[0], "test_accuracy": mean, "trainings": [told(row) for row in some]}
+    return found
 
 
 def with_trainings(found: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
@@ -74,29 +98,31 @@ def latencies(file: Path, rows: Rows, where: Setting) -> tuple[dict[str, float],
     return {name: found[key] for name, key in keys.items()}, kept["on"]
 
 
-def agreement(runs: Path, known: Knowledge) -> dict[str, Any]:
+def agreement(runs: Path, known: Mapping[int, Knowledge]) -> dict[str, Any]:
     """Spearman of scores with test accuracy, every score over those it knows of the networks that tables trained.
 
     Random architectures and NAS cells are among them; what computes the same is one network, with its mean accuracy
-    over seeds. Those that the score of the search was fitted on are left out for all.
+    over seeds. The score that a round was made with is judged over those that it was not fitted on.
     """
     rows = defaultdict(list)
     for file in sorted([*runs.glob("table_random_[0-9].json"), *runs.glob("table_cells_[0-9].json")]):
-        for row in read_trained(file)[1].values():
+        for row in read_tables(file)[1].values():
             if row["test_accuracy"] is not None:
                 rows[arch_of(row).essence()].append(row)
-    archs = [arch for arch in rows if arch not in known.seen]
+    archs = list(rows)
     truth = {arch: statistics.fmean(row["test_accuracy"] for row in rows[arch]) for arch in archs}
     said: dict[str, Mapping[Architecture, float]] = {
         "live parameters": {arch: rows[arch][0]["live_params"] for arch in archs},
         "live MAdds": {arch: rows[arch][0]["live_madds"] for arch in archs},
-        "the search's score": dict(zip(archs, known.prediction.expected(archs).tolist(), strict=True)),
     }
+    for number, one in known.items():
+        fresh = [arch for arch in archs if arch not in one.seen]
+        said[f"the score of round {number}"] = dict(zip(fresh, one.prediction.expected(fresh).tolist(), strict=True))
     for name, title in TITLES.items():
         for file in sorted(runs.glob(f"direct_{name}_[0-9]*.json"))[:1]:
             scores = json.loads(file.read_text())["scores"]
             said[title] = {from_dict(arch).essence(): value for arch, value in scores}
-    found: dict[str, Any] = {"networks": len(archs), "left_out": len(rows) - len(archs), "scores": {}}
+    found: dict[str, Any] = {"networks": len(archs), "scores": {}}
     for name, values in said.items():
         both = [arch for arch in archs if arch in values]
         columns = [values[arch] for arch in both], [truth[arch] for arch in both]

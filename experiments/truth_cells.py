@@ -40,8 +40,8 @@ from values import (
     CAUTION,
     FIRST_MODELS,
     LOSSES,
+    MODELS_BY_LOSS,
     MOST_SECONDS,
-    WHERE,
     Known,
     Pick,
     agreement,
@@ -58,6 +58,7 @@ from values import (
     searched,
     value_model,
 )
+from views import WHERE
 
 from natpp.arch.cost import counts
 from natpp.arch.formats import from_dict, to_dict
@@ -440,7 +441,7 @@ def compared_models(
     cheap: Known, dear: Known, origin: Mapping[Architecture, Architecture], names: Sequence[str] = FIRST_MODELS
 ) -> dict[str, Any]:
     """How far value models agree with longer trainings of cells that they have not seen, nor others of one origin."""
-    if len(dear) < 4 or len(cheap) < 4:
+    if len(dear) < 4 or (len(cheap) < 4 and names != MODELS_BY_LOSS):
         return {}
     found = {}
     archs, truth = list(dear), list(dear.values())

@@ -3,12 +3,12 @@
 Cheap scores are short trainings: of a search, and of the cells that are not set aside. Dear ones are longer trainings
 of those cells; in a second round, all that the first one trained, those set aside too, once they are judged. A value
 model is fitted on the cheap ones, on the dear ones, or on both; which one is used, and which losses make a score, is
-picked by folds over what it may see.
+picked by folds over what it may see. From the fourth round on a dear score is no accuracy but the training loss, which
+seeds hardly move (`losses.py`), and cheap ones add nothing to it.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -21,12 +21,11 @@ from answers import INPUT, split_name
 from cells import set_aside, truth_cells
 from figures import Values, partial, spearman
 from together import arch_of, read_trained
+from views import cost_features, place_features
 
-from natpp.arch.cost import counts
 from natpp.arch.formats import from_dict
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import setting
-from natpp.improve.features import Features, flow_features
+from natpp.improve.features import flow_features, walk_features
 from natpp.improve.predict import PredictConfig, Prediction, View
 from natpp.improve.scorer import Scores
 
@@ -35,7 +34,9 @@ COST = " with cost"  # a model that expects what costs as much, before it looks 
 BESIDE = " beside cost"  # one that sees what flows through the graph and what it costs at once
 FIRST_MODELS = ("short", "mixture", "longer", f"short{COST}", f"mixture{COST}")  # of the first two rounds
 MODELS = (*FIRST_MODELS, f"short{BESIDE}", f"mixture{BESIDE}")
-WHERE = setting("cifar", channels=16, cells=8, classes=10, size=32)  # of the longer training: costs are counted in it
+PLACES = "places"  # one that sees where operations stand, which walks there are, and what it costs
+BY_LOSS = 4  # the round from which on the training loss is what counts
+MODELS_BY_LOSS = ("longer", f"longer{BESIDE}", PLACES)  # that need no short trainings
 FOLDS = 9
 MOST_SECONDS = 3.5  # a short training may take, on a GPU, to be picked
 CAUTION = 0.5  # standard deviations that an improvement has to be sure by
@@ -87,7 +88,12 @@ def cheap_scores(runs: Path, number: int, fitting: float) -> Known:
 
 
 def dear_scores(runs: Path, number: int = 1) -> Known:
-    """Accuracies of longer trainings before a round, means over seeds: in the first without cells set aside."""
+    """Accuracies of longer trainings before a round, means over seeds: in the first without cells set aside.
+
+    From the fourth round on minus the logarithms of their training losses.
+    """
+    if number >= BY_LOSS:
+        return {arch: -value for arch, value in losses_before(runs, number).items()}
     found: dict[Architecture, dict[int, float]] = {}
     for row in (row for name in ("longer", *before(number)) for row in read_trained(runs / f"{name}.json")[1].values()):
         if row["accuracy"] is not None:
@@ -96,9 +102,44 @@ def dear_scores(runs: Path, number: int = 1) -> Known:
     return {arch: float(np.mean(list(seeds.values()))) for arch, seeds in found.items() if arch not in aside}
 
 
+def losses_before(runs: Path, number: int) -> Known:
+    """Logarithms of training losses at the end of all trainings before a round, means over seeds.
+
+    Tables have a recipe of their own: their losses become those of the longer one by a line through what both trained.
+    """
+    longer = mean_losses(runs, ["longer", *(name for name in before(number) if not name.startswith("table"))])
+    shorter = mean_losses(runs, [name for name in before(number) if name.startswith("table")])
+    return brought(shorter, *line_between(runs, longer)) | longer if shorter else longer
+
+
+def line_between(runs: Path, longer: Known) -> tuple[float, float]:
+    """Slope and height of the line that brings losses of the tables' recipe to those of the longer one."""
+    shorter = mean_losses(runs, ["table_cells_1"], seeds=(0,))
+    both = [arch for arch in shorter if arch in longer]
+    if len(both) < 2:
+        return 1.0, 0.0
+    slope, height = np.polyfit([shorter[arch] for arch in both], [longer[arch] for arch in both], 1)
+    return float(slope), float(height)
+
+
+def brought(known: Known, slope: float, height: float) -> Known:
+    """Values along a line."""
+    return {arch: height + slope * value for arch, value in known.items()}
+
+
+def mean_losses(runs: Path, names: Sequence[str], seeds: Collection[int] | None = None) -> Known:
+    """Logarithms of training losses at the end of kept trainings, means over seeds, of some where they are named."""
+    found: dict[Architecture, dict[int, float]] = {}
+    for row in (row for name in names for row in read_trained(runs / f"{name}.json")[1].values()):
+        if row["value"] is not None and (seeds is None or row["seed"] in seeds):
+            found.setdefault(arch_of(row).essence(), {})[row["seed"]] = math.log(row["curve"][-1])
+    return {arch: float(np.mean(list(one.values()))) for arch, one in found.items()}
+
+
 def before(number: int) -> list[str]:
-    """Names of what was trained in the rounds before one."""
-    return [f"{name}_{done}" for done in range(1, number) for name in ("worth", "harm")]
+    """Names of what was trained in the rounds before one; the third one's answers were those of the first table."""
+    found = [f"{name}_{done}" for done in range(1, number) for name in ("worth", "harm")]
+    return found + [f"table_random_{done - 2}" for done in range(3, number)]
 
 
 def came_from(runs: Path, names: Sequence[str]) -> dict[Architecture, Architecture]:
@@ -126,23 +167,18 @@ def value_model(
     """A value model of a kind, fitted on scores without those of some architectures."""
     config = config or PredictConfig(caution=CAUTION)
 
-    views = (flow_features, cost_features) if model.endswith(BESIDE) else None
+    views: Sequence[View] | None = (flow_features, cost_features) if model.endswith(BESIDE) else None
+    if model == PLACES:
+        views = place_features, walk_features, cost_features
 
     def fitted(known: Known, prior: Prediction | None = None, views: Sequence[View] | None = views) -> Prediction:
         kept = {arch: value for arch, value in known.items() if arch not in without}
         return Prediction(list(kept), np.array(list(kept.values())), config, views, prior)
 
-    if model.startswith("longer"):
+    if model in MODELS_BY_LOSS:
         return fitted(dear)
     short = fitted(cheap, fitted(cheap, views=(cost_features,)) if model.endswith(COST) else None)
     return short if model.startswith("short") or len(dear) < 2 else fitted(dear, short)
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def cost_features(arch: Architecture) -> Features:
-    """What an architecture costs, as features of a value model."""
-    cost = counts(arch, WHERE)
-    return {("params",): math.log1p(cost.live_params), ("madds",): math.log1p(cost.live_madds)}
 
 
 def left_out(

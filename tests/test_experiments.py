@@ -7,6 +7,7 @@ import math
 import os
 import runpy
 import shutil
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable
@@ -130,7 +131,7 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     assert run("worth.py", "train", *given) == ""
     run("worth.py", "judge", "--out", str(tmp_path / "worth.json"), *given)
     said = run("policies.py", "ship", "--runs", str(cells), "--out", str(tmp_path), "--package", str(tmp_path))
-    crossed = ["--round", "2", "--only", "beside cost", "--out", str(tmp_path / "crossed.json")]
+    crossed = ["--round", "3", "--only", "beside cost", "--out", str(tmp_path / "crossed.json")]
     assert run("crossed.py", *given, *crossed).count("half") == 2
     assert run("crossed.py", *given, *crossed) == ""
     run("truth_cells.py", "direct", *given)
@@ -187,11 +188,12 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
 
 def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) -> None:
     out = tmp_path / "table_random.json"
-    assert "round 1, `nat++` over `random best of 10`" in run("table_random.py", "--smoke", "--out", str(out))
+    said = run("table_random.py", "--smoke", "--round", "2", "--out", str(out))
+    assert "round 2, `nat++` over `random best of 10`" in said
     (one,) = json.loads(out.read_text())["rounds"].values()
     assert one["inputs"] == 3
     assert one["images"] == 1437  # all training images
-    assert one["drawn_by"] == [1401, 1]
+    assert one["drawn_by"] == [1401, 2]
     assert set(one["methods"]) == {
         "input",
         "nat",
@@ -205,20 +207,29 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
         assert 0 <= figures["test_accuracy"]["mean"] <= 100
         assert figures["latency_ms"]["mean"] > 0
         assert figures["live_madds_change"] <= 0  # the budget is strict
+    close = {"input", "nat++", "nat++ best of 10", "constant"}
+    assert one["trainings"] == 3 * (7 + 2 * len(close))
     for methods in one["rows"].values():
         assert set(methods) == set(one["methods"])
-        for row in methods.values():
-            assert set(row) == TOLD
-            assert len(row["curve"]) == 3  # a point a step
+        for name, row in methods.items():
+            assert set(row) == (TOLD - {"seed", "seconds", "curve"}) | {"trainings"}
+            assert [training["seed"] for training in row["trainings"]] == [0, 1, 2][: 3 if name in close else 1]
+            mean = statistics.fmean(training["test_accuracy"] for training in row["trainings"])
+            assert row["test_accuracy"] == pytest.approx(mean)
+            for training in row["trainings"]:
+                assert set(training) == TOLD
+                assert len(training["curve"]) == 3  # a point a step
             assert row["params"] >= row["live_params"]
     assert len(one["convergence"]) == 3
     found = json.loads(out.read_text())["agreement"]
-    assert set(found["scores"]) == {"live parameters", "live MAdds", "the search's score"}
+    assert set(found["scores"]) == {"live parameters", "live MAdds", "the score of round 2"}
     assert {score["networks"] for score in found["scores"].values()} == {found["networks"]}
     page, summary = (runpy.run_path(str(ROOT / "experiments" / "page.py"))[name] for name in ("page", "summary"))
     assert "| `random best of 10` | " in page(tmp_path)
     assert "- `nat++` over the inputs: " in page(tmp_path)
-    assert f"| the search's score | {found['networks']} | " in page(tmp_path)
+    assert "- `nat++ best of 10` over `nat++`: " in page(tmp_path)
+    assert "one seed, 3 of input, nat++, nat++ best of 10, constant," in " ".join(page(tmp_path).split())
+    assert f"| the score of round 2 | {found['networks']} | " in page(tmp_path)
     assert "3 random cells (" in summary(tmp_path)
     assert "NAT++ 96.79 ± 0.32" in page(tmp_path)  # the paper's
     pictures = runpy.run_path(str(ROOT / "experiments" / "pictures.py"))

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+import natpp
 from natpp.api import samples
 from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
@@ -148,7 +150,7 @@ def test_value_models_never_see_what_is_left_out(values: ModuleType) -> None:
     truth = {arch: float(sum("conv" in op for _, graph in arch.cells() for op in graph.ops)) for arch in archs}
     dear = dict(list(truth.items())[:100])
     known = truth | dict.fromkeys(list(dear)[:1], 1e9)  # an outlier that would be seen
-    for model in values.MODELS:
+    for model in (*values.MODELS, *values.MODELS_BY_LOSS):
         said = values.left_out(known, dear, model, {}, folds=4)
         assert list(said) == list(dear)
         assert values.spearman(list(said.values()), list(dear.values())) > 0.3
@@ -228,6 +230,88 @@ def test_a_round_knows_what_the_rounds_before_it_trained(values: ModuleType, tmp
     for one, two in {first: first, second: first, kept: kept}.items():
         assert found[one.essence()] == two.essence()
     assert set(values.parents()) < set(found)
+
+
+def test_from_the_fourth_round_on_losses_count_and_tables_are_brought_to_one_recipe(
+    values: ModuleType, tmp_path: Path
+) -> None:
+    archs = [arch.essence() for arch in samples(6, nodes=4, seed=5)]
+
+    def write(name: str, losses: dict[int, list[float]]) -> None:
+        trained = [
+            {
+                "name": f"{number}, input",
+                "seed": seed,
+                "arch": to_dict(archs[number]),
+                "value": -loss,
+                "curve": [9, loss],
+            }
+            for number, seeds in losses.items()
+            for seed, loss in enumerate(seeds)
+        ]
+        (tmp_path / f"{name}.json").write_text(json.dumps({"trained": trained}))
+
+    write("longer", {0: [0.1], 1: [0.4, 0.1]})
+    write("worth_2", {2: [0.3]})
+    write("worth_4", {5: [0.3]})  # is not before the fourth round
+    write("table_random_1", {2: [0.9], 3: [0.4]})
+    found = values.dear_scores(tmp_path, 4)
+    assert {archs.index(arch): np.exp(-value) for arch, value in found.items()} == pytest.approx(
+        {
+            0: 0.1,
+            1: 0.2,
+            2: 0.3,
+            3: 0.4,
+        }  # over seeds a mean of logarithms; of two recipes the longer one counts
+    )
+    write("table_cells_1", {0: [0.2, 5.0], 1: [0.8, 5.0], 4: [0.5]})  # their first seeds tell
+    found = values.dear_scores(tmp_path, 4)
+    slope, height = np.log(2) / np.log(4), np.log(0.1) - 0.5 * np.log(0.2)
+    assert np.exp(-found[archs[3]]) == pytest.approx(np.exp(height + slope * np.log(0.4)))
+    assert set(found) == set(archs[:4])  # published cells of a table only show how recipes differ
+    assert values.before(4)[-3:] == ["worth_3", "harm_3", "table_random_1"]
+
+
+def test_places_and_fields_worked_out_by_hand() -> None:
+    import views
+
+    fields = {"conv_1x1": 0, "conv_5x5": 4, "sep_conv_3x3": 4, "dil_conv_5x5": 8, "max_pool_3x3": 2, "skip_connect": 0}
+    assert {op: views.grown(op) for op in fields} == fields
+    assert views.grown("conv_1x7_7x1") == 6
+    found = views.place_features(natpp.load("resnet_block"))
+    (kind, graph), *_ = natpp.load("resnet_block").cells()
+    nodes, _ = graph.living()
+    counted = Counter(op for node in nodes for op, _ in node)
+    assert {op: found[kind, "op", op] for op in counted} == counted
+    assert found[kind, "type", "conv"] == 2
+    assert found[kind, "widest field"] == 4  # two 3x3 convolutions, one after the other
+    assert found[kind, "field"] == 2  # on half of the ways, as the other half is the skip
+    assert found[kind, "depthwise"] == 0
+
+
+def test_what_is_left_of_accuracies_is_told_from_what_seeds_do() -> None:
+    import losses
+
+    chance = np.random.default_rng(0)
+    found = {}
+    for number, arch in enumerate(samples(200, nodes=4, seed=1)):
+        loss = chance.uniform(0.1, 0.3)
+        seeds = range(3 if number < 100 else 1)
+        found[arch] = {seed: (95 - 25 * loss + chance.normal(0, 0.5), loss + chance.normal(0, 1e-3)) for seed in seeds}
+    said = losses.by_seeds(found)
+    own = dict(zip(found, chance.normal(0, 1, size=len(found)), strict=True))  # what the loss does not show
+    more = {
+        arch: {seed: (one + own[arch], loss) for seed, (one, loss) in seeds.items()} for arch, seeds in found.items()
+    }
+    assert losses.by_seeds(more)["left_of_accuracy"] > 2 * losses.by_seeds(more)["left_by_seeds_alone"]
+    assert (said["networks"], said["with_several_seeds"]) == (200, 100)
+    assert said["accuracy_by_seeds"] == pytest.approx(0.5, rel=0.1)
+    assert said["loss_by_seeds"] == pytest.approx(1e-3, rel=0.1)
+    assert said["left_of_accuracy"] == pytest.approx(said["left_by_seeds_alone"], rel=0.2)  # all follows from losses
+    assert said["points_per_loss"] == pytest.approx(-25, rel=0.1)
+    groups = [([0.0, 1.0, 2.0], [10.0, 11.0, 12.0]), ([100.0, 101.0], [0.0, 1.0])]
+    assert losses.within(groups)["value"] == pytest.approx(1)  # means of groups do not count
+    assert losses.within([([0.0, 1.0], [1.0, 0.0])])["value"] == pytest.approx(-1)
 
 
 def test_what_agrees_best_is_picked(values: ModuleType) -> None:
@@ -351,24 +435,24 @@ def test_scores_are_judged_over_the_networks_they_know(tmp_path: Path) -> None:
     value = {arch: float(number) for number, arch in enumerate(archs)}
     prediction = SimpleNamespace(expected=lambda some: np.array([value[arch] for arch in some]))
     known = Knowledge({}, None, prediction, frozenset(archs[6:7]))  # type: ignore[arg-type]
-    found = tables.agreement(tmp_path, known)
-    assert (found["networks"], found["left_out"]) == (6, 1)
+    found = tables.agreement(tmp_path, {2: known})
+    assert found["networks"] == 7
     scores = found["scores"]
     assert {name: one["networks"] for name, one in scores.items()} == {
-        "live parameters": 6,
-        "live MAdds": 6,
-        "the search's score": 6,
+        "live parameters": 7,
+        "live MAdds": 7,
+        "the score of round 2": 6,  # it was fitted on the seventh
         "a supernet": 4,
     }
     truth = [0, 1, 2, 8, 14, 5]
-    assert scores["the search's score"]["spearman"]["value"] == pytest.approx(spearmanr(range(6), truth).statistic)
+    assert scores["the score of round 2"]["spearman"]["value"] == pytest.approx(spearmanr(range(6), truth).statistic)
     assert scores["a supernet"]["spearman"]["value"] == pytest.approx(1)
-    assert scores["live parameters"]["spearman"]["value"] == -scores["the search's score"]["spearman"]["value"]
+    assert scores["live parameters"]["spearman"]["value"] == pytest.approx(-spearmanr(range(7), [*truth, 6]).statistic)
     assert scores["live parameters"]["spearman"]["low"] < 0
     assert scores["live MAdds"]["spearman"] is None  # all alike
     told = page._scores_against_truth(found)
     assert "| a supernet | 4 | 1.00 (1.00 to 1.00) |" in told
-    assert "| live MAdds | 6 | – |" in told
+    assert "| live MAdds | 7 | – |" in told
 
 
 def test_costs_of_seeds_are_averaged_and_every_training_is_told() -> None:
