@@ -31,14 +31,15 @@ from values import (
     BY_LOSS,
     CAUTION,
     COST,
-    MODELS_BY_LOSS,
-    PLACES,
+    PARTS,
+    TOGETHER,
     Known,
     before,
     came_from,
     cheap_scores,
     dear_scores,
     families_of,
+    loss_scores,
     value_model,
 )
 
@@ -86,15 +87,12 @@ SETTINGS = {  # of rounds
         "beside cost, learned for longer": Settings(f"mixture{BESIDE}", 0.5, 0.25, learned_as=2),
     },
     4: {
-        "as in round 3, without short trainings": Settings(f"longer{BESIDE}", 0.5, 0.25),
-        "places": Settings(PLACES, 0.5, 0.25),
-        "places, cheaper": Settings(PLACES, 0.5, 0.1),
+        "as in round 3": Settings(f"mixture{BESIDE}", 0.5, 0.25),
+        "losses": Settings("losses", 0.5, 0.1),
+        "together": Settings(TOGETHER, 0.5, 0.1),
     },
 }
-JUDGES = {  # those of a half that have nothing in common with what is learned on: in round 3 the last, in 4 all
-    3: ("mixture", f"mixture{BESIDE}", f"longer{BESIDE}"),
-    4: MODELS_BY_LOSS,
-}
+JUDGES = {3: ("mixture", f"mixture{BESIDE}", f"longer{BESIDE}"), 4: (*PARTS, f"longer{BESIDE}")}  # by round
 
 
 def maps(number: int) -> dict[str, str]:
@@ -107,19 +105,18 @@ class Halves:
 
     def __init__(self, runs: Path, number: int):
         self.round = number
-        self.cheap: Known = {}
-        if number < BY_LOSS:
-            pick = pick_of_search(runs)
-            self.cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
+        pick = pick_of_search(runs)
+        self.cheap: Known = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
         self.dear: Known = dear_scores(runs, number)
-        families = list(families_of(self.dear, came_from(runs, before(number))).values())
+        self.losses: Known = loss_scores(runs, number) if number >= BY_LOSS else {}
+        families = list(families_of(self.dear | self.losses, came_from(runs, before(number))).values())
         order = np.random.default_rng(DEALT).permutation(len(families)).tolist()
         self.sides = [{arch for place in order[half::2] for arch in families[place]} for half in HALVES]
 
     def model(self, name: str, half: int, caution: float) -> Prediction:
         """A value model that has not seen the other half, nor short trainings of its cells."""
         config = PredictConfig(caution=caution)
-        return value_model(self.cheap, self.dear, name, config=config, without=self.sides[1 - half])
+        return value_model(self.cheap, self.dear, name, losses=self.losses, config=config, without=self.sides[1 - half])
 
 
 @dataclass(frozen=True)
@@ -229,7 +226,8 @@ def main() -> None:
             print(f"half {half}, {name}", flush=True)
     found = {
         "cheap_scores": len(halves.cheap),
-        "dear_scores": [len(side) for side in halves.sides],
+        "dear_scores": [len(side & halves.dear.keys()) for side in halves.sides],
+        **({"loss_scores": [len(side & halves.losses.keys()) for side in halves.sides]} if halves.losses else {}),
         "learn": asdict(learn_config(Settings.learned_as, smoke=arguments.smoke)),
         "pool": POOL,
         "fresh": FRESH,

@@ -7,7 +7,7 @@ move both figures, and what is left of accuracies where the training loss is kno
 Then, over the cells of that table, which no value model here has seen: how far value models agree with the training
 losses of what methods made of one input, random changes left out. Those are the model that its policies had learned on,
 fitted on accuracies, and models fitted on the losses of the same trainings. Nothing here looks at a test accuracy.
-Writes `results/losses.json`, on a CPU in half a minute.
+Writes `results/losses.json`, on a CPU in seconds.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from answers import INPUT, split_name
 from figures import Values, paired, with_interval
-from policies import knowledge
+from policies import learned_from
 from table_random import METHODS, OURS, POLICIES, name_of
 from together import arch_of, read_trained
-from values import MODELS_BY_LOSS, before, losses_before, value_model
+from values import LATER_MODELS, before, loss_scores, value_model
 
 from natpp.arch.graph import Architecture
 from natpp.files import write_whole
@@ -48,22 +48,22 @@ def trainings(runs: Path, number: int) -> dict[Architecture, Figures]:
 
 def by_seeds(found: dict[Architecture, Figures]) -> dict[str, Any]:
     """How far seeds move both figures, and how far accuracies follow from training losses."""
+    found = {arch: one for arch, one in found.items() if np.mean(list(one.values()), axis=0)[1] < LARGEST}
     several = [np.array(list(one.values())) for one in found.values() if len(one) > 1]
     squares = sum(((one - one.mean(axis=0)) ** 2).sum(axis=0) for one in several)
     noise = np.sqrt(squares / sum(len(one) - 1 for one in several))
     means = {arch: np.mean(list(one.values()), axis=0) for arch, one in found.items()}
-    some = [arch for arch, mean in means.items() if mean[1] < LARGEST]
-    accuracy, loss = np.array([means[arch] for arch in some]).T
+    accuracy, loss = np.array(list(means.values())).T
     line = np.polynomial.Polynomial.fit(loss, accuracy, 2)
     return {
-        "networks": len(some),
+        "networks": len(found),
         "with_several_seeds": len(several),
         "accuracy_sd": float(accuracy.std()),
         "accuracy_by_seeds": float(noise[0]),
         "loss_sd": float(loss.std()),
         "loss_by_seeds": float(noise[1]),
         "left_of_accuracy": float((accuracy - line(loss)).std()),
-        "left_by_seeds_alone": float(noise[0] * np.sqrt(np.mean([1 / len(found[arch]) for arch in some]))),
+        "left_by_seeds_alone": float(noise[0] * np.sqrt(np.mean([1 / len(one) for one in found.values()]))),
         "points_per_loss": float(line.deriv()(np.median(loss))),
     }
 
@@ -91,11 +91,11 @@ def on_fresh(runs: Path, points_per_loss: float) -> dict[str, Any]:
         if kind in KINDS:
             losses[subject][kind] = float(row["curve"][-1])
             archs[subject][kind] = arch_of(row).essence()
-    dear = {arch: -value for arch, value in losses_before(runs, number).items()}
-    models = {
-        "accuracies, as its policies learned on": knowledge(runs, number).prediction,
-        **{f"losses, `{name}`": value_model({}, dear, name) for name in MODELS_BY_LOSS},
-    }
+    for subject in [subject for subject, some in losses.items() if len(some) < len(KINDS)]:
+        del losses[subject], archs[subject]  # not all of it is trained
+    cheap, dear, _, learned_on = learned_from(runs, number)
+    known = {arch: value for arch, value in loss_scores(runs, number).items() if arch in dear}
+    models = {name: value_model(cheap, dear, name, losses=known) for name in dict.fromkeys([learned_on, *LATER_MODELS])}
     agreement = {}
     for title, model in models.items():
         groups = [

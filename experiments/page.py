@@ -723,8 +723,9 @@ def crossed(found: dict[str, Any]) -> str:
             " stroke, of a fixed map that was fitted with as much caution, below also of maps that were fitted without"
             " any: improvement of fresh random cells in standard deviations, mean of both halves. As in a round: by its"
             " value model, caution and price. Beside cost: the value model sees what flows through a graph and what it"
-            " costs at once. Places: it sees where operations stand, how far they see, which walks there are, and"
-            " costs."
+            " costs at once. `places`: it sees where operations stand and how far they see, walks, and costs. `losses`"
+            " sees the same and is fitted on training losses; `losses by flow` sees flow, walks and costs. `together`:"
+            " the mean of these three and of `mixture beside cost`."
         ),
     ]
     for number, one in found["rounds"].items():
@@ -735,16 +736,13 @@ def crossed(found: dict[str, Any]) -> str:
 def _crossed_round(number: str, found: dict[str, Any]) -> list[str]:
     learned, settings = found["learn"], found["settings"]
     judges = list(next(iter(settings.values()))["constant"]["judges"]) if settings else []
-    scores = (
-        f"scores are accuracies, and {found['cheap_scores']} short trainings are known too but to `longer`"
-        if found["cheap_scores"]
-        else "scores are training losses"
-    )
     lines = [
         _paragraph(
-            f"**Before round {number}**: {' and '.join(map(str, found['dear_scores']))} longer trainings, {scores};"
-            f" {found['fresh']} fresh cells; {learned['steps']} steps of {learned['inputs']} inputs and"
-            f" {learned['samples']} samples with one seed, for longer as in round 2."
+            f"**Before round {number}**: {' and '.join(map(str, found['dear_scores']))} longer trainings"
+            + (f" ({' and '.join(map(str, found['loss_scores']))} with losses)" if "loss_scores" in found else "")
+            + f", and {found['cheap_scores']} short ones that `mixture` knows too; {found['fresh']} fresh cells;"
+            f" {learned['steps']} steps of {learned['inputs']} inputs and {learned['samples']} samples with one seed,"
+            " for longer as in round 2."
         ),
         "",
         "| | caution, price | own | " + " | ".join(f"by `{name}`" for name in judges) + " | MAdds |",
@@ -784,12 +782,13 @@ def losses(found: dict[str, Any]) -> str:
             f"The first table of [random architectures](#random-architectures-cifar-10) by it: {fresh['inputs']} inputs"
             " and what learned methods made of them, which no value model here has seen. Correlation of value models"
             f" with losses, less the means of each input's; all are fitted on the same {fresh['trainings']} longer"
-            " trainings, the first on short ones too. 95 % intervals by bootstrap over inputs."
+            " trainings, the first, which that table's policies had learned on, and the last on short ones too"
+            " ([what they see](#what-a-policy-should-learn-on)). 95 % intervals by bootstrap over inputs."
         ),
         "",
-        "| value model of | correlation |",
+        "| value model | correlation |",
         "|---|---|",
-        *(f"| {title} | {_with_interval(one)} |" for title, one in fresh["agreement"].items()),
+        *(f"| `{name}` | {_with_interval(one)} |" for name, one in fresh["agreement"].items()),
         "",
         "Differences of that table by training losses, in points of accuracy:",
         "",
@@ -850,8 +849,8 @@ def table_cells(found: dict[str, Any]) -> str:
             f" {recipe['channels']} channels and all {found['images']:,} training images for everyone,"
             f" {sum(group['seconds'] for group in found['groups']):,.0f} s of {_device(found['machine'])}. Test"
             f" accuracy, read once, mean ± sd over seeds; live costs; latency of one image on {found['latency_on']}."
-            " Ours is one shot, strict budget. Last column: what the paper has, after its own longer training, at its"
-            " own sizes."
+            f" Ours is one shot of the policies of round {found['round']} of random architectures, strict budget. Last"
+            " column: what the paper has, after its own longer training, at its own sizes."
         ),
         "",
         *_originals_table(found["cells"], "test accuracy", found["paper"]),
@@ -986,11 +985,16 @@ def table_random(found: dict[str, Any]) -> str:
 
 def _seeds(found: dict[str, Any]) -> str:
     """How many seeds networks have."""
-    counted = {name: len(row["trainings"]) for name, row in next(iter(found["rows"].values())).items()}
-    if len(set(counted.values())) == 1:
-        return _count(found["seeds"], "seed")
-    several = [name for name, count in counted.items() if count > 1]
-    return f"one seed, {found['seeds']} of {', '.join(several)}"
+    counted: dict[str, list[int]] = {}
+    for methods in found["rows"].values():
+        for name, row in methods.items():
+            counted.setdefault(name, []).append(len(row["trainings"]))
+    several = {name: counts for name, counts in counted.items() if max(counts) > 1}
+    told = ", ".join(
+        f"{max(counts)} of {name}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)} of {name}"
+        for name, counts in several.items()
+    )
+    return f"one seed, {told}" if several else "one seed"
 
 
 def _scores_against_truth(found: dict[str, Any]) -> list[str]:

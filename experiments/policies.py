@@ -6,13 +6,14 @@
 The first needs no GPU: it fits the value model on the short trainings of `truth_cells.py search` and `schedules` and
 on the longer trainings of cells that are not set aside, learns both policies on it, and keeps them in FOLDER with a
 fixed map fitted on the same score and `policies_1.json`. In the second round it also knows the cells set aside, judged
-by then, and all that `worth.py` trained in the first. With caution: a predicted improvement counts only less half a
-standard deviation of itself, so that what the value model is not sure to improve stays; the fixed map, a control, is
-fitted without caution from the third round on, since `crossed.py` finds it stronger so. A saving counts too: a little
-for `nat++`, so that of two that are as good the cheaper one is chosen, and more for `nat`, since little that it allows,
-a skip or nothing, improves anything. The second puts the files and their model cards into the package, with what
-`worth.py judge` found, what is told of them into `results/policies.json`, and says which line of
-`natpp/policies/__init__.py` makes them the default. `--smoke` learns for a few steps.
+by then, and all that `worth.py` trained in the first, in the fourth the training losses of the first table of random
+architectures. With caution: a predicted improvement counts only less half a standard deviation of itself, so that what
+the value model is not sure to improve stays; the fixed map, a control, is fitted without caution from the third round
+on, since `crossed.py` finds it stronger so. A saving counts too: a little for `nat++`, so that of two that are as good
+the cheaper one is chosen, and more for `nat`, since little that it allows, a skip or nothing, improves anything. The
+second puts the files and their model cards into the package, with what `worth.py judge` found, what is told of them
+into `results/policies.json`, and says which line of `natpp/policies/__init__.py` makes them the default. `--smoke`
+learns for a few steps.
 """
 
 from __future__ import annotations
@@ -37,9 +38,8 @@ from values import (
     BY_LOSS,
     CAUTION,
     FIRST_MODELS,
+    LATER_MODELS,
     MODELS,
-    MODELS_BY_LOSS,
-    PLACES,
     Known,
     Pick,
     before,
@@ -47,6 +47,7 @@ from values import (
     came_from,
     cheap_scores,
     dear_scores,
+    loss_scores,
     value_model,
 )
 
@@ -97,9 +98,9 @@ def prices(number: int) -> dict[str, float]:
 def learn(arguments: argparse.Namespace) -> None:
     runs: Path = arguments.runs
     pick = pick_of_search(runs)
-    cheap, dear, models = known_before(runs, arguments.round)
-    model, price = picked_model(models, arguments.round), prices(arguments.round)
-    prediction = value_model(cheap, dear, model)
+    cheap, dear, losses, models = known_before(runs, arguments.round)
+    model, price = picked_model(models), prices(arguments.round)
+    prediction = value_model(cheap, dear, model, losses=losses)
     pool, fresh = (12, 4) if arguments.smoke else (POOL, FRESH)
     archs = Pool(aside=True).draw(pool + fresh, generator(SEED, Use.DRAW, 12))
     config = learn_config(arguments.round, smoke=arguments.smoke)
@@ -107,6 +108,7 @@ def learn(arguments: argparse.Namespace) -> None:
         "round": arguments.round,
         "cheap_scores": len(cheap),
         "dear_scores": len(dear),
+        "loss_scores": len(losses),
         "pick": asdict(pick),
         "model": model,
         "models": models,
@@ -158,20 +160,18 @@ def learn(arguments: argparse.Namespace) -> None:
     write_whole(told, json.dumps(found, indent=1) + "\n")
 
 
-def known_before(runs: Path, number: int) -> tuple[Known, Known, dict[str, Any]]:
-    """Cheap and dear scores that there are before a round, and how well value models do on them."""
+def known_before(runs: Path, number: int) -> tuple[Known, Known, Known, dict[str, Any]]:
+    """Cheap and dear scores and losses that there are before a round, and how well value models do on dear ones."""
     pick = pick_of_search(runs)
-    cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting) if number < BY_LOSS else {}
-    dear = dear_scores(runs, number)
+    cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
+    dear, losses = dear_scores(runs, number), loss_scores(runs, number) if number >= BY_LOSS else {}
     origin = came_from(runs, before(number)) if number > 1 else {}
-    names = FIRST_MODELS if number < 3 else MODELS if number < BY_LOSS else MODELS_BY_LOSS
-    return cheap, dear, compared_models(cheap, dear, origin, names)
+    names = FIRST_MODELS if number < 3 else MODELS if number < BY_LOSS else LATER_MODELS
+    return cheap, dear, losses, compared_models(cheap, dear, origin, names, losses)
 
 
-def picked_model(models: Mapping[str, Any], number: int) -> str:
-    """The value model that policies learn on: the best by folds, from the fourth round on by `crossed.py`."""
-    if number >= BY_LOSS:
-        return PLACES
+def picked_model(models: Mapping[str, Any]) -> str:
+    """The value model that policies learn on."""
     return best_of(models) if models else "short"
 
 
@@ -272,25 +272,29 @@ def mark_of(runs: Path, number: int | None = None) -> str:
     """What tells policies of a round, by default the last, and their fixed map from others."""
     said, files = learned_in(runs, number)
     whole = [*map(hash_of, files.values()), said["constant"], said["model"], said["cheap_scores"], said["dear_scores"]]
+    whole += [said["loss_scores"]] if said.get("loss_scores") else []
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def knowledge(runs: Path, number: int | None = None) -> Knowledge:
     """What was learned in a round, by default the last, with the value model that it was learned on."""
     said, files = learned_in(runs, number)
-    cheap, dear, model = learned_from(runs, number)
-    prediction = value_model(cheap, dear, model, config=PredictConfig(caution=said["caution"]))
+    cheap, dear, losses, model = learned_from(runs, number)
+    prediction = value_model(cheap, dear, model, losses=losses, config=PredictConfig(caution=said["caution"]))
     policies = {rule: Policy.load(file) for rule, file in files.items()}
-    return Knowledge(policies, map_from_json(said["constant"]), prediction, frozenset(cheap | dear))
+    return Knowledge(policies, map_from_json(said["constant"]), prediction, frozenset(cheap | dear | losses))
 
 
-def learned_from(runs: Path, number: int | None = None) -> tuple[Known, Known, str]:
-    """Cheap and dear scores that policies of a round, by default the last, learned from, and the value model."""
+def learned_from(runs: Path, number: int | None = None) -> tuple[Known, Known, Known, str]:
+    """Cheap and dear scores and losses that policies of a round, by default the last, learned from, and the model."""
     said, _ = learned_in(runs, number)
     pick = Pick(**said["pick"])
-    number = list(SCHEDULES).index(pick.schedule)
-    cheap = cheap_scores(runs, number, pick.fitting) if said["round"] < BY_LOSS else {}
-    return cheap, dear_scores(runs, said["round"]), said["model"]
+    cheap = cheap_scores(runs, list(SCHEDULES).index(pick.schedule), pick.fitting)
+    losses = loss_scores(runs, said["round"]) if said.get("loss_scores") else {}
+    dear = dear_scores(runs, said["round"])
+    if [len(cheap), len(dear), len(losses)] != [said["cheap_scores"], said["dear_scores"], said.get("loss_scores", 0)]:
+        raise SystemExit(f"the folder has other trainings than policies of round {said['round']} learned from")
+    return cheap, dear, losses, said["model"]
 
 
 def ship(arguments: argparse.Namespace) -> None:
@@ -298,7 +302,12 @@ def ship(arguments: argparse.Namespace) -> None:
     said, files = learned_in(arguments.runs, arguments.round)
     worth = arguments.out / "worth.json"
     rounds = json.loads(worth.read_text())["rounds"] if worth.exists() else {}
-    measured = rounds.get(str(said["round"]))
+    table = arguments.out / "table_random.json"
+    tables = json.loads(table.read_text())["rounds"].values() if table.exists() else ()
+    measured = rounds.get(str(said["round"]), {})
+    for one in tables:
+        if one["policies"] == said["round"]:  # more cells, and test accuracy
+            measured |= {key: one[key] for key in ("inputs", "methods", "differences")} | {"tested": True}
     said["gpu"] = (read_trained(arguments.runs / "longer.json")[0].get("machine") or {}).get("gpu")
     for rule, name in NAMES.items():
         content = files[rule].read_bytes()
@@ -313,13 +322,17 @@ def ship(arguments: argparse.Namespace) -> None:
     )
 
 
-def card(rule: str, said: Mapping[str, Any], measured: Mapping[str, Any] | None) -> str:
+def card(rule: str, said: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
     """The model card of a policy, from what was measured."""
     one = said["policies"][rule]
     fresh = one["fresh_inputs"]
     touched = sum(row["changes"] > 0 for row in one["zoo"].values())
     first = said["round"] == 1
     set_aside = "; a third of the cells was set aside and is in none of them" if first else ""
+    losses = f"; training losses of {said['loss_scores']}" if said.get("loss_scores") else ""
+    unseen = "test images were not looked at"
+    if losses:
+        unseen = "of some losses all 50,000 for weights; no score is of test images"
     lines = [
         f"# Policy `{NAMES[rule]}`: rule `{rule}`, CIFAR-10",
         "",
@@ -342,9 +355,9 @@ def card(rule: str, said: Mapping[str, Any], measured: Mapping[str, Any] | None)
         "",
         "| | |",
         "|---|---|",
-        "| data | CIFAR-10, 45,000 training images for weights, 5,000 for scores; test images were not looked at |",
+        f"| data | CIFAR-10, 45,000 training images for weights, 5,000 for scores; {unseen} |",
         f"| scores | {said['cheap_scores']} short trainings ({said['pick']['schedule']}; loss:"
-        f" {said['pick']['losses']}), {said['dear_scores']} trainings of 15 epochs{set_aside} |",
+        f" {said['pick']['losses']}), {said['dear_scores']} trainings of 15 epochs{set_aside}{losses} |",
         f"| value model | `{said['model']}`, picked by folds over these |",
         f"| caution | a predicted improvement counts less {said['caution']} of its standard deviations |",
         f"| price | a saved share of living multiply-adds counts {said['prices'][rule]} times as much |",
@@ -372,7 +385,7 @@ def card(rule: str, said: Mapping[str, Any], measured: Mapping[str, Any] | None)
             f" {figures['edges_changed']:.0%} | {figures['madds_change']:+.0%} |"
         )
     lines += ["", f"Of the {len(one['zoo'])} cells of the zoo it changes {touched}."]
-    if measured is not None and rule == "nat++":
+    if measured and rule == "nat++":
         lines += ["", *measured_lines(measured)]
     else:
         lines += ["", "No network that it changed had been trained from scratch when this was written."]
@@ -381,15 +394,20 @@ def card(rule: str, said: Mapping[str, Any], measured: Mapping[str, Any] | None)
 
 def measured_lines(measured: Mapping[str, Any]) -> list[str]:
     """Trained networks: fresh inputs, and published cells."""
-    lines = ["Trained by the longer recipe, points of validation accuracy:", ""]
+    longer = "trained by the longer recipe; points of validation accuracy:"
+    lines = [longer.replace("; ", ", ").capitalize(), ""]
+    tested = measured.get("tested", False)
     if measured.get("inputs"):
         saved = -measured["methods"]["nat++"]["live_madds_change"]
-        lines[0] = (
-            f"{measured['inputs']} fresh random cells, which it gave {saved:.0%} fewer multiply-adds, and published"
-            " ones, trained by the longer recipe; points of validation accuracy:"
+        lines[0] = f"{measured['inputs']} fresh random cells, which it gave {saved:.0%} fewer multiply-adds, " + (
+            "trained by the recipe of the tables; points of test accuracy:"
+            if tested
+            else f"and published ones, {longer}"
         )
     for name, figures in measured.get("differences", {}).items():
         lines.append(f"- {name}: {figures['value']:+.2f} (95 % from {figures['low']:+.2f} to {figures['high']:+.2f})")
+    if tested and measured.get("harm"):
+        lines += ["", f"Published cells, {longer}", ""]
     for name, figures in measured.get("harm", {}).items():
         if "ours" in figures:
             lines.append(f"- `{name}`: {figures['ours']['change']:+.2f} over {figures['ours']['seeds']} seeds")

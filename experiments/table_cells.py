@@ -76,6 +76,7 @@ def judge(arguments: argparse.Namespace) -> None:
         "cells": {name: {titles.get(kind, kind): one for kind, one in kinds.items()} for name, kinds in cells.items()},
         "paper": {name: papers(name) for name in cells},
         "trainings": len(rows),
+        "round": arguments.round,
         "latency_on": on,
         **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},
     }

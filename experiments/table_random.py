@@ -27,8 +27,8 @@ import numpy as np
 import torch
 from answers import INPUT, Knowledge, answered, fitted_constant, kept_answers, split_name
 from policies import knowledge, mark_of
-from tables import AGAIN, agreement, of_network, over_seeds, read_tables, with_costs
-from together import Trainer, arch_of, command_line, full, given_to
+from tables import agreement, of_network, read_tables, with_costs
+from together import AGAIN, Trainer, arch_of, command_line, full, given_to
 from truth_cells import WHERE
 from worth import Rows, asked_inputs, compared
 
@@ -124,18 +124,17 @@ def judge(arguments: argparse.Namespace) -> None:
         number = file.stem.rpartition("_")[2]
         said, kept = read_tables(file)
         rows, on = with_costs(kept, Setting(**said["network"]), file.with_name(f"{file.stem}_latency.json"))
-        rows = over_seeds(rows)
         one = compared(rows, METHODS, OURS, "test_accuracy", asked=asked_inputs(said, METHODS))
         if not one["inputs"]:
             continue
         one |= {
             "rows": {
-                subject: {name: of_network(rows[f"{subject}, {name}", 0]) for name in (INPUT, *METHODS)}
+                subject: {name: of_network(rows, f"{subject}, {name}") for name in (INPUT, *METHODS)}
                 for subject in one["rows"]
             },
             "drawn_by": [SEED, int(number)],
+            "policies": POLICIES[int(number)],
             "trainings": len(kept),
-            "seeds": len({seed for _, seed in kept}),
             "latency_on": on,
             "convergence": convergence(rows, list(one["rows"])),
             **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},

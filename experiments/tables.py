@@ -11,7 +11,7 @@ from typing import Any
 
 from answers import Knowledge
 from figures import spearman, with_interval
-from together import arch_of, read_trained
+from together import AGAIN, arch_of, read_trained
 from truth_nasbench201 import machine
 from worth import COSTS, Rows
 
@@ -23,7 +23,6 @@ from natpp.arch.layout import Setting
 from natpp.files import write_whole
 
 TITLES = {"supernet": "a supernet", "paper": "the supernet of preset `paper`"}  # of rivals of truth_cells.py
-AGAIN = "{}_again"  # the name of what is trained by other seeds
 PASSES = 5  # in which latencies are measured
 TOLD = ("seed", "test_accuracy", *COSTS, "seconds", "curve")  # of every training
 
@@ -40,20 +39,12 @@ def told(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: row[key] for key in TOLD}
 
 
-def of_network(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a table's results keep of a network that may have been trained with some seeds."""
-    return {key: row[key] for key in ("test_accuracy", *COSTS, "trainings")}
-
-
-def over_seeds(rows: Rows) -> Rows:
-    """A row for each network, as its first, with its mean accuracy over seeds and all of its trainings."""
-    found: dict[tuple[str, int], dict[str, Any]] = {}
-    for name in dict.fromkeys(name for name, _ in rows):
-        some = [row for (other, _), row in rows.items() if other == name]
-        known = [row["test_accuracy"] for row in some if row["test_accuracy"] is not None]
-        mean = statistics.fmean(known) if known else None
-        found[name, 0] = {**some[0], "test_accuracy": mean, "trainings": [told(row) for row in some]}
-    return found
+def of_network(rows: Rows, name: str) -> dict[str, Any]:
+    """What a table's results keep of a network: its mean accuracy over seeds, costs, and all of its trainings."""
+    trainings = [told(row) for (other, _), row in rows.items() if other == name]
+    known = [one["test_accuracy"] for one in trainings if one["test_accuracy"] is not None]
+    mean = {"test_accuracy": statistics.fmean(known)}
+    return mean | {key: trainings[0][key] for key in COSTS} | {"trainings": trainings}
 
 
 def with_trainings(found: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
@@ -104,16 +95,16 @@ def agreement(runs: Path, known: Mapping[int, Knowledge]) -> dict[str, Any]:
     Random architectures and NAS cells are among them; what computes the same is one network, with its mean accuracy
     over seeds. The score that a round was made with is judged over those that it was not fitted on.
     """
-    rows = defaultdict(list)
+    rows: defaultdict[Architecture, dict[int, Any]] = defaultdict(dict)
     for file in sorted([*runs.glob("table_random_[0-9].json"), *runs.glob("table_cells_[0-9].json")]):
         for row in read_tables(file)[1].values():
             if row["test_accuracy"] is not None:
-                rows[arch_of(row).essence()].append(row)
+                rows[arch_of(row).essence()][row["seed"]] = row
     archs = list(rows)
-    truth = {arch: statistics.fmean(row["test_accuracy"] for row in rows[arch]) for arch in archs}
+    truth = {arch: statistics.fmean(row["test_accuracy"] for row in rows[arch].values()) for arch in archs}
     said: dict[str, Mapping[Architecture, float]] = {
-        "live parameters": {arch: rows[arch][0]["live_params"] for arch in archs},
-        "live MAdds": {arch: rows[arch][0]["live_madds"] for arch in archs},
+        "live parameters": {arch: next(iter(rows[arch].values()))["live_params"] for arch in archs},
+        "live MAdds": {arch: next(iter(rows[arch].values()))["live_madds"] for arch in archs},
     }
     for number, one in known.items():
         fresh = [arch for arch in archs if arch not in one.seen]

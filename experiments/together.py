@@ -38,6 +38,7 @@ FEWEST = 8  # trainings below which a group takes no less, where nothing else is
 MOST_MEMORY = 36.0  # GiB, of all that are trained side by side
 MARGIN = 1.15  # on what a group is expected to take
 KEPT = "{name}.json"
+AGAIN = "{}_again"  # the name of what is trained by other seeds
 Command = Callable[[argparse.Namespace], None]
 
 

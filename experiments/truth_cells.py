@@ -40,7 +40,6 @@ from values import (
     CAUTION,
     FIRST_MODELS,
     LOSSES,
-    MODELS_BY_LOSS,
     MOST_SECONDS,
     Known,
     Pick,
@@ -438,16 +437,20 @@ def seconds_of(runs: Path, *names: str) -> float:
 
 
 def compared_models(
-    cheap: Known, dear: Known, origin: Mapping[Architecture, Architecture], names: Sequence[str] = FIRST_MODELS
+    cheap: Known,
+    dear: Known,
+    origin: Mapping[Architecture, Architecture],
+    names: Sequence[str] = FIRST_MODELS,
+    losses: Known | None = None,
 ) -> dict[str, Any]:
     """How far value models agree with longer trainings of cells that they have not seen, nor others of one origin."""
-    if len(dear) < 4 or (len(cheap) < 4 and names != MODELS_BY_LOSS):
+    if len(dear) < 4 or len(cheap) < 4:
         return {}
     found = {}
     archs, truth = list(dear), list(dear.values())
     pairs = pairs_among(archs, {**origin, **parents()})
     for model in names:
-        said = left_out(cheap, dear, model, origin)
+        said = left_out(cheap, dear, model, origin, losses=losses)
         found[model] = agreement(list(said.values()), truth, live_madds(archs), pairs)
     return found
 

@@ -3,15 +3,15 @@
 Cheap scores are short trainings: of a search, and of the cells that are not set aside. Dear ones are longer trainings
 of those cells; in a second round, all that the first one trained, those set aside too, once they are judged. A value
 model is fitted on the cheap ones, on the dear ones, or on both; which one is used, and which losses make a score, is
-picked by folds over what it may see. From the fourth round on a dear score is no accuracy but the training loss, which
-seeds hardly move (`losses.py`), and cheap ones add nothing to it.
+picked by folds over what it may see. From the fourth round on there are the training losses of the dear ones too, which
+seeds hardly move (`losses.py`), and value models of all three kinds of scores are asked together.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 from answers import INPUT, split_name
 from cells import set_aside, truth_cells
 from figures import Values, partial, spearman
-from together import arch_of, read_trained
+from together import AGAIN, arch_of, read_trained
 from views import cost_features, place_features
 
 from natpp.arch.formats import from_dict
@@ -34,9 +34,12 @@ COST = " with cost"  # a model that expects what costs as much, before it looks 
 BESIDE = " beside cost"  # one that sees what flows through the graph and what it costs at once
 FIRST_MODELS = ("short", "mixture", "longer", f"short{COST}", f"mixture{COST}")  # of the first two rounds
 MODELS = (*FIRST_MODELS, f"short{BESIDE}", f"mixture{BESIDE}")
-PLACES = "places"  # one that sees where operations stand, which walks there are, and what it costs
-BY_LOSS = 4  # the round from which on the training loss is what counts
-MODELS_BY_LOSS = ("longer", f"longer{BESIDE}", PLACES)  # that need no short trainings
+BY_LOSS = 4  # the round from which on training losses are known too
+PLACES = (place_features, walk_features, cost_features)
+FLOW = (flow_features, walk_features, cost_features)
+PARTS = ("losses", "losses by flow", "places", f"mixture{BESIDE}")  # what is asked together; the first two by losses
+TOGETHER = "together"
+LATER_MODELS = (*PARTS, TOGETHER)  # from then on
 FOLDS = 9
 MOST_SECONDS = 3.5  # a short training may take, on a GPU, to be picked
 CAUTION = 0.5  # standard deviations that an improvement has to be sure by
@@ -88,12 +91,7 @@ def cheap_scores(runs: Path, number: int, fitting: float) -> Known:
 
 
 def dear_scores(runs: Path, number: int = 1) -> Known:
-    """Accuracies of longer trainings before a round, means over seeds: in the first without cells set aside.
-
-    From the fourth round on minus the logarithms of their training losses.
-    """
-    if number >= BY_LOSS:
-        return {arch: -value for arch, value in losses_before(runs, number).items()}
+    """Accuracies of longer trainings before a round, means over seeds: in the first without cells set aside."""
     found: dict[Architecture, dict[int, float]] = {}
     for row in (row for name in ("longer", *before(number)) for row in read_trained(runs / f"{name}.json")[1].values()):
         if row["accuracy"] is not None:
@@ -102,14 +100,16 @@ def dear_scores(runs: Path, number: int = 1) -> Known:
     return {arch: float(np.mean(list(seeds.values()))) for arch, seeds in found.items() if arch not in aside}
 
 
-def losses_before(runs: Path, number: int) -> Known:
-    """Logarithms of training losses at the end of all trainings before a round, means over seeds.
+def loss_scores(runs: Path, number: int) -> Known:
+    """Minus the logarithms of training losses at the end of all trainings before a round, means over seeds.
 
     Tables have a recipe of their own: their losses become those of the longer one by a line through what both trained.
     """
     longer = mean_losses(runs, ["longer", *(name for name in before(number) if not name.startswith("table"))])
     shorter = mean_losses(runs, [name for name in before(number) if name.startswith("table")])
-    return brought(shorter, *line_between(runs, longer)) | longer if shorter else longer
+    slope, height = line_between(runs, longer)
+    found = {arch: height + slope * value for arch, value in shorter.items()} | longer
+    return {arch: -value for arch, value in found.items()}
 
 
 def line_between(runs: Path, longer: Known) -> tuple[float, float]:
@@ -120,11 +120,6 @@ def line_between(runs: Path, longer: Known) -> tuple[float, float]:
         return 1.0, 0.0
     slope, height = np.polyfit([shorter[arch] for arch in both], [longer[arch] for arch in both], 1)
     return float(slope), float(height)
-
-
-def brought(known: Known, slope: float, height: float) -> Known:
-    """Values along a line."""
-    return {arch: height + slope * value for arch, value in known.items()}
 
 
 def mean_losses(runs: Path, names: Sequence[str], seeds: Collection[int] | None = None) -> Known:
@@ -139,7 +134,8 @@ def mean_losses(runs: Path, names: Sequence[str], seeds: Collection[int] | None 
 def before(number: int) -> list[str]:
     """Names of what was trained in the rounds before one; the third one's answers were those of the first table."""
     found = [f"{name}_{done}" for done in range(1, number) for name in ("worth", "harm")]
-    return found + [f"table_random_{done - 2}" for done in range(3, number)]
+    tables = [f"table_random_{done - 2}" for done in range(3, number)]
+    return [*found, *(form.format(table) for table in tables for form in ("{}", AGAIN))]
 
 
 def came_from(runs: Path, names: Sequence[str]) -> dict[Architecture, Architecture]:
@@ -161,28 +157,56 @@ def value_model(
     dear: Known,
     model: str,
     *,
+    losses: Known | None = None,
     config: PredictConfig | None = None,
     without: Collection[Architecture] = (),
 ) -> Prediction:
     """A value model of a kind, fitted on scores without those of some architectures."""
     config = config or PredictConfig(caution=CAUTION)
-
-    views: Sequence[View] | None = (flow_features, cost_features) if model.endswith(BESIDE) else None
-    if model == PLACES:
-        views = place_features, walk_features, cost_features
+    if model == TOGETHER:
+        return Mean([value_model(cheap, dear, part, losses=losses, config=config, without=without) for part in PARTS])
+    views = (flow_features, cost_features) if model.endswith(BESIDE) else None
 
     def fitted(known: Known, prior: Prediction | None = None, views: Sequence[View] | None = views) -> Prediction:
         kept = {arch: value for arch, value in known.items() if arch not in without}
         return Prediction(list(kept), np.array(list(kept.values())), config, views, prior)
 
-    if model in MODELS_BY_LOSS:
+    if model.startswith("losses"):
+        return fitted(losses or {}, views=FLOW if model.endswith("flow") else PLACES)
+    if model == "places":
+        return fitted(dear, views=PLACES)
+    if model.startswith("longer"):
         return fitted(dear)
     short = fitted(cheap, fitted(cheap, views=(cost_features,)) if model.endswith(COST) else None)
     return short if model.startswith("short") or len(dear) < 2 else fitted(dear, short)
 
 
+class Mean(Prediction):
+    """Several value models at once: the mean of what they expect, and where they differ is doubt too."""
+
+    def __init__(self, parts: Sequence[Prediction]):
+        self.parts, self.config = parts, parts[0].config
+
+    def differences(self, before: Sequence[Hashable], after: Sequence[Hashable]) -> tuple[Scores, Scores]:
+        return self._mean(np.array([part.differences(before, after) for part in self.parts]))
+
+    def _both(self, archs: Sequence[Hashable]) -> Scores:
+        return np.stack(self._mean(np.array([part._both(archs).T for part in self.parts])), axis=1)
+
+    @staticmethod
+    def _mean(found: Scores) -> tuple[Scores, Scores]:
+        """Of expected values and deviations: (parts, 2, architectures)."""
+        expected, deviation = found[:, 0], found[:, 1]
+        return expected.mean(axis=0), np.sqrt(np.square(deviation).mean(axis=0) + expected.var(axis=0))
+
+
 def left_out(
-    cheap: Known, dear: Known, model: str, came_from: Mapping[Architecture, Architecture], folds: int = FOLDS
+    cheap: Known,
+    dear: Known,
+    model: str,
+    came_from: Mapping[Architecture, Architecture],
+    folds: int = FOLDS,
+    losses: Known | None = None,
 ) -> Known:
     """What a value model says of every cell with a longer training that has seen neither it nor its family.
 
@@ -194,7 +218,8 @@ def left_out(
     found: Known = {}
     for fold in range(folds):
         some = [arch for place in order[fold::folds] for arch in families[names[place]]]
-        found |= zip(some, value_model(cheap, dear, model, without=set(some)).expected(some).tolist(), strict=True)
+        prediction = value_model(cheap, dear, model, losses=losses, without=set(some))
+        found |= zip(some, prediction.expected(some).tolist(), strict=True)
     return {arch: found[arch] for arch in dear}
 
 

@@ -127,10 +127,10 @@ def judged(runs: Path, number: int) -> dict[str, Any]:
 
 def agreement_with(runs: Path, number: int, rows: Rows) -> dict[str, Any]:
     """How far the value model of a round agrees with what was trained in it, which it has not seen."""
-    cheap, dear, model = learned_from(runs, number)
+    cheap, dear, losses, model = learned_from(runs, number)
     truth = {arch_of(row).essence(): row["accuracy"] for row in rows.values() if row["accuracy"] is not None}
-    archs = [arch for arch in truth if arch not in dear]
-    said = dict(zip(archs, value_model(cheap, dear, model).expected(archs), strict=True))
+    archs = [arch for arch in truth if arch not in dear and arch not in losses]
+    said = dict(zip(archs, value_model(cheap, dear, model, losses=losses).expected(archs), strict=True))
     truth = {arch: truth[arch] for arch in archs}
     pairs = pairs_among(archs, came_from(runs, [f"worth_{number}"]))
     good = {arch_of(row).essence() for (name, _), row in rows.items() if split_name(name)[1] in ("nat++", "constant")}
@@ -161,24 +161,42 @@ def compared(rows: Rows, methods: Sequence[str], ours: Sequence[str], figure: st
     found: dict[str, Any] = {"inputs": len(whole), "asked": asked, "methods": {}, "differences": {}}
     if not whole:
         return found
-    keys = [figure, *(cost for cost in COSTS if cost in rows[f"{whole[0]}, {INPUT}", 0])]
-    column = {name: {key: [rows[f"{one}, {name}", 0][key] for one in whole] for key in keys} for name in names}
+    costs = [cost for cost in COSTS if cost in rows[f"{whole[0]}, {INPUT}", 0]]
+    column = {name: {key: [rows[f"{one}, {name}", 0][key] for one in whole] for key in costs} for name in names}
+    by_seed = {name: [figures_by_seed(rows, f"{one}, {name}", figure) for one in whole] for name in names}
+    for name in names:
+        column[name] = {figure: [statistics.fmean(seeds.values()) for seeds in by_seed[name]]} | column[name]
     for name in names:
         found["methods"][name] = {key: mean_sd(values) for key, values in column[name].items()}
         found["methods"][name] |= {
             f"{key}_change": float(np.mean(np.divide(column[name][key], np.maximum(column[INPUT][key], 1))) - 1)
             for key in ("live_params", "live_madds")
         }
-        found["methods"][name]["over_input"] = paired(column[name][figure], column[INPUT][figure])
+        found["methods"][name]["over_input"] = paired(*of_both(by_seed[name], by_seed[INPUT]))
     for place, one in enumerate(ours):
         for name in names:
             if name not in ours[place:]:
                 title = "the inputs" if name == INPUT else f"`{name}`"
-                found["differences"][f"`{one}` over {title}"] = paired(column[one][figure], column[name][figure])
+                found["differences"][f"`{one}` over {title}"] = paired(*of_both(by_seed[one], by_seed[name]))
     found["rows"] = {
         one: {name: {key: column[name][key][place] for key in column[name]} for name in names}
         for place, one in enumerate(whole)
     }
+    return found
+
+
+def figures_by_seed(rows: Rows, name: str, figure: str) -> dict[int, float]:
+    """A figure of a network by seeds."""
+    return {seed: row[figure] for (one, seed), row in rows.items() if one == name and row[figure] is not None}
+
+
+def of_both(ones: Sequence[Mapping[int, float]], others: Sequence[Mapping[int, float]]) -> list[list[float]]:
+    """Means of pairs over the seeds that both have."""
+    found: list[list[float]] = [[], []]
+    for pair in zip(ones, others, strict=True):
+        seeds = pair[0].keys() & pair[1].keys()
+        for side, one in zip(found, pair, strict=True):
+            side.append(statistics.fmean(one[seed] for seed in seeds))
     return found
 
 

@@ -228,7 +228,7 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     assert "| `random best of 10` | " in page(tmp_path)
     assert "- `nat++` over the inputs: " in page(tmp_path)
     assert "- `nat++ best of 10` over `nat++`: " in page(tmp_path)
-    assert "one seed, 3 of input, nat++, nat++ best of 10, constant," in " ".join(page(tmp_path).split())
+    assert "one seed, 3 of input, 3 of nat++, 3 of nat++ best of 10, 3 of constant," in " ".join(page(tmp_path).split())
     assert f"| the score of round 2 | {found['networks']} | " in page(tmp_path)
     assert "3 random cells (" in summary(tmp_path)
     assert "NAT++ 96.79 ± 0.32" in page(tmp_path)  # the paper's

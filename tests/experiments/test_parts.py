@@ -104,6 +104,30 @@ def test_inputs_without_all_their_results_are_asked_for_but_not_compared() -> No
     assert worth.compared({}, ["nat++"], ["nat++"], "accuracy", asked=4)["asked"] == 4
 
 
+def test_differences_are_of_seeds_that_both_have() -> None:
+    import page
+    import worth
+
+    figures = {
+        ("a, input", 0): 80.0,
+        ("a, nat++", 0): 81.0,
+        ("a, nat++", 1): 91.0,  # the input has no such seed yet
+        ("b, input", 0): 70.0,
+        ("b, input", 1): 80.0,
+        ("b, nat++", 0): 72.0,
+        ("b, nat++", 1): 84.0,
+    }
+    rows = {key: {"accuracy": value, "live_params": 5, "live_madds": 5} for key, value in figures.items()}
+    found = worth.compared(rows, ["nat++"], ["nat++"], "accuracy", asked=2)
+    assert found["differences"]["`nat++` over the inputs"]["value"] == pytest.approx((1 + 3) / 2)
+    assert found["methods"]["nat++"]["over_input"]["value"] == pytest.approx((1 + 3) / 2)
+    assert found["methods"]["nat++"]["accuracy"]["mean"] == pytest.approx((86 + 78) / 2)  # of all seeds it has
+    told = {"a": {"input": 1, "nat++": 2}, "b": {"input": 2, "nat++": 2}}
+    kept = {subject: {name: {"trainings": [0] * count} for name, count in row.items()} for subject, row in told.items()}
+    assert page._seeds({"rows": kept}) == "one seed, 1 to 2 of input, 2 of nat++"
+    assert page._seeds({"rows": {"a": {"input": {"trainings": [0]}}}}) == "one seed"
+
+
 def test_groups_end_in_time_and_fit_into_memory(together: ModuleType) -> None:
     recipe = together.LONGER
     whole = {"trainings": 16, "seconds": 160.0, "peak_memory_gib": 16.0}
@@ -150,13 +174,16 @@ def test_value_models_never_see_what_is_left_out(values: ModuleType) -> None:
     truth = {arch: float(sum("conv" in op for _, graph in arch.cells() for op in graph.ops)) for arch in archs}
     dear = dict(list(truth.items())[:100])
     known = truth | dict.fromkeys(list(dear)[:1], 1e9)  # an outlier that would be seen
-    for model in (*values.MODELS, *values.MODELS_BY_LOSS):
-        said = values.left_out(known, dear, model, {}, folds=4)
+    for model in (*values.MODELS, *values.LATER_MODELS):
+        said = values.left_out(known, dear, model, {}, folds=4, losses=dear)
         assert list(said) == list(dear)
         assert values.spearman(list(said.values()), list(dear.values())) > 0.3
-    with_it = values.value_model(known, {}, "short").expected(archs[:1])[0]
-    without = values.value_model(known, {}, "short", without={archs[0]}).expected(archs[:1])[0]
-    assert with_it > without + 0.2
+    seen = dear | dict.fromkeys(list(dear)[:1], 1e9)
+    for model in ("short", *values.LATER_MODELS):
+        given = known, seen, model
+        with_it = values.value_model(*given, losses=seen).expected(archs[:1])[0]
+        without = values.value_model(*given, losses=seen, without={archs[0]}).expected(archs[:1])[0]
+        assert with_it > without + 0.1
 
 
 def test_what_became_of_an_input_is_left_out_with_it(values: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +191,7 @@ def test_what_became_of_an_input_is_left_out_with_it(values: ModuleType, monkeyp
     dear = {arch: float(number) for number, arch in enumerate(archs)}
     left: list[set[Architecture]] = []
 
-    def model(*_: object, without: set[Architecture]) -> Any:
+    def model(*_: object, without: set[Architecture], **__: object) -> Any:
         left.append(without)
         return SimpleNamespace(expected=lambda some: np.array([dear[arch] for arch in some]))
 
@@ -184,19 +211,25 @@ def test_halves_share_no_family_and_no_model_sees_the_other_half(monkeypatch: py
     seen: list[set[Architecture]] = []
 
     def model(
-        _: object, dear: dict[Architecture, float], *__: object, without: set[Architecture], **___: object
+        _: object,
+        dear: dict[Architecture, float],
+        *__: object,
+        losses: dict[Architecture, float],
+        without: set[Architecture],
+        **___: object,
     ) -> None:
-        seen.append(set(dear) - without)
+        seen.append({*dear, *losses} - without)
 
     for name, value in {
         "pick_of_search": SimpleNamespace(schedule=next(iter(crossed.SCHEDULES)), fitting=0.5),
         "cheap_scores": {},
-        "dear_scores": dict.fromkeys(archs, 0.0),
+        "dear_scores": dict.fromkeys(archs[:9], 0.0),
+        "loss_scores": dict.fromkeys(archs, 0.0),
         "came_from": came_from,
     }.items():
         monkeypatch.setattr(crossed, name, lambda *_, value=value: value)
     monkeypatch.setattr(crossed, "value_model", model)
-    halves = crossed.Halves(Path(), 3)
+    halves = crossed.Halves(Path(), 4)
     for half in crossed.HALVES:
         halves.model("mixture", half, 0.5)
     one, other = seen
@@ -232,7 +265,7 @@ def test_a_round_knows_what_the_rounds_before_it_trained(values: ModuleType, tmp
     assert set(values.parents()) < set(found)
 
 
-def test_from_the_fourth_round_on_losses_count_and_tables_are_brought_to_one_recipe(
+def test_losses_of_tables_are_brought_to_one_recipe_with_the_longer_trainings(
     values: ModuleType, tmp_path: Path
 ) -> None:
     archs = [arch.essence() for arch in samples(6, nodes=4, seed=5)]
@@ -255,7 +288,7 @@ def test_from_the_fourth_round_on_losses_count_and_tables_are_brought_to_one_rec
     write("worth_2", {2: [0.3]})
     write("worth_4", {5: [0.3]})  # is not before the fourth round
     write("table_random_1", {2: [0.9], 3: [0.4]})
-    found = values.dear_scores(tmp_path, 4)
+    found = values.loss_scores(tmp_path, 4)
     assert {archs.index(arch): np.exp(-value) for arch, value in found.items()} == pytest.approx(
         {
             0: 0.1,
@@ -265,11 +298,11 @@ def test_from_the_fourth_round_on_losses_count_and_tables_are_brought_to_one_rec
         }  # over seeds a mean of logarithms; of two recipes the longer one counts
     )
     write("table_cells_1", {0: [0.2, 5.0], 1: [0.8, 5.0], 4: [0.5]})  # their first seeds tell
-    found = values.dear_scores(tmp_path, 4)
+    found = values.loss_scores(tmp_path, 4)
     slope, height = np.log(2) / np.log(4), np.log(0.1) - 0.5 * np.log(0.2)
     assert np.exp(-found[archs[3]]) == pytest.approx(np.exp(height + slope * np.log(0.4)))
     assert set(found) == set(archs[:4])  # published cells of a table only show how recipes differ
-    assert values.before(4)[-3:] == ["worth_3", "harm_3", "table_random_1"]
+    assert values.before(4)[-3:] == ["harm_3", "table_random_1", "table_random_1_again"]
 
 
 def test_places_and_fields_worked_out_by_hand() -> None:
@@ -287,6 +320,22 @@ def test_places_and_fields_worked_out_by_hand() -> None:
     assert found[kind, "widest field"] == 4  # two 3x3 convolutions, one after the other
     assert found[kind, "field"] == 2  # on half of the ways, as the other half is the skip
     assert found[kind, "depthwise"] == 0
+
+
+def test_where_value_models_differ_is_doubt_too(values: ModuleType) -> None:
+    parts = [
+        SimpleNamespace(
+            config=PredictConfig(caution=1.0),
+            differences=lambda *_, mean=mean: (np.array([mean, 1.0]), np.array([3.0, 0.0])),
+            _both=lambda _, mean=mean: np.array([[mean, 3.0], [1.0, 0.0]]),
+        )
+        for mean in (0.0, 8.0)
+    ]
+    both = values.Mean(parts)
+    expected, doubt = both.differences([], [])
+    assert (expected.tolist(), doubt.tolist()) == ([4.0, 1.0], [5.0, 0.0])  # 3 of each, 4 between them
+    assert both.gains([], []).tolist() == [-1.0, 1.0]
+    assert both.expected(["one", "other"]).tolist() == [4.0, 1.0]
 
 
 def test_what_is_left_of_accuracies_is_told_from_what_seeds_do() -> None:
