@@ -956,7 +956,8 @@ def table_random(found: dict[str, Any]) -> str:
                 f" epochs with a full cosine, {recipe['cells']} cells, {recipe['channels']} channels, all"
                 f" {one['images']:,} training images, {_seeds(one)},"
                 f" {sum(group['seconds'] for group in one['groups']):,.0f} s of {_device(one['machine'])}"
-                f"{_peak(one['groups'])}. One score for all, strict budget. Test accuracy,"
+                f"{_peak(one['groups'])}. Policies of round {one['policies']}, one score for all, strict budget. Test"
+                " accuracy,"
                 " read once, mean ± sd; the paired difference to the originals with its 95 % bootstrap interval; live"
                 f" costs; latency of one image on {one['latency_on']}, the least of some medians."
             ),
@@ -1111,7 +1112,7 @@ def _random_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [
         (
             f"{one['inputs']} random cells ({means['input']} %) trained from scratch on CIFAR-10, test accuracy after"
-            " one shot, strict budget",
+            f" one shot of the policy of round {one['policies']}, strict budget",
             f"**{means['nat++']} %**, {madds} MAdds",
             f"the best of 10 by `nat++` {means['nat++ best of 10']}, a fixed map {means['constant']}, a random change"
             f" {means['random']}, best of 10 random ones {means['random best of 10']}",
