@@ -69,7 +69,9 @@ def judge(arguments: argparse.Namespace) -> None:
     said, kept = read_trained(arguments.runs / f"{name}.json")
     if not kept:
         raise SystemExit("nothing is trained yet: run train first, with the same folder")
-    rows, on = with_costs(kept, Setting(**said["network"]), arguments.runs / f"{name}_latency.json")
+    rows, on = with_costs(
+        kept, Setting(**said["network"]), arguments.runs / f"{name}_latency.json", smoke=arguments.smoke
+    )
     cells = with_trainings(beside_originals(rows, (INPUT, *THEIRS, *OURS.values()), "test_accuracy"), rows)
     titles = {rule: title for title, rule in OURS.items()}
     found = {

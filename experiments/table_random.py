@@ -123,7 +123,9 @@ def judge(arguments: argparse.Namespace) -> None:
     for file in sorted(arguments.runs.glob(f"{name_of(0)[:-1]}[0-9].json")):
         number = file.stem.rpartition("_")[2]
         said, kept = read_tables(file)
-        rows, on = with_costs(kept, Setting(**said["network"]), file.with_name(f"{file.stem}_latency.json"))
+        rows, on = with_costs(
+            kept, Setting(**said["network"]), file.with_name(f"{file.stem}_latency.json"), smoke=arguments.smoke
+        )
         one = compared(rows, METHODS, OURS, "test_accuracy", asked=asked_inputs(said, METHODS))
         if not one["inputs"]:
             continue

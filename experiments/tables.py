@@ -58,9 +58,9 @@ def with_trainings(found: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
     }
 
 
-def with_costs(rows: Rows, where: Setting, file: Path) -> tuple[Rows, str]:
+def with_costs(rows: Rows, where: Setting, file: Path, *, smoke: bool = False) -> tuple[Rows, str]:
     """Rows of cells with what they cost in a network, and on what their latencies were measured; `file` keeps these."""
-    times, on = latencies(file, rows, where)
+    times, on = latencies(file, rows, where, passes=1 if smoke else PASSES)
     found = {
         (name, seed): {**row, **counts(arch_of(row), where)._asdict(), "latency_ms": times[name]}
         for (name, seed), row in rows.items()
@@ -68,7 +68,7 @@ def with_costs(rows: Rows, where: Setting, file: Path) -> tuple[Rows, str]:
     return found, on
 
 
-def latencies(file: Path, rows: Rows, where: Setting) -> tuple[dict[str, float], str]:
+def latencies(file: Path, rows: Rows, where: Setting, *, passes: int = PASSES) -> tuple[dict[str, float], str]:
     """Milliseconds of a forward pass of one image, of every network, and on what; all measured on it, and kept.
 
     Somebody else may use the machine for a while: so all are measured in turn, some times, and the least counts.
@@ -81,7 +81,7 @@ def latencies(file: Path, rows: Rows, where: Setting) -> tuple[dict[str, float],
         size = {"channels": where.channels, "cells": where.cells, "classes": where.classes, "size": where.size}
         archs = {keys[name]: arch_of(row) for (name, _), row in rows.items()}
         found = dict.fromkeys(archs, float("inf"))
-        for _ in range(PASSES):
+        for _ in range(passes):
             for key, arch in archs.items():
                 found[key] = min(found[key], natpp.cost(arch, "cifar", **size, latency=True).latency_ms or 0.0)
         kept = {"on": on, "milliseconds": found}
