@@ -4,10 +4,10 @@
 
 FOLDER is that of `truth_cells.py`, with the first round of `table_random.py`. Over all longer trainings: how far seeds
 move both figures, and what is left of accuracies where the training loss is known, beside what seeds alone would leave.
-Then, over the cells of that table, which no value model here has seen: how far value models agree with the training
+Then, over the cells of that table, which no value model here is fitted on: how far value models agree with the training
 losses of what methods made of one input, random changes left out. Those are the model that its policies had learned on,
-fitted on accuracies, and models fitted on the losses of the same trainings. Nothing here looks at a test accuracy.
-Writes `results/losses.json`, on a CPU in seconds.
+and the ones of the fourth round, fitted on the same trainings. Nothing here looks at a test accuracy. Writes
+`results/losses.json`, on a CPU in seconds.
 """
 
 from __future__ import annotations

@@ -780,7 +780,8 @@ def losses(found: dict[str, Any]) -> str:
         "",
         _paragraph(
             f"The first table of [random architectures](#random-architectures-cifar-10) by it: {fresh['inputs']} inputs"
-            " and what learned methods made of them, which no value model here has seen. Correlation of value models"
+            " and what learned methods made of them, which no value model here was fitted on (what `places` and"
+            " `losses` see was picked with a look at them, though). Correlation of value models"
             f" with losses, less the means of each input's; all are fitted on the same {fresh['trainings']} longer"
             " trainings, the first, which that table's policies had learned on, and the last on short ones too"
             " ([what they see](#what-a-policy-should-learn-on)). 95 % intervals by bootstrap over inputs."
