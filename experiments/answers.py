@@ -15,19 +15,28 @@ from natpp.arch.graph import Architecture
 from natpp.arch.layout import Setting
 from natpp.baselines.constant import Constant
 from natpp.baselines.nat import PolicyMethod
-from natpp.baselines.random import Random
+from natpp.baselines.random import random_rows
 from natpp.files import write_whole
 from natpp.improve.inputs import Inputs, Row
 from natpp.improve.learn import best
-from natpp.improve.method import picked
 from natpp.improve.predict import Prediction
-from natpp.improve.scorer import Gain, Task
+from natpp.improve.scorer import Gain, Scores, Task
 from natpp.nets.policy import Policy
 from natpp.registry import OPS
 
 CANDIDATES = 10
 MAPPED = 200  # inputs that the fixed map is fitted on
 INPUT = "input"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Short trainings of architectures, and how much they count beside what a value model says of them."""
+
+    scores: Mapping[Architecture, float]
+    """by what they compute; those that failed have none"""
+    weights: tuple[float, float]
+    """of the value model, and of a short training"""
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,22 @@ class Knowledge:
     prediction: Prediction
     seen: frozenset[Architecture]
     """what the score was fitted on, by what it computes"""
+    tried: Tried | None = None
+    """short trainings of what methods propose, where they are a part of the score"""
+
+    def gains(self, before: Sequence[Architecture], after: Sequence[Architecture]) -> Scores:
+        """How much better each is than what it came from, by the score that all share.
+
+        What was tried is compared with others that were; what failed is never the best of them.
+        """
+        found = self.prediction.gains(before, after)
+        if self.tried is None or len(after) == 1:
+            return found
+        said = [self.tried.scores.get(arch.essence(), -np.inf) for arch in after]
+        return np.asarray(self.tried.weights[0] * found + self.tried.weights[1] * np.array(said))
+
+
+Propose = Callable[[Inputs, Knowledge, np.random.Generator], list[list[Row]]]  # for every input one row, or some
 
 
 def fitted_constant(inputs: Inputs, prediction: Prediction, *, sample: int = MAPPED, careful: bool = False) -> Constant:
@@ -68,56 +93,70 @@ def map_from_json(data: Mapping[str, Mapping[str, str]]) -> Constant:
     return Constant(by_edge=False, map=entries)
 
 
-def _one_shot(rule: str) -> Callable[[Inputs, Knowledge, np.random.Generator], list[Row]]:
-    def answer(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[Row]:
-        return PolicyMethod(rule, best(), known.policies[rule]).one_shot(inputs, known.prediction.reward(), generator)
+def _likely(rule: str) -> Propose:
+    """The most likely transformation of a policy."""
 
-    return answer
+    def propose(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[list[Row]]:
+        method = PolicyMethod(rule, best(), known.policies[rule])
+        return [[row] for row in method.one_shot(inputs, known.prediction.reward(), generator)]
+
+    return propose
 
 
-def _best_of(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[Row]:
-    """Ten samples of the policy, its one shot among them in place of the last."""
+def _sampled(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[list[Row]]:
+    """Ten samples of a policy, its one shot among them in place of the last."""
     method = PolicyMethod("nat++", best(), known.policies["nat++"])
     rows = method.candidates(inputs, CANDIDATES - 1, generator)
     likely = method.one_shot(inputs, known.prediction.reward(), generator)
-    return picked(inputs, [[one, *some] for one, some in zip(likely, rows, strict=True)], known.prediction.reward())
+    return [[one, *some] for one, some in zip(likely, rows, strict=True)]
 
 
-def _constant(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[Row]:
-    return known.constant.one_shot(inputs, known.prediction.reward(), generator)
+def _mapped(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[list[Row]]:
+    return [[row] for row in known.constant.one_shot(inputs, known.prediction.reward(), generator)]
 
 
-def _random(tries: int) -> Callable[[Inputs, Knowledge, np.random.Generator], list[Row]]:
-    def answer(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[Row]:
-        return Random(tries).one_shot(inputs, known.prediction.reward(), generator)
-
-    return answer
+def _drawn(tries: int) -> Propose:
+    return lambda inputs, _, generator: random_rows(inputs, tries, generator)
 
 
 METHODS = {
-    "nat": ("nat", _one_shot("nat")),
-    "nat++": ("nat++", _one_shot("nat++")),
-    "nat++ best of 10": ("nat++", _best_of),
-    "constant": ("nat++", _constant),
-    "random": ("nat++", _random(1)),
-    "random best of 10": ("nat++", _random(CANDIDATES)),
+    "nat": ("nat", _likely("nat")),
+    "nat++": ("nat++", _likely("nat++")),
+    "nat++ best of 10": ("nat++", _sampled),
+    "constant": ("nat++", _mapped),
+    "random": ("nat++", _drawn(1)),
+    "random best of 10": ("nat++", _drawn(CANDIDATES)),
 }
+
+
+def proposed(
+    archs: Mapping[str, Architecture], methods: Sequence[str], known: Knowledge, where: Setting, *, seed: int
+) -> dict[str, list[Architecture]]:
+    """What methods propose for inputs, by names such as `random 3, nat++ best of 10`: one, or some to pick from.
+
+    The budget is strict in the network that they are trained in: neither living parameters nor multiply-adds rise.
+    """
+    found = {}
+    for number, method in enumerate(methods):
+        rule, propose = METHODS[method]
+        inputs = Inputs(list(archs.values()), Task(rule, where, strict=True), tuple(OPS))
+        rows = propose(inputs, known, np.random.default_rng([seed, number]))
+        for index, (name, some) in enumerate(zip(archs, rows, strict=True)):
+            found[f"{name}, {method}"] = [inputs.transformed(index, row) for row in some]
+    return found
 
 
 def answered(
     archs: Mapping[str, Architecture], methods: Sequence[str], known: Knowledge, where: Setting, *, seed: int
 ) -> dict[str, Architecture]:
-    """Inputs and what methods make of them, by names such as `random 3, nat++`; the input itself is `random 3, input`.
+    """Inputs and what methods make of them: of what they propose, the first that is best by the score all share.
 
-    The budget is strict in the network that they are trained in: neither living parameters nor multiply-adds rise.
+    The input itself has a name such as `random 3, input`.
     """
     found = {f"{name}, {INPUT}": arch for name, arch in archs.items()}
-    for number, method in enumerate(methods):
-        rule, answer = METHODS[method]
-        inputs = Inputs(list(archs.values()), Task(rule, where, strict=True), tuple(OPS))
-        rows = answer(inputs, known, np.random.default_rng([seed, number]))
-        for index, (name, row) in enumerate(zip(archs, rows, strict=True)):
-            found[f"{name}, {method}"] = inputs.transformed(index, row)
+    for name, some in proposed(archs, methods, known, where, seed=seed).items():
+        gains = known.gains([archs[split_name(name)[0]]] * len(some), some)
+        found[name] = some[int(gains.argmax())]
     return found
 
 

@@ -869,10 +869,12 @@ def table_handcrafted(found: dict[str, Any]) -> str:
         "",
         _paragraph(
             "`python experiments/table_handcrafted.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
-            f" `truth_cells.py`. {_epochs(found)} epochs with a full cosine from fresh weights, all {found['images']:,}"
-            f" training images, {found['seconds']:,.0f} s of {_device(found['machine'])}. Test accuracy, read once,"
-            f" mean ± sd over seeds; latency of one image on {found['latency_on']}. Cut to {usual:g} of the MAdds"
-            f" ({', '.join(others)}, since no rule reaches less) by the policies of the last round, without data, and"
+            f" `truth_cells.py`. {found['trainings']} of {found['asked']} trainings, {_epochs(found)} epochs with a full"
+            f" cosine from fresh weights, all {found['images']:,} training images, {found['seconds']:,.0f} s of"
+            f" {_device(found['machine'])}. Test accuracy, read once,"
+            f" mean ± sd over seeds; latency of one image on {found['latency_on']}, the least of some medians. Cut to"
+            f" {usual:g} of the MAdds ({', '.join(others)}, since no rule reaches less) by the policies of round"
+            f" {found['policies']}, without data, and"
             " at random, anew for each seed (its costs are means). Last column: what the paper has, after its own"
             " longer training."
         ),
@@ -963,6 +965,7 @@ def table_random(found: dict[str, Any]) -> str:
                 f" costs; latency of one image on {one['latency_on']}, the least of some medians."
             ),
             "",
+            *_shortlist(one.get("shortlist")),
             *_methods_table(one, "test_accuracy", "test accuracy"),
             "",
             *_convergence(one["convergence"]),
@@ -983,6 +986,27 @@ def table_random(found: dict[str, Any]) -> str:
         *_scores_against_truth(found["agreement"]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _shortlist(found: dict[str, Any] | None) -> list[str]:
+    """How short trainings helped to pick the best of ten."""
+    if found is None:
+        return []
+    recipe, fit = found["recipe"], found["fit"]
+    text = (
+        f"Best of ten: each of the {found['candidates']} was trained for {recipe['config']['steps']:,} steps in"
+        f" {recipe['cells']} cells, {sum(group['seconds'] for group in found['groups']):,.0f} s of"
+        f" {_device(found['machine'])} in all, and the score is what the value model expects with its doubt, times"
+        f" {fit['weights'][0]:.2f}, less the logarithm of the training loss, times {fit['weights'][1]:.2f}."
+    )
+    if fit["cells"]:
+        text += (
+            f" These weights fit the longer trainings of {fit['cells']} cells of {fit['families']} families best;"
+            " within families the value model, which had not seen them, correlates with accuracy to"
+            f" {fit['value_model']:.2f}, the short training to {fit['short_training']:.2f}, both together to"
+            f" {fit['both']:.2f}."
+        )
+    return [_paragraph(text), ""]
 
 
 def _seeds(found: dict[str, Any]) -> str:

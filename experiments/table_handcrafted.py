@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,18 +25,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from answers import INPUT, Knowledge
+from answers import INPUT, Knowledge, split_name
 from modules import no_opinion, redrawn
 from table_random import RECIPE, known_in
-from tables import with_trainings
+from tables import least_latencies, with_trainings
 from together import MARGIN, Recipe, Trainer, command_line, data_name, given_to
 from torch import nn
 from truth_nasbench201 import machine
-from worth import beside_originals, published_figures, tell_originals
+from worth import Rows, beside_originals, published_figures, tell_originals
 
 import natpp
 from natpp.data.batches import Batches
 from natpp.data.sets import load_images
+from natpp.evaluate.loop import fastest_kernels
 from natpp.evaluate.outcome import Outcome
 from natpp.evaluate.short import Seconds, train_together
 from natpp.files import write_whole
@@ -58,6 +60,7 @@ KINDS = (INPUT, *RULES, RANDOM)
 SEEDS = (0, 1)
 FIRST_SECONDS = 20.0  # that a group takes at least, where nothing is known yet
 TRIAL = 40  # steps that tell how long a group takes
+ANSWERED_BY = 4  # the round of policies.py whose policies change them
 KEPT = "table_handcrafted_{}.json"
 BUDGETS = dict.fromkeys(MODELS, 0.75) | {"shufflenet": 0.97}  # MAdds that are left, of all that are changed
 Networks = Mapping[str, tuple[nn.Module, list[list[str]]]]  # by kind, with what was changed in each
@@ -81,7 +84,7 @@ def train(arguments: argparse.Namespace) -> None:
     images = trainer.images(tested=True)
     example = torch.zeros(1, 3, images.size, images.size)
     wanted = arguments.only.split(";") if arguments.only else (["resnet20"] if arguments.smoke else list(MODELS))
-    known = known_in(arguments)
+    known = known_in(arguments, ANSWERED_BY)
     jobs: dict[Any, tuple[str, int, Networks]] = {}
     takes: dict[str, float] = {}  # seconds of a group, by its model
 
@@ -97,11 +100,12 @@ def train(arguments: argparse.Namespace) -> None:
     def keep(name: str, seed: int, networks: Networks, outcomes: list[Outcome]) -> None:
         rows = []
         for (kind, (network, changes)), outcome in zip(networks.items(), outcomes, strict=True):
-            cost = module_cost(network.eval(), example, latency=True).to_dict()
+            cost = module_cost(network.eval(), example).to_dict()
             rows.append({"name": f"{name}, {kind}", "seed": seed, "changes": changes, **cost, **asdict(outcome)})
         spent = sum(outcome.seconds for outcome in outcomes)
-        said = {"seconds": spent, "recipe": asdict(recipe), "images": len(images), "machine": machine()}
-        write_whole(arguments.runs / KEPT.format(f"{name}_{seed}"), json.dumps(said | {"trained": rows}) + "\n")
+        said = {"recipe": asdict(recipe), "images": len(images), "size": images.size, "machine": machine()}
+        said |= {"seconds": spent, "trained": rows}
+        write_whole(arguments.runs / KEPT.format(f"{name}_{seed}"), json.dumps(said) + "\n")
         print(f"{name}, seed {seed}: {spent:.0f} s", flush=True)
 
     for seed in SEEDS:
@@ -145,7 +149,8 @@ def trained(
     device = images.validation.device
     starts = [number(seed, Use.START, 14)] * len(networks)
     given = builds, starts, images, recipe.config, device
-    return train_together(*given, seed=seed, say=print, spent=spent, tested=recipe.tested)
+    with fastest_kernels(device):  # of grouped convolutions the usual ones are far slower
+        return train_together(*given, seed=seed, say=print, spent=spent, tested=recipe.tested)
 
 
 def modules_apart(
@@ -161,17 +166,39 @@ def judge(arguments: argparse.Namespace) -> None:
     if not files:
         raise SystemExit("nothing is trained yet: run train first, with the same folder")
     rows = {(row["name"], row["seed"]): row for file in files for row in file["trained"]}
+    rows, on = with_latencies(rows, files[0]["size"], arguments)
     found = {
         "models": with_trainings(beside_originals(rows, KINDS, "test_accuracy"), rows),
         "paper": {name: papers(title) for name, title in MODELS.items()},
         "budgets": BUDGETS,
         "trainings": len(rows),
+        "asked": len(MODELS) * len(KINDS) * len(SEEDS),
         "seconds": sum(file["seconds"] for file in files),
-        "latency_on": " and ".join(sorted({f"one {file['machine']['processor']} CPU" for file in files})),
+        "policies": ANSWERED_BY,
+        "latency_on": on,
         **{key: files[0][key] for key in ("recipe", "images", "machine")},
     }
     write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
     tell_originals(found["models"])
+
+
+def with_latencies(rows: Rows, size: int, arguments: argparse.Namespace) -> tuple[Rows, str]:
+    """Rows with how long a forward pass of one image takes, and on what; all measured on it, and kept."""
+    known, example = known_in(arguments, ANSWERED_BY), torch.zeros(1, 3, size, size)
+
+    def network(name: str, seed: int) -> nn.Module:
+        module, changes = network_of(*split_name(name), seed, known, example)
+        if changes != rows[name, seed]["changes"]:
+            raise SystemExit(f"{name} of seed {seed} is not what was trained: the folder has other policies")
+        return module.eval()
+
+    def measured(module: nn.Module) -> float:
+        return module_cost(module, example, latency=True).latency_ms or 0.0
+
+    measures = {f"{name}, {seed}": functools.partial(measured, network(name, seed)) for name, seed in rows}
+    file = arguments.runs / KEPT.format("latency")
+    times, on = least_latencies(file, measures, smoke=arguments.smoke)
+    return {(name, seed): {**row, "latency_ms": times[f"{name}, {seed}"]} for (name, seed), row in rows.items()}, on
 
 
 def papers(model: str) -> dict[str, Mapping[str, Any]]:

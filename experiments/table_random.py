@@ -8,9 +8,10 @@ changed by one shot of `nat` and of `nat++`, the best of ten by `nat++`, a fixed
 best of ten random ones; one score for all, strict budget. All are trained for 12 epochs with a full cosine on the whole
 training set (8 cells, 16 channels), and the test images are read once, at the end. Every finished training is kept.
 Another `--round` takes twenty fresh cells, after the policy or its score was changed; both are told. In the second one
-what is close to each other has three seeds: one is too few to tell differences of a quarter of a point. `judge` writes
-`results/table_random.json`; scores are judged over the NAS cells of `table_cells.py` too, so it comes after their
-training. `python experiments/table_random.py --smoke` does all of it on digits, in a few steps.
+a short training of each of the ten is a part of the score that picks from them (`shortlist.py`), for random ones too,
+and what is close to each other has three seeds: one is too few to tell differences of a quarter of a point. `judge`
+writes `results/table_random.json`; scores are judged over the NAS cells of `table_cells.py` too, so it comes after
+their training. `python experiments/table_random.py --smoke` does all of it on digits, in a few steps.
 """
 
 from __future__ import annotations
@@ -20,16 +21,19 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import shortlist
 import torch
-from answers import INPUT, Knowledge, answered, fitted_constant, kept_answers, split_name
+from answers import INPUT, Knowledge, Tried, answered, fitted_constant, kept_answers, proposed, split_name
 from policies import knowledge, mark_of
 from tables import agreement, of_network, read_tables, with_costs
-from together import AGAIN, Trainer, arch_of, command_line, full, given_to
-from truth_cells import WHERE
+from together import AGAIN, Trainer, arch_of, command_line, full, given_to, read_trained
+from truth_cells import SCHEDULES, WHERE, pick_of_search
+from values import Pick
 from worth import Rows, asked_inputs, compared
 
 from natpp.arch.graph import SKIP, Architecture
@@ -48,6 +52,7 @@ CELLS, SEED = 20, 1401
 EPOCHS, IMAGES = 12, 50_000
 METHODS = ("nat", "nat++", "nat++ best of 10", "constant", "random", "random best of 10")
 POLICIES = {1: 3, 2: 4}  # the round of policies.py whose policies answer in a round of this table
+TRIED = (2,)  # rounds in which what is picked from is trained for a short while
 SEEDS = {1: (0,), 2: (0, 1, 2)}  # by round; those after the first are of what is close:
 CLOSE = (INPUT, "nat++", "nat++ best of 10", "constant")
 OURS = ("nat++", "nat++ best of 10")
@@ -71,20 +76,51 @@ def answers(arguments: argparse.Namespace) -> dict[str, Architecture]:
 
     def make() -> dict[str, Architecture]:
         known = known_in(arguments, POLICIES[arguments.round])
-        inputs = inputs_of(arguments.round, smoke=arguments.smoke)
-        return answered(inputs, METHODS, known, WHERE, seed=SEED + arguments.round)
+        if arguments.round in TRIED:
+            known = replace(known, tried=tried_in(arguments))
+        return answered(*asked(arguments), known, WHERE, seed=SEED + arguments.round)
 
     return kept_answers(
         arguments.runs / f"{name_of(arguments.round)}_answers.json", mark_in(arguments, POLICIES[arguments.round]), make
     )
 
 
+def asked(arguments: argparse.Namespace) -> tuple[dict[str, Architecture], Sequence[str]]:
+    """The cells of a round and who is asked to change them."""
+    return inputs_of(arguments.round, smoke=arguments.smoke), METHODS
+
+
 def train(arguments: argparse.Namespace) -> None:
-    trainer, name, chosen = Trainer(arguments), name_of(arguments.round), answers(arguments)
+    trainer, name = Trainer(arguments), name_of(arguments.round)
+    if arguments.round in TRIED:
+        known = known_in(arguments, POLICIES[arguments.round])
+        proposals = proposed(*asked(arguments), known, WHERE, seed=SEED + arguments.round)
+        schedule = SCHEDULES[pick_in(arguments).schedule]
+        if not trainer(shortlist.NAME.format(name), schedule, shortlist.listed(proposals)):
+            return
+    chosen = answers(arguments)
     first, *more = SEEDS[arguments.round]
     if trainer(name, RECIPE, chosen, [first]) and more:
         close = {one: arch for one, arch in chosen.items() if split_name(one)[1] in CLOSE}
         trainer(AGAIN.format(name), RECIPE, close, more, store=name)
+
+
+def pick_in(arguments: argparse.Namespace) -> Pick:
+    """The schedule and losses of short trainings."""
+    return Pick(next(iter(SCHEDULES)), "training") if unlearned(arguments) else pick_of_search(arguments.runs)
+
+
+def weights_in(arguments: argparse.Namespace, number: int) -> dict[str, Any]:
+    """How much short trainings count in a round, and on what that was fitted."""
+    if unlearned(arguments):
+        return shortlist.UNFITTED
+    return shortlist.fitted(arguments.runs, None if arguments.smoke else POLICIES[number])
+
+
+def tried_in(arguments: argparse.Namespace) -> Tried:
+    """What short trainings of a round found."""
+    weights = weights_in(arguments, arguments.round)["weights"]
+    return shortlist.tried(arguments.runs, name_of(arguments.round), pick_in(arguments), weights)
 
 
 def known_in(arguments: argparse.Namespace, number: int | None = None) -> Knowledge:
@@ -141,6 +177,12 @@ def judge(arguments: argparse.Namespace) -> None:
             "convergence": convergence(rows, list(one["rows"])),
             **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},
         }
+        if int(number) in TRIED:
+            said, short = read_trained(arguments.runs / f"{shortlist.NAME.format(file.stem)}.json")
+            one["shortlist"] = {key: said[key] for key in ("recipe", "machine", "groups")} | {
+                "candidates": len(short),
+                "fit": weights_in(arguments, int(number)),
+            }
         found["rounds"][number] = one
     if not found["rounds"]:
         raise SystemExit("nothing is trained yet: run train first, with the same folder")

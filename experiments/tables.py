@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,33 +61,38 @@ def with_trainings(found: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
 
 def with_costs(rows: Rows, where: Setting, file: Path, *, smoke: bool = False) -> tuple[Rows, str]:
     """Rows of cells with what they cost in a network, and on what their latencies were measured; `file` keeps these."""
-    times, on = latencies(file, rows, where, passes=1 if smoke else PASSES)
+    keys = {name: to_json(arch_of(row).essence()) for (name, _), row in rows.items()}
+    size = {"channels": where.channels, "cells": where.cells, "classes": where.classes, "size": where.size}
+
+    def measured(arch: Architecture) -> float:
+        return natpp.cost(arch, "cifar", **size, latency=True).latency_ms or 0.0
+
+    measures = {keys[name]: functools.partial(measured, arch_of(row)) for (name, _), row in rows.items()}
+    times, on = least_latencies(file, measures, smoke=smoke)
     found = {
-        (name, seed): {**row, **counts(arch_of(row), where)._asdict(), "latency_ms": times[name]}
+        (name, seed): {**row, **counts(arch_of(row), where)._asdict(), "latency_ms": times[keys[name]]}
         for (name, seed), row in rows.items()
     }
     return found, on
 
 
-def latencies(file: Path, rows: Rows, where: Setting, *, passes: int = PASSES) -> tuple[dict[str, float], str]:
+def least_latencies(
+    file: Path, measures: Mapping[str, Callable[[], float]], *, smoke: bool = False
+) -> tuple[dict[str, float], str]:
     """Milliseconds of a forward pass of one image, of every network, and on what; all measured on it, and kept.
 
     Somebody else may use the machine for a while: so all are measured in turn, some times, and the least counts.
     """
     on = machine()["gpu"] or f"one {machine()['processor']} CPU"
-    keys = {name: to_json(arch_of(row).essence()) for (name, _), row in rows.items()}
     kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    found: dict[str, float] = kept.get("milliseconds", {})
-    if not set(keys.values()) <= set(found):  # of two machines or hours, times say nothing
-        size = {"channels": where.channels, "cells": where.cells, "classes": where.classes, "size": where.size}
-        archs = {keys[name]: arch_of(row) for (name, _), row in rows.items()}
-        found = dict.fromkeys(archs, float("inf"))
-        for _ in range(passes):
-            for key, arch in archs.items():
-                found[key] = min(found[key], natpp.cost(arch, "cifar", **size, latency=True).latency_ms or 0.0)
+    if not set(measures) <= set(kept.get("milliseconds", {})):  # of two machines or hours, times say nothing
+        found = dict.fromkeys(measures, float("inf"))
+        for _ in range(1 if smoke else PASSES):
+            for name, measure in measures.items():
+                found[name] = min(found[name], measure())
         kept = {"on": on, "milliseconds": found}
         write_whole(file, json.dumps(kept) + "\n")
-    return {name: found[key] for name, key in keys.items()}, kept["on"]
+    return kept["milliseconds"], kept["on"]
 
 
 def agreement(runs: Path, known: Mapping[int, Knowledge]) -> dict[str, Any]:

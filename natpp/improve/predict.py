@@ -88,7 +88,7 @@ class Prediction:
         self.archs: list[Any] = list(archs)
         self.scores = scores
         self._views = [_Table(view, self.archs) for view in views or VIEWS]
-        targets = _normal_scores(scores)
+        targets = normal_scores(scores)
         self._slope = 0.0
         if prior is not None:
             cheap = prior.expected(self.archs)
@@ -199,7 +199,7 @@ class _Table:
         return table
 
 
-def _normal_scores(scores: Scores) -> Scores:
+def normal_scores(scores: Scores) -> Scores:
     """Quantiles of the normal distribution in the order of the scores; equal scores share the mean of their ranks."""
     _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(count) - count / 2)[place] / len(scores)  # between 0 and 1

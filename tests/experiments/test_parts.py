@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import spearmanr
 
 import natpp
@@ -533,7 +534,7 @@ def test_a_trial_tells_what_a_group_takes(monkeypatch: pytest.MonkeyPatch) -> No
         options["spent"] |= {"capture": 2.0, "training": 4.0}  # type: ignore[operator]
 
     monkeypatch.setattr(table, "train_together", trained)
-    images = SimpleNamespace(validation=SimpleNamespace(device="cpu"))
+    images = SimpleNamespace(validation=torch.empty(0))
     recipe = replace(table.RECIPE, config=replace(table.RECIPE.config, steps=10 * table.TRIAL))
     assert table.expected_seconds([], images, recipe, 0) == 2 + 10 * 4
     assert seen["steps"] == table.TRIAL
@@ -585,21 +586,102 @@ def test_policies_that_ship_are_told_from_others(tmp_path: Path, monkeypatch: py
 def test_times_of_two_machines_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tables
 
-    def row(seed: int) -> dict[str, object]:
-        return {"arch": to_dict(samples(1, seed=seed)[0])}
-
-    where, file = setting("cifar", channels=2, cells=2, size=8), tmp_path / "latency.json"
-    known = {("one", 0): row(1), ("the same", 0): row(1)}
-    taken = iter([5.0, 3.0, 4.0, 9.0, 6.0])  # all of one architecture
-    monkeypatch.setattr(tables.natpp, "cost", lambda *_, **__: SimpleNamespace(latency_ms=next(taken)))
-    times, on = tables.latencies(file, known, where)
-    assert times == {"one": 3.0, "the same": 3.0}  # somebody else took the machine the other times
+    file, one, two = tmp_path / "latency.json", iter([5.0, 3.0, 4.0, 9.0, 6.0, 7.0]), iter(range(10, 20))
+    measures = {"one": lambda: next(one)}
+    times, on = tables.least_latencies(file, measures)
+    assert times == {"one": 3.0}  # somebody else took the machine the other times
     monkeypatch.setattr(tables, "machine", lambda: {"gpu": "another"})
-    assert tables.latencies(file, known, where) == (times, on)  # all is known: nothing is measured here
-    taken = iter(range(10, 20))
-    again, elsewhere = tables.latencies(file, known | {("two", 0): row(2)}, where)
+    assert tables.least_latencies(file, measures) == (times, on)  # all is known: nothing is measured here
+    again, elsewhere = tables.least_latencies(file, measures | {"two": lambda: next(two)}, smoke=True)
     assert elsewhere == "another"
-    assert again == {"one": 10, "the same": 10, "two": 11}
+    assert again == {"one": 7.0, "two": 10.0}
+
+
+def test_networks_that_compute_the_same_have_one_latency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tables
+
+    rows = {(name, 0): {"arch": to_dict(samples(1, seed=seed)[0])} for name, seed in (("a", 1), ("b", 1), ("c", 2))}
+    taken = iter([5.0, 3.0])
+    monkeypatch.setattr(tables.natpp, "cost", lambda *_, **__: SimpleNamespace(latency_ms=next(taken)))
+    found, _ = tables.with_costs(rows, setting("cifar", channels=2, cells=2, size=8), tmp_path / "file", smoke=True)
+    assert [row["latency_ms"] for row in found.values()] == [5.0, 5.0, 3.0]
+    assert found["a", 0]["live_params"] == found["b", 0]["live_params"] != found["c", 0]["live_params"]
+
+
+def test_a_network_other_than_was_trained_has_no_latency(tmp_path: Path) -> None:
+    import argparse
+
+    import table_handcrafted as table
+
+    rows = {("resnet20, nat++", 0): {"changes": [["no.such.layer", "conv_3x3", "null"]]}}
+    with pytest.raises(SystemExit, match="is not what was trained"):
+        table.with_latencies(rows, 32, argparse.Namespace(runs=tmp_path, smoke=True))
+
+
+def test_short_trainings_help_to_pick_from_what_is_proposed() -> None:
+    import answers
+    import shortlist
+    from table_random import learned_nothing
+
+    known = learned_nothing()
+    archs = {f"random {number}": arch for number, arch in enumerate(samples(2, seed=7))}
+    methods, where = ("nat++", "nat++ best of 10", "random best of 10"), setting("cifar", channels=4, cells=5)
+    proposals = answers.proposed(archs, methods, known, where, seed=3)
+    assert [len(some) for some in proposals.values()] == [1, 1, 10, 10, 10, 10]
+    assert proposals["random 1, nat++ best of 10"][0] == proposals["random 1, nat++"][0]  # one of the ten
+    found = answers.answered(archs, methods, known, where, seed=3)
+    assert found["random 0, input"] == archs["random 0"]
+    for name, some in proposals.items():
+        gains = known.prediction.gains([archs[answers.split_name(name)[0]]] * len(some), some)
+        assert found[name] == some[int(gains.argmax())]
+
+    listed = shortlist.listed(proposals)
+    assert len(listed) == 4 * 10
+    assert listed["random 1, random best of 10, 9"] == proposals["random 1, random best of 10"][9]
+    wanted = {name: some[3].essence() for name, some in proposals.items() if len(some) > 1}
+    scores = {arch.essence(): -float(number) for number, arch in enumerate(listed.values())}
+    scores |= dict.fromkeys(wanted.values(), 1.0)
+    tried = replace(known, tried=answers.Tried(scores, (0.0, 1.0)))
+    found = answers.answered(archs, methods, tried, where, seed=3)
+    assert {name: found[name].essence() for name in wanted} == wanted  # the best by short trainings alone
+    assert found["random 0, nat++"] == proposals["random 0, nat++"][0]  # one shot asks for no score
+    del scores[wanted["random 1, random best of 10"]]
+    found = answers.answered(archs, methods, tried, where, seed=3)
+    assert found["random 1, random best of 10"].essence() in scores  # what failed is not picked
+
+
+def test_weights_of_short_trainings_are_those_that_made_the_truth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shortlist
+
+    generator = np.random.default_rng(0)
+    archs = [arch.essence() for arch in samples(40, nodes=4, seed=5)]
+    predicted, loss = generator.normal(size=40), np.exp(generator.normal(size=40))
+    family = np.repeat(np.arange(8), 5)
+    truth = 2 * predicted - 3 * np.log(loss) + 10 * family  # of what they come from nothing is learned
+    rows = [
+        {"name": f"{number}", "seed": 0, "arch": to_dict(arch), "value": -1.0, "loss": 7.0, "curve": [9.0, float(one)]}
+        for number, (arch, one) in enumerate(zip(archs, loss, strict=True))
+    ]
+    for name, some in (("short_0", rows[:30]), ("direct", [*rows[30:], rows[0] | {"name": "x", "value": None}])):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"trained": some}))
+    pick = shortlist.Pick(next(iter(shortlist.SCHEDULES)), "training")
+    dear = dict(zip(archs, truth.tolist(), strict=True))
+    origin = {arch: archs[5 * family[number]] for number, arch in enumerate(archs)}
+    monkeypatch.setattr(shortlist, "learned_from", lambda *_: ({}, dear, {}, "short"))
+    monkeypatch.setattr(shortlist, "learned_in", lambda *_: ({"round": 1}, {}))
+    monkeypatch.setattr(shortlist, "pick_of_search", lambda _: pick)
+    monkeypatch.setattr(shortlist, "came_from", lambda *_: origin)
+    monkeypatch.setattr(shortlist, "left_out", lambda *_, **__: dict(zip(archs, predicted.tolist(), strict=True)))
+    monkeypatch.setattr(shortlist, "normal_scores", lambda values: values)
+    found = shortlist.fitted(tmp_path, 1)
+    assert found["weights"] == pytest.approx((2, 3))
+    assert found["both"] == pytest.approx(1)
+    assert (found["cells"], found["families"]) == (40, 8)
+    assert 0 < found["value_model"] < found["short_training"] < 1
+    monkeypatch.setattr(shortlist, "came_from", lambda *_: {})  # nothing to compare with
+    assert shortlist.fitted(tmp_path, 1)["weights"] == (1, 1)
 
 
 def test_where_the_value_model_knows_nothing_the_edges_stay(values: ModuleType) -> None:
