@@ -54,13 +54,17 @@ class Knowledge:
     def gains(self, before: Sequence[Architecture], after: Sequence[Architecture]) -> Scores:
         """How much better each is than what it came from, by the score that all share.
 
-        What was tried is compared with others that were; what failed is never the best of them.
+        What was tried is compared with others that were: what the value model expects and what the training showed.
+        What failed is never the best.
         """
-        found = self.prediction.gains(before, after)
-        if self.tried is None or len(after) == 1:
-            return found
-        said = [self.tried.scores.get(arch.essence(), -np.inf) for arch in after]
-        return np.asarray(self.tried.weights[0] * found + self.tried.weights[1] * np.array(said))
+        if self.tried is None:
+            return self.prediction.gains(before, after)
+        scores, (expects, showed) = self.tried.scores, self.tried.weights
+        found = expects * self.prediction.gains(before, after, caution=0.0)
+        keys = [arch.essence() for arch in after]
+        return np.array(
+            [one + showed * scores[key] if key in scores else -np.inf for one, key in zip(found, keys, strict=True)]
+        )
 
 
 Propose = Callable[[Inputs, Knowledge, np.random.Generator], list[list[Row]]]  # for every input one row, or some
@@ -155,8 +159,9 @@ def answered(
     """
     found = {f"{name}, {INPUT}": arch for name, arch in archs.items()}
     for name, some in proposed(archs, methods, known, where, seed=seed).items():
-        gains = known.gains([archs[split_name(name)[0]]] * len(some), some)
-        found[name] = some[int(gains.argmax())]
+        found[name] = some[0]
+        if len(some) > 1:
+            found[name] = some[int(known.gains([archs[split_name(name)[0]]] * len(some), some).argmax())]
     return found
 
 

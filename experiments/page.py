@@ -869,14 +869,12 @@ def table_handcrafted(found: dict[str, Any]) -> str:
         "",
         _paragraph(
             "`python experiments/table_handcrafted.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
-            f" `truth_cells.py`. {found['trainings']} of {found['asked']} trainings, {_epochs(found)} epochs with a full"
-            f" cosine from fresh weights, all {found['images']:,} training images, {found['seconds']:,.0f} s of"
-            f" {_device(found['machine'])}. Test accuracy, read once,"
-            f" mean ± sd over seeds; latency of one image on {found['latency_on']}, the least of some medians. Cut to"
-            f" {usual:g} of the MAdds ({', '.join(others)}, since no rule reaches less) by the policies of round"
-            f" {found['policies']}, without data, and"
-            " at random, anew for each seed (its costs are means). Last column: what the paper has, after its own"
-            " longer training."
+            f" `truth_cells.py`. {found['trainings']} of {found['asked']} trainings, {_epochs(found)} epochs with a"
+            f" full cosine from fresh weights, all {found['images']:,} training images, {found['seconds']:,.0f} s of"
+            f" {_device(found['machine'])}. Test accuracy, read once, mean ± sd over seeds; latency of one image on"
+            f" {found['latency_on']}, the least of some medians. Cut to {usual:g} of the MAdds ({', '.join(others)},"
+            f" since no rule reaches less) by the policies of round {found['policies']}, without data, and at random,"
+            " anew for each seed (its costs are means). Last column: what the paper has, after its own longer training."
         ),
         "",
         *_originals_table(found["models"], "test accuracy", found["paper"]),
@@ -994,19 +992,30 @@ def _shortlist(found: dict[str, Any] | None) -> list[str]:
         return []
     recipe, fit = found["recipe"], found["fit"]
     text = (
-        f"Best of ten: each of the {found['candidates']} was trained for {recipe['config']['steps']:,} steps in"
-        f" {recipe['cells']} cells, {sum(group['seconds'] for group in found['groups']):,.0f} s of"
-        f" {_device(found['machine'])} in all, and the score is what the value model expects with its doubt, times"
-        f" {fit['weights'][0]:.2f}, less the logarithm of the training loss, times {fit['weights'][1]:.2f}."
+        f"Best of ten: all {found['candidates']}, of `nat++` and random ones alike, were trained for"
+        f" {recipe['config']['steps']:,} steps in {recipe['cells']} cells ({found['trainings']} that compute different"
+        f" things, {sum(group['seconds'] for group in found['groups']):,.0f} s of {_device(found['machine'])})."
+        f" {fit['weights'][0]:.2f} times what the value model expects less {fit['weights'][1]:.2f} times the logarithm"
+        f" of the {found['losses']} loss says which is best. One shots and the fixed map get no such look."
     )
     if fit["cells"]:
         text += (
-            f" These weights fit the longer trainings of {fit['cells']} cells of {fit['families']} families best;"
-            " within families the value model, which had not seen them, correlates with accuracy to"
-            f" {fit['value_model']:.2f}, the short training to {fit['short_training']:.2f}, both together to"
-            f" {fit['both']:.2f}."
+            f" These weights fit the accuracies of {fit['cells']} cells of {fit['families']} families. Correlations"
+            " within families, with accuracies and losses of longer trainings; the value model had not seen them, and"
+            " the weights are fitted on the other families:"
         )
-    return [_paragraph(text), ""]
+    return [_paragraph(text), "", *_agreement_table(fit.get("agreement", {}))]
+
+
+def _agreement_table(found: dict[str, Any]) -> list[str]:
+    """Correlations of a value model, of short trainings and of both."""
+    if not found:
+        return []
+    lines = ["| truth | cells | value model | short training | both |", "|---|---|---|---|---|"]
+    for name, one in found.items():
+        figures = " | ".join(f"{one[key]:.2f}" for key in ("value_model", "short_training", "both"))
+        lines.append(f"| {name.replace('close', 'inputs, `nat++` and map')} | {one['cells']} | {figures} |")
+    return [*lines, ""]
 
 
 def _seeds(found: dict[str, Any]) -> str:
@@ -1031,8 +1040,8 @@ def _scores_against_truth(found: dict[str, Any]) -> list[str]:
         _paragraph(
             f"Spearman with test accuracy over {found['networks']} trained networks that compute different things:"
             " those of all rounds, and NAS cells (below) as far as they are trained, their mean over seeds. Every score"
-            " over the networks it knows, that of a round over those that it was not fitted on; 95 % bootstrap"
-            " intervals."
+            " over the networks it knows, the value model of a round over those that it was not fitted on; 95 %"
+            " bootstrap intervals."
         ),
         "",
         "| score | networks | Spearman |",

@@ -8,24 +8,28 @@ training both, with a value model that has seen neither them nor what they come 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from answers import Tried
+from answers import INPUT, Tried, split_name
 from policies import learned_from, learned_in
 from together import arch_of, read_trained
 from truth_cells import SCHEDULES, pick_of_search
 from values import Known, Pick, before, came_from, families_of, left_out, loss_of
 
 from natpp.arch.graph import Architecture
+from natpp.files import write_whole
 from natpp.improve.predict import normal_scores
 from natpp.improve.scorer import Scores
 
 NAME = "{}_short"  # of what is kept
 UNFITTED: dict[str, Any] = {"weights": (1.0, 1.0), "cells": 0}
+CLOSE = (INPUT, "nat++", "constant")
+Families = Sequence[Sequence[Architecture]]
 
 
 def listed(proposals: Mapping[str, Sequence[Architecture]]) -> dict[str, Architecture]:
@@ -39,9 +43,11 @@ def listed(proposals: Mapping[str, Sequence[Architecture]]) -> dict[str, Archite
 
 
 def tried(runs: Path, name: str, pick: Pick, weights: tuple[float, float]) -> Tried:
-    """What short trainings of a table found."""
-    rows = read_trained(runs / f"{NAME.format(name)}.json")[1].values()
-    return Tried(scores_of(rows, pick), weights)
+    """What short trainings of a table found, all of them."""
+    said, rows = read_trained(runs / f"{NAME.format(name)}.json")
+    if len(rows) < said.get("asked", 1):
+        raise SystemExit("what there is to pick from is not all trained yet: run train first, with the same folder")
+    return Tried(scores_of(rows.values(), pick), weights)
 
 
 def scores_of(rows: Collection[Mapping[str, Any]], pick: Pick) -> Known:
@@ -49,39 +55,87 @@ def scores_of(rows: Collection[Mapping[str, Any]], pick: Pick) -> Known:
     return {arch_of(row).essence(): -math.log(loss_of(row, pick.fitting)) for row in rows if row["value"] is not None}
 
 
-def fitted(runs: Path, number: int | None = None) -> dict[str, Any]:
-    """Weights of the value model of a round, by default the last, and of a short training, and how far each agrees.
+def kept_fit(file: Path, runs: Path, number: int | None = None) -> dict[str, Any]:
+    """What a file says that was fitted, or what is fitted now and kept in it: what picks does not change on the way."""
+    if not file.exists():
+        write_whole(file, json.dumps(fitted(runs, number)) + "\n")
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
 
-    That is with accuracies, over the differences of cells to the mean of those that come from the same one.
+
+def fitted(runs: Path, number: int | None = None) -> dict[str, Any]:
+    """Weights of the value model of a round, by default the last, and of a short training, and how far they agree.
+
+    Over the differences of cells to the mean of those that come from the same one; of all, and of answers that are
+    close to each other: inputs, and what a policy or a map made of them. The truth that weights are fitted on is
+    accuracy; training losses, which seeds hardly move, are looked at too.
     """
     cheap, dear, losses, model = learned_from(runs, number)
-    pick, origin = pick_of_search(runs), came_from(runs, before(learned_in(runs, number)[0]["round"]))
+    earlier = before(learned_in(runs, number)[0]["round"])
+    pick, origin = pick_of_search(runs), came_from(runs, earlier)
     files = (f"short_{list(SCHEDULES).index(pick.schedule)}", "direct")
     short = scores_of([row for file in files for row in read_trained(runs / f"{file}.json")[1].values()], pick)
-    predicted = left_out(cheap, dear, model, origin, losses=losses)
-    truth = dict(zip(dear, normal_scores(np.array(list(dear.values()))), strict=True))
-    both = [arch for arch in short if arch in dear]
-    families = [some for some in families_of(both, origin).values() if len(some) > 1]
+    said = left_out(cheap, dear, model, origin, losses=losses), short
+    truths = {"accuracy": on_normal_scale(dear), "training loss": on_normal_scale(losses)}
+    both, close = [arch for arch in short if arch in dear], close_in(runs, earlier)
+    families = in_families(both, origin)
     if not families:
         return UNFITTED
-    said = np.stack([within(families, values) for values in (predicted, short)], axis=1)
-    wanted = within(families, truth)
-    weights = np.maximum(np.linalg.lstsq(said, wanted, rcond=None)[0], 0)
-
-    def correlation(values: Scores) -> float:
-        return float(np.corrcoef(values, wanted)[0, 1])
-
-    return {
-        "weights": tuple(weights.tolist()),
-        "cells": len(wanted),
+    found: dict[str, Any] = {
+        "weights": weights_on(families, said, truths["accuracy"]),
+        "cells": sum(map(len, families)),
         "families": len(families),
-        "value_model": correlation(said[:, 0]),
-        "short_training": correlation(said[:, 1]),
-        "both": correlation(said @ weights),
+        "agreement": {},
     }
+    for title, some in {
+        "all": families,
+        "close": in_families([arch for arch in both if arch in close], origin),
+    }.items():
+        for name, truth in truths.items():
+            if some and all(arch in truth for family in some for arch in family):
+                found["agreement"][f"{title}, {name}"] = agreement(some, families, said, truth, truths["accuracy"])
+    return found
 
 
-def within(families: Sequence[Sequence[Architecture]], values: Known) -> Scores:
+def on_normal_scale(known: Known) -> Known:
+    """Scores as value models see them."""
+    return dict(zip(known, normal_scores(np.array(list(known.values()))).tolist(), strict=True)) if known else {}
+
+
+def close_in(runs: Path, names: Sequence[str]) -> set[Architecture]:
+    """Inputs, and what a policy or a map made of them, by what they compute, among kept trainings."""
+    rows = (item for name in names for item in read_trained(runs / f"{name}.json")[1].items())
+    return {arch_of(row).essence() for (name, _), row in rows if split_name(name)[1] in CLOSE}
+
+
+def in_families(archs: Sequence[Architecture], origin: Mapping[Architecture, Architecture]) -> list[list[Architecture]]:
+    """Those that come from the same one, where there are several."""
+    return [some for some in families_of(archs, origin).values() if len(some) > 1]
+
+
+def weights_on(families: Families, said: Sequence[Known], truth: Known) -> tuple[float, ...]:
+    """By least squares; what only harms has no weight."""
+    columns = np.stack([within(families, values) for values in said], axis=1)
+    return tuple(np.maximum(np.linalg.lstsq(columns, within(families, truth), rcond=None)[0], 0).tolist())
+
+
+def agreement(
+    families: Families, known: Families, said: Sequence[Known], truth: Known, fitted_on: Known
+) -> dict[str, Any]:
+    """Correlations with the truth of a value model, of short trainings, and of both by weights that know the others."""
+    both = []
+    for family in families:
+        others = [other for other in known if not set(other) & set(family)]
+        columns = np.stack([within([family], values) for values in said], axis=1)
+        both.append(columns @ np.array(weights_on(others, said, fitted_on)))
+    wanted = within(families, truth)
+    columns = [*(within(families, values) for values in said), np.concatenate(both)]
+    names = ("value_model", "short_training", "both")
+    found = {name: float(np.corrcoef(one, wanted)[0, 1]) for name, one in zip(names, columns, strict=True)}
+    return found | {"cells": len(wanted)}
+
+
+def within(families: Families, values: Known) -> Scores:
     """Values less the means of families."""
     columns = [np.array([values[arch] for arch in some]) for some in families]
     return np.concatenate([column - column.mean() for column in columns])

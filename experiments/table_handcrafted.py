@@ -195,10 +195,10 @@ def with_latencies(rows: Rows, size: int, arguments: argparse.Namespace) -> tupl
     def measured(module: nn.Module) -> float:
         return module_cost(module, example, latency=True).latency_ms or 0.0
 
-    measures = {f"{name}, {seed}": functools.partial(measured, network(name, seed)) for name, seed in rows}
-    file = arguments.runs / KEPT.format("latency")
-    times, on = least_latencies(file, measures, smoke=arguments.smoke)
-    return {(name, seed): {**row, "latency_ms": times[f"{name}, {seed}"]} for (name, seed), row in rows.items()}, on
+    keys = {(name, seed): json.dumps([split_name(name)[0], row["changes"]]) for (name, seed), row in rows.items()}
+    measures = {key: functools.partial(measured, network(*one)) for one, key in keys.items()}
+    times, on = least_latencies(arguments.runs / KEPT.format("latency"), measures, smoke=arguments.smoke)
+    return {one: {**row, "latency_ms": times[keys[one]]} for one, row in rows.items()}, on
 
 
 def papers(model: str) -> dict[str, Mapping[str, Any]]:

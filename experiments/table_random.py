@@ -80,9 +80,10 @@ def answers(arguments: argparse.Namespace) -> dict[str, Architecture]:
             known = replace(known, tried=tried_in(arguments))
         return answered(*asked(arguments), known, WHERE, seed=SEED + arguments.round)
 
-    return kept_answers(
-        arguments.runs / f"{name_of(arguments.round)}_answers.json", mark_in(arguments, POLICIES[arguments.round]), make
-    )
+    mark = mark_in(arguments, POLICIES[arguments.round])
+    if arguments.round in TRIED:
+        mark += " and short trainings"
+    return kept_answers(arguments.runs / f"{name_of(arguments.round)}_answers.json", mark, make)
 
 
 def asked(arguments: argparse.Namespace) -> tuple[dict[str, Architecture], Sequence[str]]:
@@ -110,16 +111,17 @@ def pick_in(arguments: argparse.Namespace) -> Pick:
     return Pick(next(iter(SCHEDULES)), "training") if unlearned(arguments) else pick_of_search(arguments.runs)
 
 
-def weights_in(arguments: argparse.Namespace, number: int) -> dict[str, Any]:
+def fit_in(arguments: argparse.Namespace, number: int) -> dict[str, Any]:
     """How much short trainings count in a round, and on what that was fitted."""
     if unlearned(arguments):
         return shortlist.UNFITTED
-    return shortlist.fitted(arguments.runs, None if arguments.smoke else POLICIES[number])
+    file = arguments.runs / f"{shortlist.NAME.format(name_of(number))}_fit.json"
+    return shortlist.kept_fit(file, arguments.runs, None if arguments.smoke else POLICIES[number])
 
 
 def tried_in(arguments: argparse.Namespace) -> Tried:
     """What short trainings of a round found."""
-    weights = weights_in(arguments, arguments.round)["weights"]
+    weights = fit_in(arguments, arguments.round)["weights"]
     return shortlist.tried(arguments.runs, name_of(arguments.round), pick_in(arguments), weights)
 
 
@@ -181,7 +183,9 @@ def judge(arguments: argparse.Namespace) -> None:
             said, short = read_trained(arguments.runs / f"{shortlist.NAME.format(file.stem)}.json")
             one["shortlist"] = {key: said[key] for key in ("recipe", "machine", "groups")} | {
                 "candidates": len(short),
-                "fit": weights_in(arguments, int(number)),
+                "trainings": sum(group["trainings"] for group in said["groups"]),
+                "losses": pick_in(arguments).losses,
+                "fit": fit_in(arguments, int(number)),
             }
         found["rounds"][number] = one
     if not found["rounds"]:

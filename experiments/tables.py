@@ -99,7 +99,7 @@ def agreement(runs: Path, known: Mapping[int, Knowledge]) -> dict[str, Any]:
     """Spearman of scores with test accuracy, every score over those it knows of the networks that tables trained.
 
     Random architectures and NAS cells are among them; what computes the same is one network, with its mean accuracy
-    over seeds. The score that a round was made with is judged over those that it was not fitted on.
+    over seeds. The value model of a round is judged over those that it was not fitted on.
     """
     rows: defaultdict[Architecture, dict[int, Any]] = defaultdict(dict)
     for file in sorted([*runs.glob("table_random_[0-9].json"), *runs.glob("table_cells_[0-9].json")]):
@@ -114,7 +114,9 @@ def agreement(runs: Path, known: Mapping[int, Knowledge]) -> dict[str, Any]:
     }
     for number, one in known.items():
         fresh = [arch for arch in archs if arch not in one.seen]
-        said[f"the score of round {number}"] = dict(zip(fresh, one.prediction.expected(fresh).tolist(), strict=True))
+        said[f"the value model of round {number}"] = dict(
+            zip(fresh, one.prediction.expected(fresh).tolist(), strict=True)
+        )
     for name, title in TITLES.items():
         for file in sorted(runs.glob(f"direct_{name}_[0-9]*.json"))[:1]:
             scores = json.loads(file.read_text())["scores"]

@@ -226,15 +226,17 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     assert 0 < sum(group["trainings"] for group in short["groups"]) <= 60
     assert short["fit"]["weights"] == [1, 1]  # nothing to fit them on
     found = json.loads(out.read_text())["agreement"]
-    assert set(found["scores"]) == {"live parameters", "live MAdds", "the score of round 2"}
+    assert set(found["scores"]) == {"live parameters", "live MAdds", "the value model of round 2"}
     assert {score["networks"] for score in found["scores"].values()} == {found["networks"]}
     page, summary = (runpy.run_path(str(ROOT / "experiments" / "page.py"))[name] for name in ("page", "summary"))
     assert "| `random best of 10` | " in page(tmp_path)
     assert "- `nat++` over the inputs: " in page(tmp_path)
     assert "- `nat++ best of 10` over `nat++`: " in page(tmp_path)
     assert "one seed, 3 of input, 3 of nat++, 3 of nat++ best of 10, 3 of constant," in " ".join(page(tmp_path).split())
-    assert f"| the score of round 2 | {found['networks']} | " in page(tmp_path)
-    assert "Best of ten: each of the 60 was trained for 3 steps" in " ".join(page(tmp_path).split())
+    assert f"| the value model of round 2 | {found['networks']} | " in page(tmp_path)
+    assert "Best of ten: all 60, of `nat++` and random ones alike, were trained for 3 steps in" in " ".join(
+        page(tmp_path).split()
+    )
     assert "3 random cells (" in summary(tmp_path)
     assert "NAT++ 96.79 ± 0.32" in page(tmp_path)  # the paper's
     pictures = runpy.run_path(str(ROOT / "experiments" / "pictures.py"))

@@ -491,11 +491,13 @@ def test_scores_are_judged_over_the_networks_they_know(tmp_path: Path) -> None:
     assert {name: one["networks"] for name, one in scores.items()} == {
         "live parameters": 7,
         "live MAdds": 7,
-        "the score of round 2": 6,  # it was fitted on the seventh
+        "the value model of round 2": 6,  # it was fitted on the seventh
         "a supernet": 4,
     }
     truth = [0, 1, 2, 8, 14, 5]
-    assert scores["the score of round 2"]["spearman"]["value"] == pytest.approx(spearmanr(range(6), truth).statistic)
+    assert scores["the value model of round 2"]["spearman"]["value"] == pytest.approx(
+        spearmanr(range(6), truth).statistic
+    )
     assert scores["a supernet"]["spearman"]["value"] == pytest.approx(1)
     assert scores["live parameters"]["spearman"]["value"] == pytest.approx(-spearmanr(range(7), [*truth, 6]).statistic)
     assert scores["live parameters"]["spearman"]["low"] < 0
@@ -644,10 +646,14 @@ def test_short_trainings_help_to_pick_from_what_is_proposed() -> None:
     tried = replace(known, tried=answers.Tried(scores, (0.0, 1.0)))
     found = answers.answered(archs, methods, tried, where, seed=3)
     assert {name: found[name].essence() for name in wanted} == wanted  # the best by short trainings alone
-    assert found["random 0, nat++"] == proposals["random 0, nat++"][0]  # one shot asks for no score
-    del scores[wanted["random 1, random best of 10"]]
-    found = answers.answered(archs, methods, tried, where, seed=3)
-    assert found["random 1, random best of 10"].essence() in scores  # what failed is not picked
+    some = proposals["random 1, random best of 10"]
+    kept = dict.fromkeys((arch.essence() for arch in some[8:]), 0.0)
+    for weights in ((0.0, 1.0), (1.0, 0.0)):
+        tried = replace(known, tried=answers.Tried(kept, weights))
+        gains = tried.gains([archs["random 1"]] * 10, some)
+        assert np.isneginf(gains).tolist() == [True] * 8 + [False] * 2  # what failed is never the best
+    expected = known.prediction.differences([archs["random 1"]] * 10, some)[0]
+    assert gains[8:] == pytest.approx(expected[8:])  # what was fitted is what is expected, without caution
 
 
 def test_weights_of_short_trainings_are_those_that_made_the_truth(
@@ -656,32 +662,61 @@ def test_weights_of_short_trainings_are_those_that_made_the_truth(
     import shortlist
 
     generator = np.random.default_rng(0)
-    archs = [arch.essence() for arch in samples(40, nodes=4, seed=5)]
+    archs = [arch.essence() for arch in samples(41, nodes=4, seed=5)]
     predicted, loss = generator.normal(size=40), np.exp(generator.normal(size=40))
     family = np.repeat(np.arange(8), 5)
     truth = 2 * predicted - 3 * np.log(loss) + 10 * family  # of what they come from nothing is learned
-    rows = [
-        {"name": f"{number}", "seed": 0, "arch": to_dict(arch), "value": -1.0, "loss": 7.0, "curve": [9.0, float(one)]}
-        for number, (arch, one) in enumerate(zip(archs, loss, strict=True))
-    ]
-    for name, some in (("short_0", rows[:30]), ("direct", [*rows[30:], rows[0] | {"name": "x", "value": None}])):
+
+    def row(name: str, arch: Architecture, last: float, value: float | None = -1.0) -> dict[str, Any]:
+        return {"name": name, "seed": 0, "arch": to_dict(arch), "value": value, "loss": 7.0, "curve": [9.0, last]}
+
+    rows = [row(f"{number}", arch, float(last)) for number, (arch, last) in enumerate(zip(archs, loss, strict=False))]
+    methods = ("input", "nat++", "constant", "random", "random")
+    answers = [row(f"{family[number]}, {methods[number % 5]}", archs[number], 1.0) for number in range(15)]
+    failed = row("failed", archs[40], 1e9, None)
+    for name, some in (("short_0", rows[:30]), ("direct", [*rows[30:], failed]), ("worth_1", answers)):
         (tmp_path / f"{name}.json").write_text(json.dumps({"trained": some}))
-    pick = shortlist.Pick(next(iter(shortlist.SCHEDULES)), "training")
-    dear = dict(zip(archs, truth.tolist(), strict=True))
-    origin = {arch: archs[5 * family[number]] for number, arch in enumerate(archs)}
+    dear = dict(zip(archs, [*truth.tolist(), 0.0], strict=True))
+    origin = {arch: archs[5 * family[number]] for number, arch in enumerate(archs[:40])} | {archs[40]: archs[0]}
     monkeypatch.setattr(shortlist, "learned_from", lambda *_: ({}, dear, {}, "short"))
-    monkeypatch.setattr(shortlist, "learned_in", lambda *_: ({"round": 1}, {}))
+    monkeypatch.setattr(shortlist, "learned_in", lambda *_: ({"round": 2}, {}))
+    pick = shortlist.Pick(next(iter(shortlist.SCHEDULES)), "training")
     monkeypatch.setattr(shortlist, "pick_of_search", lambda _: pick)
     monkeypatch.setattr(shortlist, "came_from", lambda *_: origin)
-    monkeypatch.setattr(shortlist, "left_out", lambda *_, **__: dict(zip(archs, predicted.tolist(), strict=True)))
+    monkeypatch.setattr(
+        shortlist, "left_out", lambda *_, **__: dict(zip(archs, [*predicted.tolist(), 0.0], strict=True))
+    )
     monkeypatch.setattr(shortlist, "normal_scores", lambda values: values)
-    found = shortlist.fitted(tmp_path, 1)
-    assert found["weights"] == pytest.approx((2, 3))
-    assert found["both"] == pytest.approx(1)
-    assert (found["cells"], found["families"]) == (40, 8)
-    assert 0 < found["value_model"] < found["short_training"] < 1
+    found = shortlist.kept_fit(tmp_path / "fit.json", tmp_path)
+    assert found["weights"] == pytest.approx([2, 3])
+    assert (found["cells"], found["families"]) == (40, 8)  # what failed is left out
+    assert {name: one["cells"] for name, one in found["agreement"].items()} == {
+        "all, accuracy": 40,
+        "close, accuracy": 9,
+    }
+    for one in found["agreement"].values():
+        assert one["both"] == pytest.approx(1)
+    assert (
+        0 < found["agreement"]["all, accuracy"]["value_model"] < found["agreement"]["all, accuracy"]["short_training"]
+    )
     monkeypatch.setattr(shortlist, "came_from", lambda *_: {})  # nothing to compare with
-    assert shortlist.fitted(tmp_path, 1)["weights"] == (1, 1)
+    assert shortlist.fitted(tmp_path)["weights"] == (1, 1)
+    assert shortlist.kept_fit(tmp_path / "fit.json", tmp_path) == found  # what was fitted once stays
+
+
+def test_nothing_is_picked_before_all_is_tried(tmp_path: Path) -> None:
+    import shortlist
+
+    pick, file = shortlist.Pick("any", "training"), tmp_path / "table_short.json"
+    arch = samples(1, seed=1)[0]
+    one = {"name": "a", "seed": 0, "arch": to_dict(arch), "value": -1.0, "loss": None, "curve": [1.0]}
+    for asked in (None, 2, 1):
+        if asked is not None:
+            file.write_text(json.dumps({"asked": asked, "trained": [one]}))
+        if asked != 1:
+            with pytest.raises(SystemExit, match="not all trained yet"):
+                shortlist.tried(tmp_path, "table", pick, (1.0, 1.0))
+    assert shortlist.tried(tmp_path, "table", pick, (1.0, 1.0)).scores == {arch.essence(): 0.0}
 
 
 def test_where_the_value_model_knows_nothing_the_edges_stay(values: ModuleType) -> None:
