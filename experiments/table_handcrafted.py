@@ -149,7 +149,7 @@ def trained(
     device = images.validation.device
     starts = [number(seed, Use.START, 14)] * len(networks)
     given = builds, starts, images, recipe.config, device
-    with fastest_kernels(device):  # of grouped convolutions the usual ones are far slower
+    with fastest_kernels(device):  # as modules with a loss of their own are trained
         return train_together(*given, seed=seed, say=print, spent=spent, tested=recipe.tested)
 
 

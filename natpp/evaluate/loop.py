@@ -29,6 +29,7 @@ from natpp.improve.seeds import Use, number
 from natpp.nets.call import call
 from natpp.nets.captured import Captured, captures, changing_state
 from natpp.nets.network import Network
+from natpp.nets.pools import right_pools
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -65,7 +66,7 @@ class Loop(Generic[Net]):
         """
         self.source, self.recipe, self.fabric, self.seed = source, recipe, fabric, seed
         self.loss = loss or classification(recipe.label_smoothing)
-        self.format = fast_format(network, fabric.device)
+        self.format = fast_format(fabric.device)
         self.network: Net = network.to(fabric.device).to(memory_format=self.format)  # type: ignore[call-overload]
         self.teacher, self.lesson = teacher, lesson
         if teacher is not None:
@@ -249,7 +250,8 @@ class Loop(Generic[Net]):
 
     def _loss(self, inputs: Any, targets: Any) -> tuple[Any, Tensor]:
         """Output and loss of a batch."""
-        output = call(self.module, inputs)
+        with right_pools(self.fabric.device):
+            output = call(self.module, inputs)
         return output, self.loss(output, targets)
 
     def _taught(self, inputs: Any, output: Any, loss: Tensor) -> Tensor:
@@ -278,13 +280,9 @@ class Loop(Generic[Net]):
         return found
 
 
-def fast_format(network: nn.Module, device: torch.device) -> torch.memory_format:
-    """Channels-last on a GPU, unless the network has padded average pools of torch's own.
-
-    Their gradients are wrong in that format (pytorch#188344).
-    """
-    wrong = any(type(one) is nn.AvgPool2d and one.padding not in (0, (0, 0)) for one in network.modules())
-    return torch.channels_last if device.type == "cuda" and not wrong else torch.contiguous_format
+def fast_format(device: torch.device) -> torch.memory_format:
+    """Channels-last on a GPU."""
+    return torch.channels_last if device.type == "cuda" else torch.contiguous_format
 
 
 class Average(Generic[Net]):

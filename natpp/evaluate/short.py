@@ -45,6 +45,7 @@ from natpp.improve.shared import SMALL_IMAGE
 from natpp.nets.call import call
 from natpp.nets.captured import Captured
 from natpp.nets.network import build_network
+from natpp.nets.pools import right_pools
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -562,7 +563,7 @@ class Branch:
             norm.track_running_stats, norm.running_mean, norm.running_var = False, None, None
             norm.num_batches_tracked = None
         self.config, self.own_loss = config, own_loss
-        self.last = fast_format(module, device) == torch.channels_last  # whether kernels lie so
+        self.last = fast_format(device) == torch.channels_last  # whether kernels lie so
         self.half = device.type == "cuda" if half is None else half
         copied = self.half and own_loss is None
         if own_loss is not None:
@@ -616,7 +617,8 @@ class Branch:
 
     def logits(self, images: Tensor) -> Tensor:
         """Of images as a feed has them."""
-        found: Tensor = self.module(images if self.last else images.contiguous())
+        with right_pools(self.weights.device):
+            found: Tensor = self.module(images if self.last else images.contiguous())
         return found.float()
 
     def _loss(self, images: Any, labels: Any, reduction: str = "mean") -> tuple[Tensor, Any]:
@@ -668,7 +670,7 @@ def output_and_loss(
     """
     half = device.type == "cuda" if half is None else half
     own = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs)
-    with torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=False):
+    with torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=False), right_pools(device):
         output = call(module, own)
     return output, loss(output, targets).float()
 

@@ -1,0 +1,106 @@
+"""Average pools whose gradients are right in any memory format."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+from natpp.evaluate.loop import fast_format
+from natpp.nets.pools import RightPools, right_pools
+
+LAST = torch.channels_last
+
+
+def pools_of(output: Tensor) -> list[Any]:
+    """Steps of the backward pass that are average pools."""
+    found, waiting = [], [output.grad_fn]
+    while waiting:
+        step = waiting.pop()
+        if step is not None:
+            found += [step] if step.name() == "AvgPool2DBackward0" else []
+            waiting += [one for one, _ in step.next_functions]
+    return found
+
+
+def images(device: str = "cpu") -> Tensor:
+    x = torch.randn(2, 3, 7, 6, generator=torch.Generator().manual_seed(0)).to(device)
+    return x.contiguous(memory_format=LAST).requires_grad_()
+
+
+class Both(nn.Module):
+    """A pool of every kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.pool = nn.AvgPool2d(3, stride=1, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(self.conv(x))
+        return functional.avg_pool2d(functional.avg_pool2d(x, 3, padding=(1, 0), stride=1), 2, 2, ceil_mode=True)
+
+
+@given(
+    kernel=st.integers(2, 5),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 2),
+    ceil=st.booleans(),
+    counted=st.booleans(),
+    named=st.booleans(),
+)
+def test_pools_are_those_of_torch(
+    kernel: int, stride: int, padding: int, ceil: bool, counted: bool, named: bool
+) -> None:
+    padding = min(padding, kernel // 2)
+    given = {"stride": stride, "padding": padding, "ceil_mode": ceil, "count_include_pad": counted}
+    x, plain = images(), images().detach().contiguous().requires_grad_()
+    expected = functional.avg_pool2d(plain, kernel, **given)
+    with RightPools():
+        if named:
+            found = functional.avg_pool2d(input=x, kernel_size=kernel, **given)
+        else:
+            found = functional.avg_pool2d(x, kernel, *given.values())
+    assert torch.equal(found, expected)
+    assert found.is_contiguous(memory_format=LAST)
+    weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+    gradients = [torch.autograd.grad((one * weights).sum(), start)[0] for one, start in ((found, x), (expected, plain))]
+    torch.testing.assert_close(*gradients)
+
+
+def test_padded_pools_work_on_contiguous_images() -> None:
+    module = Both().to(memory_format=LAST)
+    assert [step._saved_self.is_contiguous() for step in pools_of(module(images()))] == [False] * 3
+    with RightPools():
+        output = module(images())
+    seen = [step._saved_self.is_contiguous() for step in pools_of(output)]
+    assert seen == [False, True, True]  # the last one has no padding: there is nothing wrong with it
+    assert output.is_contiguous(memory_format=LAST)
+
+
+def test_images_that_are_contiguous_and_those_without_a_batch_stay_so() -> None:
+    x = torch.randn(2, 3, 6, 6)
+    with RightPools():
+        assert functional.avg_pool2d(x, 3, 1, 1).is_contiguous()
+        assert torch.equal(functional.avg_pool2d(x[0], 3, 1, 1), functional.avg_pool2d(x, 3, 1, 1)[0])
+
+
+def test_they_are_for_gpus() -> None:
+    assert isinstance(right_pools(torch.device("cuda")), RightPools)
+    assert not isinstance(right_pools(torch.device("cpu")), RightPools)
+    assert fast_format(torch.device("cuda")) == LAST
+    assert fast_format(torch.device("cpu")) == torch.contiguous_format
+
+
+@pytest.mark.gpu
+def test_gradients_on_a_gpu_are_those_of_a_cpu() -> None:
+    module = Both().to(memory_format=LAST)
+    expected = torch.autograd.grad(module(images()).square().sum(), list(module.parameters()))
+    module.to("cuda")
+    with right_pools(torch.device("cuda")):
+        output = module(images("cuda"))
+    for one, other in zip(torch.autograd.grad(output.square().sum(), list(module.parameters())), expected, strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-2, atol=1e-2)  # its convolutions may be in TF32
