@@ -67,7 +67,7 @@ def name_of(number: int) -> str:
 
 def inputs_of(number: int, *, smoke: bool) -> dict[str, Architecture]:
     """The cells of a round."""
-    drawn = CellSpace().draw(CELLS, np.random.default_rng([SEED, number]))[: 3 if smoke else CELLS]
+    drawn = CellSpace().draw(CELLS, np.random.default_rng([SEED, number]))[: 2 if smoke else CELLS]
     return {f"random {index}": arch for index, arch in enumerate(drawn)}
 
 

@@ -208,7 +208,7 @@ def supernet(arguments: argparse.Namespace) -> None:
     m = len(OPS)  # so that every operation is dealt out once an edge
     weights = WeightsConfig(architectures=m, batch=8 if arguments.smoke else 512 // m, epochs=100)
     trial = SharedWeights(space, where, images, weights, fabric, arguments.seed)
-    steps = steps_in(trial, lambda: 0.7 * whole - clock.stop())
+    steps = steps_in(trial, lambda: 0.7 * whole - clock.stop(), 2 if arguments.smoke else 10)
     weights = replace(weights, epochs=max(steps // trial.steps_an_epoch, 1))
     del trial
     clock("weights")
@@ -231,7 +231,7 @@ def supernet(arguments: argparse.Namespace) -> None:
     )
 
 
-def steps_in(shared: SharedWeights, left: Callable[[], float], steps: int = 10) -> int:
+def steps_in(shared: SharedWeights, left: Callable[[], float], steps: int) -> int:
     """How many steps of a supernet's weights there is time for, their captures included; `left` are seconds."""
 
     def seconds(count: int) -> float:

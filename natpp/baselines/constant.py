@@ -43,11 +43,12 @@ class Constant:
                 op = entry[1]
                 masks = [inputs.masks[index][edge] for index in concerned for edge in self._edges(inputs, index, entry)]
                 options = np.flatnonzero(np.any(masks, axis=0)).tolist()
-                means = {}
+                rows: list[Row] = []
                 for option in options:
                     self.map[entry] = option
-                    rows = [self._row(inputs, concern) for concern in concerned]
-                    means[option] = inputs.scores(concerned, rows, score).mean()
+                    rows += [self._row(inputs, concern) for concern in concerned]
+                scores = np.split(inputs.scores(concerned * len(options), rows, score), len(options))
+                means = {option: some.mean() for option, some in zip(options, scores, strict=True)}
                 self.map[entry] = max(options, key=lambda option: (means[option], option == op))
             if self.map == before:
                 break
