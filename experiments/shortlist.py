@@ -79,7 +79,7 @@ def fitted(runs: Path, number: int | None = None) -> dict[str, Any]:
     truths = {"accuracy": on_normal_scale(dear), "training loss": on_normal_scale(losses)}
     both, close = [arch for arch in short if arch in dear], close_in(runs, earlier)
     families = in_families(both, origin)
-    if not families:
+    if len(families) < 2:  # weights are judged by other families than they are fitted on
         return UNFITTED
     found: dict[str, Any] = {
         "weights": weights_on(families, said, truths["accuracy"]),
