@@ -27,6 +27,7 @@ from natpp.registry import OPS
 CANDIDATES = 10
 MAPPED = 200  # inputs that the fixed map is fitted on
 INPUT = "input"
+CLOSE = (INPUT, "nat++", "nat++ best of 10", "constant")  # whose accuracies are close to each other
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from answers import INPUT, Tried, split_name
+from answers import CLOSE, Tried, split_name
 from policies import learned_from, learned_in
 from together import arch_of, read_trained
 from truth_cells import SCHEDULES, pick_of_search
@@ -28,7 +28,6 @@ from natpp.improve.scorer import Scores
 
 NAME = "{}_short"  # of what is kept
 UNFITTED: dict[str, Any] = {"weights": (1.0, 1.0), "cells": 0}
-CLOSE = (INPUT, "nat++", "constant")
 Families = Sequence[Sequence[Architecture]]
 
 

@@ -8,8 +8,8 @@ ShuffleNet and MobileNetV2 for CIFAR-10 as modules, cut to three quarters of the
 reaches less): by the policy of each rule, and at random, anew for each seed; all trained from fresh weights for 12
 epochs with a full cosine on the whole training set, two seeds, the test images read once. The networks of a model are
 trained side by side; every finished group is kept. With `--seconds` no group is begun that would not end in time: a
-trial of a few steps tells how long one takes whose model was not trained before. `judge` writes
-`results/table_handcrafted.json`. `--smoke` does ResNet-20 on digits.
+trial of a few steps tells how long one takes whose model was not trained before. `judge` measures latencies where it
+runs, of the networks built anew, and writes `results/table_handcrafted.json`. `--smoke` does ResNet-20 on digits.
 """
 
 from __future__ import annotations

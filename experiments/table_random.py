@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import shortlist
 import torch
-from answers import INPUT, Knowledge, Tried, answered, fitted_constant, kept_answers, proposed, split_name
+from answers import CLOSE, INPUT, Knowledge, Tried, answered, fitted_constant, kept_answers, proposed, split_name
 from policies import knowledge, mark_of
 from tables import agreement, of_network, read_tables, with_costs
 from together import AGAIN, Trainer, arch_of, command_line, full, given_to, read_trained
@@ -53,8 +53,7 @@ EPOCHS, IMAGES = 12, 50_000
 METHODS = ("nat", "nat++", "nat++ best of 10", "constant", "random", "random best of 10")
 POLICIES = {1: 3, 2: 4}  # the round of policies.py whose policies answer in a round of this table
 TRIED = (2,)  # rounds in which what is picked from is trained for a short while
-SEEDS = {1: (0,), 2: (0, 1, 2)}  # by round; those after the first are of what is close:
-CLOSE = (INPUT, "nat++", "nat++ best of 10", "constant")
+SEEDS = {1: (0,), 2: (0, 1, 2)}  # by round; those after the first are of what is close
 OURS = ("nat++", "nat++ best of 10")
 RECIPE = full(EPOCHS, IMAGES, tested=True)
 CONVERGED = 4  # originals whose curves are told
