@@ -151,19 +151,33 @@ def proposed(
     return found
 
 
+def ranked(
+    archs: Mapping[str, Architecture], methods: Sequence[str], known: Knowledge, where: Setting, *, seed: int
+) -> dict[str, list[Architecture]]:
+    """What methods propose, of some the best first by the score that all share; what computes the same is one."""
+    found = {}
+    for name, some in proposed(archs, methods, known, where, seed=seed).items():
+        if len(some) > 1:
+            gains = known.gains([archs[split_name(name)[0]]] * len(some), some)
+            distinct: dict[Architecture, Architecture] = {}
+            for place in np.argsort(-gains, kind="stable").tolist():
+                distinct.setdefault(some[place].essence(), some[place])
+            some = list(distinct.values())
+        found[name] = some
+    return found
+
+
 def answered(
     archs: Mapping[str, Architecture], methods: Sequence[str], known: Knowledge, where: Setting, *, seed: int
 ) -> dict[str, Architecture]:
-    """Inputs and what methods make of them: of what they propose, the first that is best by the score all share.
+    """Inputs and what methods make of them: of what they propose, the best by the score that all share."""
+    best_first = ranked(archs, methods, known, where, seed=seed)
+    return named_inputs(archs) | {name: some[0] for name, some in best_first.items()}
 
-    The input itself has a name such as `random 3, input`.
-    """
-    found = {f"{name}, {INPUT}": arch for name, arch in archs.items()}
-    for name, some in proposed(archs, methods, known, where, seed=seed).items():
-        found[name] = some[0]
-        if len(some) > 1:
-            found[name] = some[int(known.gains([archs[split_name(name)[0]]] * len(some), some).argmax())]
-    return found
+
+def named_inputs(archs: Mapping[str, Architecture]) -> dict[str, Architecture]:
+    """Inputs by names such as `random 3, input`."""
+    return {f"{name}, {INPUT}": arch for name, arch in archs.items()}
 
 
 def kept_answers(file: Path, mark: str, make: Callable[[], dict[str, Architecture]]) -> dict[str, Architecture]:

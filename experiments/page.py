@@ -996,8 +996,15 @@ def _shortlist(found: dict[str, Any] | None) -> list[str]:
         f" {recipe['config']['steps']:,} steps in {recipe['cells']} cells ({found['trainings']} that compute different"
         f" things, {sum(group['seconds'] for group in found['groups']):,.0f} s of {_device(found['machine'])})."
         f" {fit['weights'][0]:.2f} times what the value model expects less {fit['weights'][1]:.2f} times the logarithm"
-        f" of the {found['losses']} loss says which is best. One shots and the fixed map get no such look."
+        f" of the {found['losses']} loss says which are best."
     )
+    if finals := found["finals"]:
+        spent = sum(group["seconds"] for group in finals["groups"])
+        text += (
+            f" The best {finals['finalists']} of each were trained by the table's own recipe ({finals['candidates']},"
+            f" {spent:,.0f} s), and the lower training loss is the answer; that training is the first seed of its row."
+        )
+    text += " One shots and the fixed map get no such look."
     if fit["cells"]:
         text += (
             f" These weights fit the accuracies of {fit['cells']} cells of {fit['families']} families. Correlations"

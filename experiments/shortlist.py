@@ -1,9 +1,11 @@
-"""Short trainings of what methods propose, as a part of the score that picks from it.
+"""Short trainings of what methods propose, as a part of the score that picks from it, and a final of the best.
 
 Samples of one policy for one input are much alike, and a value model, which knows of others, hardly tells them apart.
 So each of them is trained itself, for seconds, side by side with the others; so are random ones, since one score is for
 all. How much that counts beside the value model is fitted, by least squares, on cells that have a short and a longer
-training both, with a value model that has seen neither them nor what they come from.
+training both, with a value model that has seen neither them nor what they come from. The two best of an input are then
+trained as the table's answers are, and the one with the lower training loss at the end is the answer; nobody looks at
+test images for that.
 """
 
 from __future__ import annotations
@@ -19,14 +21,15 @@ from answers import CLOSE, Tried, split_name
 from policies import learned_from, learned_in
 from together import arch_of, read_trained
 from truth_cells import SCHEDULES, pick_of_search
-from values import Known, Pick, before, came_from, families_of, left_out, loss_of
+from values import LOSSES, Known, Pick, before, came_from, families_of, left_out, loss_of
 
 from natpp.arch.graph import Architecture
 from natpp.files import write_whole
 from natpp.improve.predict import normal_scores
 from natpp.improve.scorer import Scores
 
-NAME = "{}_short"  # of what is kept
+NAME, FINALS = "{}_short", "{}_finals"  # of what is kept
+FINALISTS = 2
 UNFITTED: dict[str, Any] = {"weights": (1.0, 1.0), "cells": 0}
 Families = Sequence[Sequence[Architecture]]
 
@@ -43,15 +46,42 @@ def listed(proposals: Mapping[str, Sequence[Architecture]]) -> dict[str, Archite
 
 def tried(runs: Path, name: str, pick: Pick, weights: tuple[float, float]) -> Tried:
     """What short trainings of a table found, all of them."""
-    said, rows = read_trained(runs / f"{NAME.format(name)}.json")
+    return Tried(scores_of(whole(runs / f"{NAME.format(name)}.json"), pick.fitting), weights)
+
+
+def finalists(best_first: Mapping[str, Sequence[Architecture]]) -> dict[str, Architecture]:
+    """The best of what there is to pick from, by names such as `random 3, nat++ best of 10, 1`; others as they are."""
+    few = {name: some[:FINALISTS] for name, some in best_first.items()}
+    return {name: some[0] for name, some in few.items() if len(some) == 1} | listed(few)
+
+
+def of_finals(answers: Mapping[str, Architecture]) -> dict[str, Architecture]:
+    """Those of answers that are finalists."""
+    return {name: arch for name, arch in answers.items() if split_name(name)[1].isdigit()}
+
+
+def settled(runs: Path, name: str, answers: Mapping[str, Architecture]) -> dict[str, Architecture]:
+    """Answers of a table, in place of finalists the one whose training loss was the lowest; all are trained by then."""
+    finals = of_finals(answers)
+    rows = whole(runs / f"{FINALS.format(name)}.json") if finals else []
+    scores = scores_of(rows, LOSSES["training"])
+    found = {one: arch for one, arch in answers.items() if one not in finals}
+    for one, arch in sorted(finals.items(), key=lambda item: -scores.get(item[1].essence(), -math.inf)):
+        found.setdefault(split_name(one)[0], arch)
+    return found
+
+
+def whole(file: Path) -> Collection[Mapping[str, Any]]:
+    """What was trained, all that was asked for."""
+    said, rows = read_trained(file)
     if len(rows) < said.get("asked", 1):
         raise SystemExit("what there is to pick from is not all trained yet: run train first, with the same folder")
-    return Tried(scores_of(rows.values(), pick), weights)
+    return rows.values()
 
 
-def scores_of(rows: Collection[Mapping[str, Any]], pick: Pick) -> Known:
-    """Minus the logarithms of losses, of trainings that did not fail."""
-    return {arch_of(row).essence(): -math.log(loss_of(row, pick.fitting)) for row in rows if row["value"] is not None}
+def scores_of(rows: Collection[Mapping[str, Any]], fitting: float) -> Known:
+    """Minus the logarithms of losses, of trainings that did not fail; `fitting` is the share of the training loss."""
+    return {arch_of(row).essence(): -math.log(loss_of(row, fitting)) for row in rows if row["value"] is not None}
 
 
 def kept_fit(file: Path, runs: Path, number: int | None = None) -> dict[str, Any]:
@@ -73,7 +103,7 @@ def fitted(runs: Path, number: int | None = None) -> dict[str, Any]:
     earlier = before(learned_in(runs, number)[0]["round"])
     pick, origin = pick_of_search(runs), came_from(runs, earlier)
     files = (f"short_{list(SCHEDULES).index(pick.schedule)}", "direct")
-    short = scores_of([row for file in files for row in read_trained(runs / f"{file}.json")[1].values()], pick)
+    short = scores_of([row for file in files for row in read_trained(runs / f"{file}.json")[1].values()], pick.fitting)
     said = left_out(cheap, dear, model, origin, losses=losses), short
     truths = {"accuracy": on_normal_scale(dear), "training loss": on_normal_scale(losses)}
     both, close = [arch for arch in short if arch in dear], close_in(runs, earlier)

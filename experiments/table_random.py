@@ -8,8 +8,9 @@ changed by one shot of `nat` and of `nat++`, the best of ten by `nat++`, a fixed
 best of ten random ones; one score for all, strict budget. All are trained for 12 epochs with a full cosine on the whole
 training set (8 cells, 16 channels), and the test images are read once, at the end. Every finished training is kept.
 Another `--round` takes twenty fresh cells, after the policy or its score was changed; both are told. In the second one
-a short training of each of the ten is a part of the score that picks from them (`shortlist.py`), for random ones too,
-and what is close to each other has three seeds: one is too few to tell differences of a quarter of a point. `judge`
+a short training of each of the ten is a part of the score that picks from them, for random ones too, and the two best
+meet in a final (`shortlist.py`); what is close to each other has three seeds: one is too few to tell differences of a
+quarter of a point. `judge`
 writes `results/table_random.json`; scores are judged over the NAS cells of `table_cells.py` too, so it comes after
 their training. `python experiments/table_random.py --smoke` does all of it on digits, in a few steps.
 """
@@ -28,7 +29,19 @@ from typing import Any
 import numpy as np
 import shortlist
 import torch
-from answers import CLOSE, INPUT, Knowledge, Tried, answered, fitted_constant, kept_answers, proposed, split_name
+from answers import (
+    CLOSE,
+    INPUT,
+    Knowledge,
+    Tried,
+    answered,
+    fitted_constant,
+    kept_answers,
+    named_inputs,
+    proposed,
+    ranked,
+    split_name,
+)
 from policies import knowledge, mark_of
 from tables import agreement, of_network, read_tables, with_costs
 from together import AGAIN, Trainer, arch_of, command_line, full, given_to, read_trained
@@ -72,17 +85,34 @@ def inputs_of(number: int, *, smoke: bool) -> dict[str, Architecture]:
 
 def answers(arguments: argparse.Namespace) -> dict[str, Architecture]:
     """The cells of a round and what every method makes of them."""
+    name = name_of(arguments.round)
 
     def make() -> dict[str, Architecture]:
-        known = known_in(arguments, POLICIES[arguments.round])
         if arguments.round in TRIED:
-            known = replace(known, tried=tried_in(arguments))
+            return shortlist.settled(arguments.runs, name, finalists(arguments))
+        known = known_in(arguments, POLICIES[arguments.round])
         return answered(*asked(arguments), known, WHERE, seed=SEED + arguments.round)
 
-    mark = mark_in(arguments, POLICIES[arguments.round])
-    if arguments.round in TRIED:
-        mark += " and short trainings"
-    return kept_answers(arguments.runs / f"{name_of(arguments.round)}_answers.json", mark, make)
+    return kept_answers(arguments.runs / f"{name}_answers.json", answered_by(arguments), make)
+
+
+def finalists(arguments: argparse.Namespace) -> dict[str, Architecture]:
+    """The same, with the best of what there is to pick from in place of the one that will be picked."""
+    cells, methods = asked(arguments)
+
+    def make() -> dict[str, Architecture]:
+        known = replace(known_in(arguments, POLICIES[arguments.round]), tried=tried_in(arguments))
+        best_first = ranked(cells, methods, known, WHERE, seed=SEED + arguments.round)
+        return named_inputs(cells) | shortlist.finalists(best_first)
+
+    name = shortlist.FINALS.format(name_of(arguments.round))
+    return kept_answers(arguments.runs / f"{name}_answers.json", answered_by(arguments), make)
+
+
+def answered_by(arguments: argparse.Namespace) -> str:
+    """What tells answers of a round from those of others."""
+    policies = mark_in(arguments, POLICIES[arguments.round])
+    return f"{policies}, {shortlist.FINALISTS} finalists" if arguments.round in TRIED else policies
 
 
 def asked(arguments: argparse.Namespace) -> tuple[dict[str, Architecture], Sequence[str]]:
@@ -97,6 +127,9 @@ def train(arguments: argparse.Namespace) -> None:
         proposals = proposed(*asked(arguments), known, WHERE, seed=SEED + arguments.round)
         schedule = SCHEDULES[pick_in(arguments).schedule]
         if not trainer(shortlist.NAME.format(name), schedule, shortlist.listed(proposals)):
+            return
+        finals = shortlist.of_finals(finalists(arguments))
+        if finals and not trainer(shortlist.FINALS.format(name), RECIPE, finals, store=name):
             return
     chosen = answers(arguments)
     first, *more = SEEDS[arguments.round]
@@ -185,6 +218,7 @@ def judge(arguments: argparse.Namespace) -> None:
                 "trainings": sum(group["trainings"] for group in said["groups"]),
                 "losses": pick_in(arguments).losses,
                 "fit": fit_in(arguments, int(number)),
+                "finals": finals_in(arguments.runs / f"{shortlist.FINALS.format(file.stem)}.json"),
             }
         found["rounds"][number] = one
     if not found["rounds"]:
@@ -197,6 +231,14 @@ def judge(arguments: argparse.Namespace) -> None:
             print(
                 f"round {number}, {name:<40} {figures['value']:+.2f} ({figures['low']:+.2f} to {figures['high']:+.2f})"
             )
+
+
+def finals_in(file: Path) -> dict[str, Any] | None:
+    """What a final took, where there was one."""
+    said, rows = read_trained(file)
+    if not rows:
+        return None
+    return {"finalists": shortlist.FINALISTS, "candidates": len(rows), "groups": said["groups"]}
 
 
 def papers() -> dict[str, dict[str, Any]]:

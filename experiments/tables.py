@@ -102,7 +102,8 @@ def agreement(runs: Path, known: Mapping[int, Knowledge]) -> dict[str, Any]:
     over seeds. The value model of a round is judged over those that it was not fitted on.
     """
     rows: defaultdict[Architecture, dict[int, Any]] = defaultdict(dict)
-    for file in sorted([*runs.glob("table_random_[0-9].json"), *runs.glob("table_cells_[0-9].json")]):
+    names = ("table_random_[0-9].json", "table_random_[0-9]_finals.json", "table_cells_[0-9].json")
+    for file in sorted(file for name in names for file in runs.glob(name)):
         for row in read_tables(file)[1].values():
             if row["test_accuracy"] is not None:
                 rows[arch_of(row).essence()][row["seed"]] = row

@@ -316,7 +316,7 @@ def pace(recipe: Recipe, groups: Sequence[Mapping[str, Any]], *, memory: bool) -
     sizes, seconds = ([group[name] for group in groups] for name in ("trainings", "seconds"))
     if memory and len(set(sizes)) > 1:
         each, set_up = np.polyfit(sizes, seconds, 1)
-        if each > 0 and set_up > 0:
+        if each > 1e-6 * max(seconds) and set_up > 0:  # what is left of equal ones by rounding is no slope
             return float(set_up), float(each), 1
     fewest = FEWEST if memory else 1
     unknown = FIRST_MILLISECONDS * recipe.cells * recipe.config.steps / 1000 if memory else 0.0

@@ -225,6 +225,10 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     assert short["candidates"] == 2 * 2 * 10  # of `nat++` and random ones alike
     assert 0 < sum(group["trainings"] for group in short["groups"]) <= 40
     assert short["fit"]["weights"] == [1, 1]  # nothing to fit them on
+    assert short["finals"]["candidates"] == 2 * 2 * 2  # two of either, for both inputs
+    finals, others = (sum(group["trainings"] for group in some) for some in (short["finals"]["groups"], one["groups"]))
+    assert 4 <= finals <= 8
+    assert finals + others <= 8 + 2 * (5 + 2 * len(close))  # an answer that met in a final is not trained again
     found = json.loads(out.read_text())["agreement"]
     assert set(found["scores"]) == {"live parameters", "live MAdds", "the value model of round 2"}
     assert {score["networks"] for score in found["scores"].values()} == {found["networks"]}
@@ -237,6 +241,7 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     assert "Best of ten: all 40, of `nat++` and random ones alike, were trained for 3 steps in" in " ".join(
         page(tmp_path).split()
     )
+    assert "The best 2 of each were trained by the table's own recipe (8, " in " ".join(page(tmp_path).split())
     assert "2 random cells (" in summary(tmp_path)
     assert "NAT++ 96.79 ± 0.32" in page(tmp_path)  # the paper's
     pictures = runpy.run_path(str(ROOT / "experiments" / "pictures.py"))

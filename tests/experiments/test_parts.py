@@ -4,7 +4,7 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -654,6 +654,53 @@ def test_short_trainings_help_to_pick_from_what_is_proposed() -> None:
         assert np.isneginf(gains).tolist() == [True] * 8 + [False] * 2  # what failed is never the best
     expected = known.prediction.differences([archs["random 1"]] * 10, some)[0]
     assert gains[8:] == pytest.approx(expected[8:])  # what was fitted is what is expected, without caution
+
+
+def test_the_best_by_the_score_come_first_and_what_computes_the_same_once() -> None:
+    import answers
+    from table_random import learned_nothing
+
+    known = learned_nothing()
+    archs = {"random 0": samples(1, seed=7)[0]}
+    where, name = setting("cifar", channels=4, cells=5), "random 0, random best of 10"
+    some = answers.proposed(archs, ["random best of 10"], known, where, seed=3)[name]
+    scores = {arch.essence(): float(number) for number, arch in enumerate(some)}
+    tried = replace(known, tried=answers.Tried(scores, (0.0, 1.0)))
+    found = answers.ranked(archs, ["random best of 10"], tried, where, seed=3)[name]
+    assert [arch.essence() for arch in found] == sorted(scores, key=lambda arch: -scores[arch])
+    one = known.policies["nat++"]
+    with torch.no_grad():  # all samples of a policy that is sure are alike
+        for parameter in one.head[-1].parameters():
+            parameter.mul_(1e4)
+    alike = answers.ranked(archs, ["nat++ best of 10"], known, where, seed=3)["random 0, nat++ best of 10"]
+    assert len(alike) == 1
+
+
+def test_a_final_is_settled_by_training_losses_alone(tmp_path: Path) -> None:
+    import shortlist
+
+    one, two, three, four = samples(4, seed=5)
+    listed = shortlist.finalists({"a, nat++": [one], "a, best": [one, two, four], "b, best": [three, four]})
+    assert listed == {"a, nat++": one, "a, best, 0": one, "a, best, 1": two, "b, best, 0": three, "b, best, 1": four}
+    finals = shortlist.of_finals(listed)
+    assert list(finals) == ["a, best, 0", "a, best, 1", "b, best, 0", "b, best, 1"]
+
+    def keep(losses: Mapping[str, float | None]) -> None:
+        rows = [
+            {"name": name, "seed": 0, "arch": to_dict(finals[name]), "value": loss, "loss": None, "curve": [9.0, loss]}
+            | {"test_accuracy": 50.0 + 10 * (loss or 0)}  # the other way round
+            for name, loss in losses.items()
+        ]
+        (tmp_path / "table_finals.json").write_text(json.dumps({"asked": 4, "trained": rows}))
+
+    keep({"a, best, 0": 0.3, "a, best, 1": 0.2, "b, best, 0": 0.1})
+    with pytest.raises(SystemExit, match="not all trained yet"):
+        shortlist.settled(tmp_path, "table", listed)
+    keep({"a, best, 0": 0.3, "a, best, 1": 0.2, "b, best, 0": None, "b, best, 1": 0.4})  # one of them failed
+    assert shortlist.settled(tmp_path, "table", listed) == {"a, nat++": one, "a, best": two, "b, best": four}
+    keep({"a, best, 0": 0.2, "a, best, 1": 0.2, "b, best, 0": 0.1, "b, best, 1": 0.4})
+    assert shortlist.settled(tmp_path, "table", listed) == {"a, nat++": one, "a, best": one, "b, best": three}
+    assert shortlist.settled(tmp_path, "none", {"a, nat++": one}) == {"a, nat++": one}  # nothing to settle
 
 
 def test_weights_of_short_trainings_are_those_that_made_the_truth(
