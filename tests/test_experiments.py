@@ -186,6 +186,25 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     assert "Thirteen operations" not in summary(tmp_path)
 
 
+def test_how_many_meet_in_a_final_is_simulated(tmp_path: Path) -> None:
+    out = tmp_path / "finals.json"
+    run("finals.py", "--smoke", "--runs", str(ROOT / "experiments" / "runs" / "cells"), "--out", str(out))
+    found = json.loads(out.read_text())
+    assert found["inputs"] == 2
+    (one,) = found["temperatures"].values()
+    assert 1 <= one["distinct"] <= 10
+    for truth in ("losses", "accuracies"):
+        best = one[truth]["best"]
+        assert best == sorted(best)  # who looks at more of them does better
+        assert best[-1] > one[truth]["one_shot"]  # which is one of the ten
+        assert best[-1] > one[truth]["sample"]
+    assert {one["finals"] for one in found["shown"].values()} == {20}
+    page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"]
+    assert "by training losses: among those of `nat++ best of 10` the first by" in " ".join(page(tmp_path).split())
+    assert "| best of 10 by the score | final of 2 | final of 3 | final of 10 |" in page(tmp_path)
+    assert f"| 1.0 | {one['distinct']:.1f} | " in page(tmp_path)
+
+
 def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) -> None:
     out = tmp_path / "table_random.json"
     said = run("table_random.py", "--smoke", "--round", "2", "--out", str(out))

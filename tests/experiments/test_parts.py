@@ -21,7 +21,7 @@ from natpp.api import samples
 from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
 from natpp.arch.layout import setting
-from natpp.improve.predict import PredictConfig
+from natpp.improve.predict import PredictConfig, Prediction
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -701,6 +701,42 @@ def test_a_final_is_settled_by_training_losses_alone(tmp_path: Path) -> None:
     keep({"a, best, 0": 0.2, "a, best, 1": 0.2, "b, best, 0": 0.1, "b, best, 1": 0.4})
     assert shortlist.settled(tmp_path, "table", listed) == {"a, nat++": one, "a, best": one, "b, best": three}
     assert shortlist.settled(tmp_path, "none", {"a, nat++": one}) == {"a, nat++": one}  # nothing to settle
+
+
+def test_what_is_drawn_differs_as_a_value_model_says() -> None:
+    import finals
+
+    *archs, origin = samples(9, nodes=4, seed=5)
+    model = Prediction(archs[:5], np.array([0.3, 0.1, 0.5, 0.2, 0.4]), PredictConfig())
+    mean, root = finals.possible(model, origin, archs)
+    assert mean == pytest.approx(model.differences([origin] * 8, archs)[0])
+    covariance = root @ root.T
+    assert np.sqrt(covariance.diagonal()) == pytest.approx(model.differences([origin] * 8, archs)[1])
+    apart = covariance[2, 2] + covariance[6, 6] - 2 * covariance[2, 6]
+    assert np.sqrt(apart) == pytest.approx(model.differences([archs[2]], [archs[6]])[1][0])
+
+
+def test_finals_are_told_once_all_are_there(tmp_path: Path) -> None:
+    import finals
+
+    rows = [
+        {
+            "name": f"random {number}, nat++ best of 10, {place}",
+            "seed": 0,
+            "value": 1,
+            "loss": None,
+            "curve": [9.0, loss],
+        }
+        for number, both in enumerate([(0.2, 0.3), (0.5, 0.4), (0.1, 0.1)])
+        for place, loss in enumerate(both)
+    ]
+    for there in (5, 6):
+        (tmp_path / "table_random_2_finals.json").write_text(json.dumps({"asked": 6, "trained": rows[:there][::-1]}))
+        found = finals.shown(tmp_path)
+        assert bool(found) == (there == 6)
+    one = found["nat++ best of 10"]
+    assert (one["finals"], one["first_won"]) == (3, 2)
+    assert one["loss_below_first"] == pytest.approx(0.1 / 3)
 
 
 def test_weights_of_short_trainings_are_those_that_made_the_truth(

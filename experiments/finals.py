@@ -1,0 +1,192 @@
+"""How many of ten should meet in a final, and how far samples of a policy should differ: simulated, before it is paid.
+
+    python experiments/finals.py --runs FOLDER
+
+FOLDER is that of `truth_cells.py`. What architectures are truly worth is drawn at random from what a value model holds
+possible, given all that it was fitted on; a short training shows it with as much noise as in cells that have a longer
+one too, a final with that of the loss of a longer training. Forty fresh cells and the policy of the fourth round, its
+samples at several temperatures; ten are picked from as `shortlist.py` does it. Then what the finals of the table
+showed, once there are all, by training losses. No network is trained here, and no test accuracy is looked at. Writes
+`results/finals.json`, on a CPU in a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import shortlist
+import torch
+from answers import CANDIDATES, Knowledge, split_name
+from policies import knowledge, learned_from
+from table_random import POLICIES, fit_in, name_of, pick_in
+from together import read_trained
+from truth_cells import SCHEDULES, WHERE
+from truth_nasbench201 import machine
+from values import LOSSES, PARTS, before, came_from, loss_of
+
+from natpp.arch.graph import Architecture
+from natpp.arch.space import CellSpace
+from natpp.baselines.nat import PolicyMethod
+from natpp.files import write_whole
+from natpp.improve.inputs import Inputs
+from natpp.improve.learn import best
+from natpp.improve.predict import Prediction
+from natpp.improve.scorer import Scores, Task
+from natpp.nets.policy import Transitions, masked_log_softmax
+from natpp.registry import OPS
+
+RESULTS = Path(__file__).parent / "results" / "finals.json"
+TABLE = 2  # the round of table_random.py that has finals
+FRESH, SEED, DRAWS = 40, 1402, 100  # cells, and draws of the truth for each
+TEMPERATURES = (1.0, 1.5, 2.0)
+FINALISTS = (1, 2, 3, CANDIDATES)
+NOISE_OF_LOSSES = 0.06  # deviations that seeds move a longer training's loss by: losses.py
+TRUTHS = {"losses": PARTS[:2], "accuracies": PARTS[2:]}  # value models that truths are drawn from
+
+
+def of_short(runs: Path) -> tuple[float, float]:
+    """How much a short training's score moves with the normal score of a longer one's loss, and its noise in those.
+
+    Over answers that are close to each other, less the means of families.
+    """
+    _, _, losses, _ = learned_from(runs, POLICIES[TABLE])
+    pick, earlier = pick_in(argparse.Namespace(runs=runs, smoke=False)), before(POLICIES[TABLE])
+    files = (f"short_{list(SCHEDULES).index(pick.schedule)}", "direct")
+    rows = [row for file in files for row in read_trained(runs / f"{file}.json")[1].values()]
+    short, close = shortlist.scores_of(rows, pick.fitting), shortlist.close_in(runs, earlier)
+    families = shortlist.in_families(
+        [arch for arch in short if arch in close and arch in losses], came_from(runs, earlier)
+    )
+    shown, true = (shortlist.within(families, values) for values in (short, shortlist.on_normal_scale(losses)))
+    slope = float(shown @ true / (true @ true))
+    return slope, float((shown - slope * true).std() / slope)
+
+
+def sampled(inputs: Inputs, known: Knowledge, temperature: float) -> list[list[Architecture]]:
+    """For every input the one shot of a policy and nine samples at a temperature."""
+    method = PolicyMethod("nat++", best(), known.policies["nat++"])
+    likely = method.one_shot(inputs, known.prediction.reward(), np.random.default_rng(0))
+    batch, count = inputs.batch(range(len(inputs))), CANDIDATES - 1
+    with torch.no_grad():
+        log_probs = known.policies["nat++"](batch).log_probs
+    cooled = Transitions(batch, masked_log_softmax(log_probs.masked_fill(~batch.mask, 0) / temperature, batch.mask))
+    choices = cooled.sample(count, torch.Generator().manual_seed(SEED))
+    rows = [row for *_, row in inputs.rows(range(len(inputs)), choices.numpy(), cooled.probabilities(choices))]
+    return [
+        [inputs.transformed(index, row) for row in (likely[index], *rows[index * count : (index + 1) * count])]
+        for index in range(len(inputs))
+    ]
+
+
+def possible(model: Prediction, origin: Architecture, archs: Sequence[Architecture]) -> tuple[Scores, Scores]:
+    """What a model expects of architectures beyond what they come from, and a root of the covariance of that."""
+    size = len(archs)
+    mean, deviation = model.differences([origin] * size, archs)
+    pairs = [[one for one in archs for _ in archs], [other for _ in archs for other in archs]]
+    apart = model.differences(*pairs)[1].reshape(size, size)
+    covariance = (deviation[:, None] ** 2 + deviation[None] ** 2 - (apart**2 + apart.T**2) / 2) / 2
+    values, vectors = np.linalg.eigh(covariance)
+    return mean, vectors * np.sqrt(values.clip(min=0))
+
+
+def simulated(
+    model: Prediction,
+    known: Knowledge,
+    origin: Architecture,
+    some: Sequence[Architecture],
+    mapped: Architecture,
+    short: tuple[float, float],
+    weights: Sequence[float],
+    generator: np.random.Generator,
+) -> Scores:
+    """Improvements by one shot, a map, a sample as such, and the best of ten by finals of several sizes; means."""
+    distinct = list(dict.fromkeys(arch.essence() for arch in (*some, mapped)))
+    place = {arch: number for number, arch in enumerate(distinct)}
+    candidates = list(dict.fromkeys(place[arch.essence()] for arch in some))
+    mean, root = possible(model, origin, distinct)
+    said = known.prediction.gains([origin] * len(distinct), distinct, caution=0.0)
+    found = []
+    for _ in range(DRAWS):
+        true = mean + root @ generator.standard_normal(len(distinct))
+        shown = short[0] * (true + short[1] * generator.standard_normal(len(distinct)))
+        score = weights[0] * said + weights[1] * shown
+        last = true + NOISE_OF_LOSSES * generator.standard_normal(len(distinct))
+        order = sorted(candidates, key=lambda one: -score[one])
+        winners = [max(order[:count], key=lambda one: last[one]) for count in FINALISTS]
+        picked = [place[some[0].essence()], place[mapped.essence()], *winners]
+        found.append([*true[picked], true[[place[arch.essence()] for arch in some]].mean()])
+    return np.mean(found, axis=0)
+
+
+def shown(runs: Path) -> dict[str, Any]:
+    """Of every method's finals: how often the first by the score won, and by how much loss the winner is below it."""
+    said, rows = read_trained(runs / f"{shortlist.FINALS.format(name_of(TABLE))}.json")
+    if len(rows) < said.get("asked", 1):
+        return {}
+    losses: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for (name, _), row in sorted(rows.items()):  # the first by the score first
+        subject, method = split_name(split_name(name)[0])
+        losses[method][subject].append(math.inf if row["value"] is None else loss_of(row, LOSSES["training"]))
+    return {
+        method: {
+            "finals": len(some),
+            "first_won": sum(one[0] == min(one) for one in some.values()),
+            "loss_below_first": float(np.mean([one[0] - min(one) for one in some.values()])),
+        }
+        for method, some in losses.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, required=True, help="the folder of truth_cells.py")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--smoke", action="store_true", help="two cells, one temperature")
+    arguments = parser.parse_args()
+    known = knowledge(arguments.runs, POLICIES[TABLE])
+    weights = fit_in(argparse.Namespace(runs=arguments.runs, smoke=False), TABLE)["weights"]
+    short = of_short(arguments.runs)
+    drawn = CellSpace().draw(2 if arguments.smoke else FRESH, np.random.default_rng([SEED, TABLE]))
+    inputs = Inputs(drawn, Task("nat++", WHERE, strict=True), tuple(OPS))
+    rows = known.constant.one_shot(inputs, known.prediction.reward(), np.random.default_rng(0))
+    mapped = [inputs.transformed(index, row) for index, row in enumerate(rows)]
+    models = dict(zip(PARTS, known.prediction.parts, strict=True))
+    found: dict[str, Any] = {
+        "table": name_of(TABLE),
+        "inputs": len(drawn),
+        "draws": DRAWS,
+        "finalists": FINALISTS,
+        "short": {"slope": short[0], "noise": short[1]},
+        "weights": weights,
+        "shown": shown(arguments.runs),
+        "machine": machine(),
+        "temperatures": {},
+    }
+    for temperature in TEMPERATURES[: 1 if arguments.smoke else None]:
+        some = sampled(inputs, known, temperature)
+        one: dict[str, Any] = {"distinct": float(np.mean([len({arch.essence() for arch in ten}) for ten in some]))}
+        for truth, names in TRUTHS.items():
+            generator = np.random.default_rng(SEED)
+            means = np.mean(
+                [
+                    simulated(models[name], known, drawn[index], ten, mapped[index], short, weights, generator)
+                    for name in names
+                    for index, ten in enumerate(some)
+                ],
+                axis=0,
+            ).tolist()
+            one[truth] = {"one_shot": means[0], "map": means[1], "best": means[2:-1], "sample": means[-1]}
+        found["temperatures"][str(temperature)] = one
+        print(f"temperature {temperature}: {one}", flush=True)
+    write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
