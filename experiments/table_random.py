@@ -10,9 +10,9 @@ training set (8 cells, 16 channels), and the test images are read once, at the e
 Another `--round` takes twenty fresh cells, after the policy or its score was changed; both are told. In the second one
 a short training of each of the ten is a part of the score that picks from them, for random ones too, and the two best
 meet in a final (`shortlist.py`); what is close to each other has three seeds: one is too few to tell differences of a
-quarter of a point. `judge`
-writes `results/table_random.json`; scores are judged over the NAS cells of `table_cells.py` too, so it comes after
-their training. `python experiments/table_random.py --smoke` does all of it on digits, in a few steps.
+quarter of a point. `judge` writes `results/table_random.json`; scores are judged over the NAS cells of `table_cells.py`
+too, so it comes after their training. `python experiments/table_random.py --smoke` does all of it on digits, in a few
+steps.
 """
 
 from __future__ import annotations

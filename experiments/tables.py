@@ -98,8 +98,9 @@ def least_latencies(
 def agreement(runs: Path, known: Mapping[int, Knowledge]) -> dict[str, Any]:
     """Spearman of scores with test accuracy, every score over those it knows of the networks that tables trained.
 
-    Random architectures and NAS cells are among them; what computes the same is one network, with its mean accuracy
-    over seeds. The value model of a round is judged over those that it was not fitted on.
+    Random architectures, finalists that were not picked and NAS cells are among them; what computes the same is one
+    network, with its mean accuracy over seeds. The value model of a round is judged over those that it was not fitted
+    on.
     """
     rows: defaultdict[Architecture, dict[int, Any]] = defaultdict(dict)
     names = ("table_random_[0-9].json", "table_random_[0-9]_finals.json", "table_cells_[0-9].json")
