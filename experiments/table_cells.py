@@ -18,7 +18,7 @@ from pathlib import Path
 from answers import INPUT, kept_answers
 from table_random import POLICIES, RECIPE, known_in, mark_in
 from tables import with_costs, with_trainings
-from together import Trainer, command_line, given_to, read_trained
+from together import Trainer, carry_out, command_line, read_trained
 from truth_cells import WHERE
 from worth import PUBLISHED, beside_originals, published_figures, tell_originals
 
@@ -103,8 +103,7 @@ def papers(name: str) -> dict[str, dict[str, float | None]]:
 def main() -> None:
     answering = {"type": int, "choices": POLICIES, "default": 1, "help": "of table_random.py, whose policies answer"}
     parser = command_line(__doc__, (train, judge), RESULTS, round=answering)
-    arguments = given_to(parser)
-    arguments.command(arguments)
+    carry_out(parser)
 
 
 if __name__ == "__main__":

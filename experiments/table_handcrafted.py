@@ -29,7 +29,7 @@ from answers import INPUT, Knowledge, split_name
 from modules import no_opinion, redrawn
 from table_random import RECIPE, known_in
 from tables import least_latencies, with_trainings
-from together import MARGIN, Recipe, Trainer, command_line, data_name, given_to
+from together import MARGIN, Recipe, Trainer, carry_out, command_line, data_name
 from torch import nn
 from truth_nasbench201 import machine
 from worth import Rows, beside_originals, published_figures, tell_originals
@@ -37,6 +37,7 @@ from worth import Rows, beside_originals, published_figures, tell_originals
 import natpp
 from natpp.data.batches import Batches
 from natpp.data.sets import load_images
+from natpp.errors import did_you_mean
 from natpp.evaluate.loop import fastest_kernels
 from natpp.evaluate.outcome import Outcome
 from natpp.evaluate.short import Seconds, train_together
@@ -84,6 +85,9 @@ def train(arguments: argparse.Namespace) -> None:
     images = trainer.images(tested=True)
     example = torch.zeros(1, 3, images.size, images.size)
     wanted = arguments.only.split(";") if arguments.only else (["resnet20"] if arguments.smoke else list(MODELS))
+    for name in wanted:
+        if name not in MODELS:
+            raise SystemExit(f"unknown model {name!r}. {did_you_mean(name, MODELS)}")
     known = known_in(arguments, ANSWERED_BY)
     jobs: dict[Any, tuple[str, int, Networks]] = {}
     takes: dict[str, float] = {}  # seconds of a group, by its model
@@ -214,8 +218,7 @@ def papers(model: str) -> dict[str, Mapping[str, Any]]:
 def main() -> None:
     only = {"help": "models, with semicolons between"}
     parser = command_line(__doc__, (train, judge), RESULTS, only=only)
-    arguments = given_to(parser)
-    arguments.command(arguments)
+    carry_out(parser)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ from answers import (
 )
 from policies import knowledge, mark_of
 from tables import agreement, of_network, read_tables, with_costs
-from together import AGAIN, Trainer, arch_of, command_line, full, given_to, read_trained
+from together import AGAIN, Trainer, arch_of, carry_out, command_line, full, read_trained
 from truth_cells import SCHEDULES, WHERE, pick_of_search
 from values import Pick
 from worth import Rows, asked_inputs, compared
@@ -283,11 +283,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             given = ["--smoke", "--runs", folder, "--out", str(Path(folder) / "table_random.json"), *rest]
             for command in ("train", "judge"):
-                arguments = given_to(parser, [command, *given])
-                arguments.command(arguments)
+                carry_out(parser, [command, *given])
         return
-    arguments = given_to(parser)
-    arguments.command(arguments)
+    carry_out(parser)
 
 
 if __name__ == "__main__":

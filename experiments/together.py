@@ -25,6 +25,7 @@ from natpp.arch.graph import Architecture
 from natpp.arch.layout import Setting, setting
 from natpp.data.batches import Batches
 from natpp.data.sets import load_images
+from natpp.errors import NatppError
 from natpp.evaluate.outcome import Outcome
 from natpp.evaluate.short import ShortConfig, ShortScorer
 from natpp.files import write_whole
@@ -380,8 +381,11 @@ def command_line(
     return parser
 
 
-def given_to(parser: argparse.ArgumentParser, words: Sequence[str] | None = None) -> argparse.Namespace:
-    """What was given on a command line; the folder of runs is there then."""
+def carry_out(parser: argparse.ArgumentParser, words: Sequence[str] | None = None) -> None:
+    """Do what a command line asks for; the folder of runs is there then, and wrong input is told in one line."""
     arguments = parser.parse_args(words)
     arguments.runs.mkdir(parents=True, exist_ok=True)
-    return arguments
+    try:
+        arguments.command(arguments)
+    except NatppError as error:
+        raise SystemExit(f"error: {error}") from None

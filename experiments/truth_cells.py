@@ -34,7 +34,7 @@ from answers import read_answers, split_name
 from cells import Cell, Pool, set_aside, truth_cells
 from figures import partial, spearman, with_interval
 from safetensors.torch import load_file, save_file
-from together import BATCH, LONGER, Recipe, Trainer, arch_of, command_line, given_to, read_trained
+from together import BATCH, LONGER, Recipe, Trainer, arch_of, carry_out, command_line, read_trained
 from truth_nasbench201 import Over, keep, settled, started
 from values import (
     CAUTION,
@@ -172,6 +172,8 @@ def evaluations_for(seconds_each: float, together: int) -> int:
 
 def search(arguments: argparse.Namespace) -> None:
     """From images on the device to a policy file, by short trainings of the picked schedule."""
+    if done("search", arguments):
+        return
     pick = pick_of_search(arguments.runs)
     recipe = SCHEDULES[pick.schedule]
     recipe = recipe.small() if arguments.smoke else recipe
@@ -291,7 +293,13 @@ RIVALS = {"supernet": supernet, "paper": paper}
 def rival(arguments: argparse.Namespace) -> None:
     if arguments.name is None:
         raise SystemExit(f"--name is one of {', '.join(RIVALS)}")
-    RIVALS[arguments.name](arguments)
+    if not done(arguments.name, arguments):
+        RIVALS[arguments.name](arguments)
+
+
+def done(stem: str, arguments: argparse.Namespace) -> bool:
+    """Whether a search or a rival was run with the seed before."""
+    return bool((arguments.runs / f"{stem}_{arguments.seed}.json").exists())
 
 
 def save_supernet(shared: SharedWeights, arguments: argparse.Namespace, name: str) -> None:
@@ -520,11 +528,7 @@ def main() -> None:
         seed={"type": int, "default": 0, "help": "of a search or a rival"},
         evaluations={"type": int, "help": "of a search; by default what there is time for"},
     )
-    arguments = given_to(parser)
-    stems = {search: "search", rival: arguments.name}
-    if arguments.command in stems and (arguments.runs / f"{stems[arguments.command]}_{arguments.seed}.json").exists():
-        return
-    arguments.command(arguments)
+    carry_out(parser)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import numpy as np
 from answers import INPUT, answered, kept_answers, split_name
 from figures import mean_sd, paired, spearman, with_interval
 from policies import knowledge, learned_from, mark_of
-from together import LONGER, Trainer, arch_of, command_line, given_to, read_trained
+from together import LONGER, Trainer, arch_of, carry_out, command_line, read_trained
 from truth_cells import RIVALS, WHERE, figures_of
 from values import came_from, differences, pairs_among, value_model
 
@@ -245,8 +245,7 @@ def published_figures(row: Published) -> dict[str, float | None]:
 def main() -> None:
     fresh = {"type": int, "default": 1, "help": "of fresh inputs"}
     parser = command_line(__doc__, (train, judge), RESULTS, only={"choices": ("worth", "harm", "rivals")}, round=fresh)
-    arguments = given_to(parser)
-    arguments.command(arguments)
+    carry_out(parser)
 
 
 if __name__ == "__main__":

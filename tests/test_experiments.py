@@ -469,6 +469,20 @@ def test_there_is_nothing_to_judge_yet(name: str, tmp_path: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.parametrize("name", ["truth_cells", "worth", "table_random", "table_cells", "table_handcrafted"])
+def test_missing_images_are_told_in_a_line(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"^error: cifar10 needs the folder it is in: --root DIR"):
+        run(f"{name}.py", "train", "--runs", str(tmp_path))
+    with pytest.raises(SystemExit, match=r"^error: there is no cifar10 in"):
+        run(f"{name}.py", "train", "--runs", str(tmp_path), "--root", str(tmp_path))
+
+
+def test_an_unknown_model_is_told_in_a_line(tmp_path: Path) -> None:
+    for wrong, told in (("resnet21", "Did you mean 'resnet20'"), ("vgg16_imagenet", "Known: resnet20, ")):
+        with pytest.raises(SystemExit, match=f"^unknown model '{wrong}'. {told}"):
+            run("table_handcrafted.py", "train", "--smoke", "--runs", str(tmp_path), "--only", wrong)
+
+
 def test_there_is_no_policy_to_ship_yet(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="there are no policies yet"):
         run("policies.py", "ship", "--runs", str(tmp_path), "--package", str(tmp_path))
