@@ -4,8 +4,8 @@ Blocks that are alike get one decision, as in the paper, or each its own. A tran
 it at the site's place, where the shapes agree, where it costs no more than what really stands there, and where the
 network stays connected: every output of a block gets something, and nothing that was learned outside of blocks
 (attention, squeeze-excite, grouped convolutions) loses its last reader. A budget in figures is met from the module as
-it is, by as few changes as it takes: those first that lose the least log-probability for what they save, and what turns
-out not to be needed is given back.
+it is, by as few changes as it takes: those first that lose the least log-probability for what they save. What turns out
+not to be needed is given back, and what could be milder becomes what is preferred.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from natpp.improve.budget import (
     excess,
     figures_of,
     limits_of,
+    preferred,
     unreachable,
 )
 from natpp.nets.measure import module_cost
@@ -692,7 +693,8 @@ class Descent:
             if not self._step_until(weights, float(weights @ limits), done):
                 return saved
             saved = True
-        self._give_back()
+        while self._soften():
+            pass
         return saved
 
     def measured_down(self, over: Sequence[str], found: Cost) -> bool:
@@ -747,20 +749,31 @@ class Descent:
             np.array([saved for saved, _, _ in found]), np.array([lost for _, lost, _ in found]), [r for *_, r in found]
         )
 
-    def _give_back(self) -> None:
-        """Take back what turned out not to be needed, the least preferred first."""
-        taken = []
+    def _soften(self) -> bool:
+        """Take one change back, or else make one milder, the least preferred first; False where none is left to."""
+        changed = []
         for number, row in enumerate(self.rows):
             for index in np.flatnonzero(row != self.start[number]).tolist():
                 table = self.preferences[number][index]
-                taken.append((float(table[row[index]] - table[self.start[number][index]]), number, index))
-        for _, number, index in sorted(taken):
+                changed.append((float(table[row[index]] - table[self.start[number][index]]), number, index))
+        places = [(number, index) for _, number, index in sorted(changed)]
+        taken_back = [(number, index, int(self.start[number][index])) for number, index in places]
+        softer = [
+            (number, index, op)
+            for number, index in places
+            for op in preferred(
+                self.preferences[number][index], self.problem.masks[number][index], self.rows[number][index]
+            )
+        ]
+        for number, index, op in taken_back + softer:
             row, spent = self.rows[number], self.costs[number]
-            changed = row.copy()
-            changed[index] = self.start[number][index]
-            self._take(number, changed)
-            if self.over() or not self.problem.connected(number, changed):
-                self.rows[number], self.costs[number] = row, spent
+            other = row.copy()
+            other[index] = op
+            self._take(number, other)
+            if not self.over() and self.problem.connected(number, other):
+                return True
+            self.rows[number], self.costs[number] = row, spent
+        return False
 
 
 def _known(ops: Sequence[str], known: Sequence[str]) -> list[str]:

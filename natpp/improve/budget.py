@@ -2,7 +2,7 @@
 
 A budget of params, madds, memory or latency is a fraction up to 1 of what is there before, or a figure. An architecture
 that is over it is changed further, one edge after the other: first where the least log-probability is lost for what is
-saved. What turns out not to be needed is taken back.
+saved. What turns out not to be needed is taken back, and what could be milder becomes what is preferred.
 """
 
 from __future__ import annotations
@@ -113,7 +113,13 @@ def within(
                 break
         if row is measured:
             raise unreachable(before, limits, found, "architecture", "Raise it, or allow more with another rule")
-    return row if "latency" in limits else descent.given_back(row, start)
+    return row if "latency" in limits else descent.softened(row, start)
+
+
+def preferred(preferences: NDArray[np.float64], allowed: NDArray[np.bool_], present: int) -> list[int]:
+    """Allowed operations of one decision that are preferred to the present one, the most preferred first."""
+    found = np.flatnonzero(allowed & (preferences > preferences[present]))
+    return [int(op) for op in found[np.argsort(-preferences[found], kind="stable")]]
 
 
 class _Descent:
@@ -150,16 +156,29 @@ class _Descent:
                 best = kind, price, changed
         return None if best is None else best[2]
 
-    def given_back(self, row: Row, start: Row) -> Row:
-        """What is within the limits without some changes, the least preferred taken back first."""
+    def softened(self, row: Row, start: Row) -> Row:
+        """What is within the limits with as few changes as it takes, none of which could be one that is preferred."""
+        while (milder := self._milder(row, start)) is not None:
+            row = milder
+        return row
+
+    def _milder(self, row: Row, start: Row) -> Row | None:
+        """The row with one change taken back, or else one in favour of what is preferred; the least preferred first."""
         changed = np.flatnonzero(row != start)
         gains = self.preferences[changed, row[changed]] - self.preferences[changed, start[changed]]
-        for edge in changed[np.argsort(gains, kind="stable")].tolist():
-            less = row.copy()
-            less[edge] = start[edge]
-            if self.inputs.fits(0, less) and self.over(less) == 0:
-                row = less
-        return row
+        edges = changed[np.argsort(gains, kind="stable")].tolist()
+        taken_back = [(edge, start[edge]) for edge in edges]
+        softer = [
+            (edge, op)
+            for edge in edges
+            for op in preferred(self.preferences[edge], self.inputs.masks[0][edge], row[edge])
+        ]
+        for edge, op in taken_back + softer:
+            other = row.copy()
+            other[edge] = op
+            if self.inputs.fits(0, other) and self.over(other) == 0:
+                return other
+        return None
 
     def _changes(self, row: Row) -> Iterator[tuple[int, Row]]:
         """Every other allowed operation of an edge, within the strict budget if there is one."""

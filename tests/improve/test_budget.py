@@ -58,7 +58,7 @@ def test_an_answer_that_is_cheap_enough_stays(policy: Policy) -> None:
 
 @settings(max_examples=30)
 @given(st.integers(0, 10_000), st.floats(0.3, 0.95), st.sampled_from(["params", "madds", "memory"]))
-def test_limits_hold_and_nothing_is_changed_in_vain(seed: int, share: float, figure: str) -> None:
+def test_limits_hold_and_no_change_is_in_vain_or_could_be_milder(seed: int, share: float, figure: str) -> None:
     generator = np.random.default_rng(seed)
     inputs = Inputs([random_architecture(generator)], Task("nat++", WHERE), NAMES)
     start, before = inputs.encoded[0].ops, cost_of(inputs.archs[0], WHERE)
@@ -76,9 +76,11 @@ def test_limits_hold_and_nothing_is_changed_in_vain(seed: int, share: float, fig
     assert inputs.fits(0, row)
     assert inputs.masks[0][np.arange(len(row)), row].all()
     for edge in np.flatnonzero(row != start):
-        less = row.copy()
-        less[edge] = start[edge]
-        assert not inputs.fits(0, less) or excess(cost(inputs.transformed(0, less)), limits) > 0
+        for op in np.flatnonzero(inputs.masks[0][edge]):
+            if op == start[edge] or preferences[edge, op] > preferences[edge, row[edge]]:
+                other = row.copy()
+                other[edge] = op
+                assert not inputs.fits(0, other) or excess(cost(inputs.transformed(0, other)), limits) > 0
 
 
 def test_what_is_minded_least_goes_first() -> None:
