@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import statistics
 import textwrap
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -912,8 +913,30 @@ def table_handcrafted(found: dict[str, Any]) -> str:
         ),
         "",
         *_originals_table(found["models"], "test accuracy", found["paper"]),
+        *_replaced(found["earlier"]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _replaced(rows: list[dict[str, Any]]) -> list[str]:
+    """Networks that natpp no longer makes, with how they did."""
+    same: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        changes = ", ".join(f"{name} {before} → {after}" for name, before, after in row["changes"])
+        same[row["name"], changes].append(row)
+    found = []
+    for (name, changes), some in same.items():
+        subject, _, kind = name.rpartition(", ")
+        accuracies = [row["test_accuracy"] for row in some]
+        found.append(
+            f"`{subject}`, {kind} ({changes}; {some[0]['live_madds'] / 1e6:.2f} M MAdds) had"
+            f" {_figure(_gathered(accuracies), 2)}"
+        )
+    told = (
+        "Trained earlier, before budgets were met by the mildest changes, and replaced after a look at these figures:"
+        f" {'; '.join(found)}."
+    )
+    return ["", _paragraph(told)] if found else []
 
 
 def _epochs(found: dict[str, Any]) -> str:

@@ -7,9 +7,11 @@ FOLDER is that of `truth_cells.py`, with the policies that `policies.py learn` l
 ShuffleNet and MobileNetV2 for CIFAR-10 as modules, cut to three quarters of their MAdds (ShuffleNet to 0.97: no rule
 reaches less): by the policy of each rule, and at random, anew for each seed; all trained from fresh weights for 12
 epochs with a full cosine on the whole training set, two seeds, the test images read once. The networks of a model are
-trained side by side; every finished group is kept. With `--seconds` no group is begun that would not end in time: a
-trial of a few steps tells how long one takes whose model was not trained before. `judge` measures latencies where it
-runs, of the networks built anew, and writes `results/table_handcrafted.json`. `--smoke` does ResNet-20 on digits.
+trained side by side; every finished group is kept. Where natpp makes another network of a model than the one that was
+trained, that one alone is trained, and what it replaces is kept and told. With `--seconds` no group is begun that would
+not end in time: a trial of a few steps tells how long one takes whose model was not trained before. `judge` measures
+latencies where it runs, of the networks built anew, and writes `results/table_handcrafted.json`. `--smoke` does
+ResNet-20 on digits.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import torch
 from answers import INPUT, Knowledge, split_name
 from modules import no_opinion, redrawn
 from table_random import RECIPE, known_in
-from tables import least_latencies, with_trainings
+from tables import least_latencies, told, with_trainings
 from together import MARGIN, Recipe, Trainer, carry_out, command_line, data_name
 from torch import nn
 from truth_nasbench201 import machine
@@ -102,23 +104,32 @@ def train(arguments: argparse.Namespace) -> None:
         return False
 
     def keep(name: str, seed: int, networks: Networks, outcomes: list[Outcome]) -> None:
-        rows = []
+        rows, file = [], arguments.runs / KEPT.format(f"{name}_{seed}")
         for (kind, (network, changes)), outcome in zip(networks.items(), outcomes, strict=True):
             cost = module_cost(network.eval(), example).to_dict()
             rows.append({"name": f"{name}, {kind}", "seed": seed, "changes": changes, **cost, **asdict(outcome)})
+        before, new = kept_group(file), {row["name"] for row in rows}
+        rows += [row for row in before["trained"] if row["name"] not in new]
         spent = sum(outcome.seconds for outcome in outcomes)
         said = {"recipe": asdict(recipe), "images": len(images), "size": images.size, "machine": machine()}
-        said |= {"seconds": spent, "trained": rows}
-        write_whole(arguments.runs / KEPT.format(f"{name}_{seed}"), json.dumps(said) + "\n")
+        said |= {
+            "seconds": before["seconds"] + spent,
+            "trained": sorted(rows, key=lambda row: KINDS.index(split_name(row["name"])[1])),
+            "earlier": before.get("earlier", []) + [row for row in before["trained"] if row["name"] in new],
+        }
+        write_whole(file, json.dumps(said) + "\n")
         print(f"{name}, seed {seed}: {spent:.0f} s", flush=True)
 
     for seed in SEEDS:
         for name in wanted:
-            earlier = [json.loads(one.read_text())["seconds"] for one in arguments.runs.glob(KEPT.format(f"{name}_*"))]
-            takes |= {name: max(earlier)} if earlier else {}
-            if (arguments.runs / KEPT.format(f"{name}_{seed}")).exists() or not in_time(name, seed):
-                continue
+            group = kept_group(arguments.runs / KEPT.format(f"{name}_{seed}"))
+            made = {row["name"]: row["changes"] for row in group["trained"]}
             networks = {kind: network_of(name, kind, seed, known, example) for kind in KINDS}
+            networks = {kind: one for kind, one in networks.items() if made.get(f"{name}, {kind}") != one[1]}
+            spent = [kept_group(one)["seconds"] for one in arguments.runs.glob(KEPT.format(f"{name}_*"))]
+            takes |= {name: max(spent)} if spent else {}
+            if not networks or not in_time(name, seed):
+                continue
             if trainer.cluster is not None:
                 given = recipe, data_name(smoke=arguments.smoke), arguments.root, modules_of(networks), seed
                 jobs[trainer.cluster.start(modules_apart, *given)] = name, seed, networks
@@ -130,6 +141,12 @@ def train(arguments: argparse.Namespace) -> None:
     if trainer.cluster is not None:
         for job, outcomes in trainer.cluster.finished(list(jobs)):
             keep(*jobs[job], outcomes)
+
+
+def kept_group(file: Path) -> dict[str, Any]:
+    """What is kept of a group, and of networks that it has others for now; nothing of one that is not trained yet."""
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"seconds": 0.0, "trained": []}
+    return found
 
 
 def modules_of(networks: Networks) -> list[nn.Module]:
@@ -166,7 +183,7 @@ def modules_apart(
 
 
 def judge(arguments: argparse.Namespace) -> None:
-    files = [json.loads(file.read_text()) for file in sorted(arguments.runs.glob(KEPT.format("*_[0-9]")))]
+    files = [kept_group(file) for file in sorted(arguments.runs.glob(KEPT.format("*_[0-9]")))]
     if not files:
         raise SystemExit("nothing is trained yet: run train first, with the same folder")
     rows = {(row["name"], row["seed"]): row for file in files for row in file["trained"]}
@@ -174,6 +191,11 @@ def judge(arguments: argparse.Namespace) -> None:
     found = {
         "models": with_trainings(beside_originals(rows, KINDS, "test_accuracy"), rows),
         "paper": {name: papers(title) for name, title in MODELS.items()},
+        "earlier": [
+            {**told(row), "name": row["name"], "changes": row["changes"]}
+            for file in files
+            for row in file.get("earlier", [])
+        ],
         "budgets": BUDGETS,
         "trainings": len(rows),
         "asked": len(MODELS) * len(KINDS) * len(SEEDS),

@@ -322,8 +322,21 @@ def test_hand_crafted_networks_are_changed_and_trained_on_digits(
     assert "| `resnet20`, nat++ | 2 | " in page
     assert " 93.23 (0.3, 39) |" in page  # the paper's
     assert "Cut to 0.75 of the MAdds (`shufflenet` to 0.97, since no rule reaches less)" in " ".join(page.split())
-    before = (tmp_path / "table_handcrafted_resnet20_0.json").read_text()
-    (tmp_path / "table_handcrafted_resnet20_0.json").unlink()
+    file = tmp_path / "table_handcrafted_resnet20_0.json"
+    group = json.loads(file.read_text())
+    assert [row["name"] for row in group["trained"]] == [f"resnet20, {kind}" for kind in one]
+    rows = {row["name"]: row for row in group["trained"]}
+    rows["resnet20, nat"]["changes"] = [["conv1", "conv_3x3", "null"]]  # what natpp made of it before
+    file.write_text(json.dumps(group))
+    run("table_handcrafted.py", "train", *given)
+    again = json.loads(file.read_text())
+    assert again["earlier"] == [rows.pop("resnet20, nat")]
+    assert {row["name"]: row for row in again["trained"]}.items() > rows.items()  # the others are not trained anew
+    run("table_handcrafted.py", "judge", "--out", str(tmp_path / "table_handcrafted.json"), *given)
+    page = " ".join(runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path).split())
+    assert "figures: `resnet20`, nat (conv1 conv_3x3 → null; " in page
+    before = file.read_text()
+    file.unlink()
     monkeypatch.setitem(sys.modules, "ray", FakeRay())
     run("table_handcrafted.py", "train", "--ray", *given)
     after = (tmp_path / "table_handcrafted_resnet20_0.json").read_text()
