@@ -664,20 +664,31 @@ def _cells_row(title: str, one: dict[str, Any]) -> str:
 
 
 def policies(found: dict[str, Any]) -> str:
-    """What policies learned, by the value model."""
-    learned = found["learn"]
+    """What policies that ship learned, by the value model."""
     lines = [
         "## The policies that ship",
         "",
         _paragraph(
-            f"`python experiments/policies.py learn --runs FOLDER --round {found['round']}`, with the folder of"
-            " `truth_cells.py`. Value model"
-            f" `{found['model']}` on {found['cheap_scores']} short and {found['dear_scores']} longer trainings; an"
-            f" improvement counts less {found['caution']} of its standard deviations, and all living MAdds are worth"
-            f" {' and '.join(f'{price} (`{rule}`)' for rule, price in found['prices'].items())} standard deviations of"
-            f" accuracies; {found['pool']:,} inputs, {learned['steps']:,} steps. On fresh inputs, by the value model:"
-            " expected improvement (1 is a standard deviation of all accuracies), the same less the doubt, edges that"
-            " change, MAdds."
+            "`python experiments/policies.py learn --runs FOLDER --round NUMBER` and `ship`, with the folder of"
+            " `truth_cells.py`. An improvement counts less a part of its standard deviations, and a saving counts a"
+            " little. On fresh inputs, by the value model: expected improvement (1 is a standard deviation of all"
+            " accuracies), the same less the doubt, edges that change, MAdds."
+        ),
+    ]
+    for name, one in found.items():
+        lines += ["", *_shipped(name, one)]
+    return "\n".join(lines) + "\n"
+
+
+def _shipped(title: str, found: dict[str, Any]) -> list[str]:
+    """The policies of a name, and how much caution they might have learned with."""
+    losses = f"; training losses of {found['loss_scores']}" if found.get("loss_scores") else ""
+    lines = [
+        _paragraph(
+            f"**`{title}`**, round {found['round']}: value model `{found['model']}` on {found['cheap_scores']} short"
+            f" and {found['dear_scores']} longer trainings{losses}; caution {found['caution']}, and all living MAdds"
+            f" are worth {' and '.join(f'{price} (`{rule}`)' for rule, price in found['prices'].items())} standard"
+            f" deviations of accuracies; {found['pool']:,} inputs, {found['learn']['steps']:,} steps."
         ),
         "",
         "| | improvement | less the doubt | edges changed | MAdds | cells of the zoo changed | seconds |",
@@ -686,10 +697,10 @@ def policies(found: dict[str, Any]) -> str:
     for rule, one in found["policies"].items():
         for name, figures in one["fresh_inputs"].items():
             ours = name == "policy"
-            title = f"`{rule}`" if ours else f"{name}, `{rule}`"
+            whose = f"`{rule}`" if ours else f"{name}, `{rule}`"
             zoo = f"{sum(row['changes'] > 0 for row in one['zoo'].values())} of {len(one['zoo'])}" if ours else ""
             lines.append(
-                f"| {title} | {_signed(figures['expected_improvement'])} |"
+                f"| {whose} | {_signed(figures['expected_improvement'])} |"
                 f" {_signed(figures['expected_improvement_less_doubt'])} | {figures['edges_changed']:.0%} |"
                 f" {_percent(figures['madds_change'])} | {zoo} | {format(one['seconds'], '.0f') if ours else ''} |"
             )
@@ -708,7 +719,7 @@ def policies(found: dict[str, Any]) -> str:
             f"| {caution} | {_signed(figures['expected_improvement'])} | {figures['inputs_changed']:.0%} |"
             f" {figures['edges_changed']:.0%} | {_percent(figures['madds_change'])} |"
         )
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def crossed(found: dict[str, Any]) -> str:
@@ -1088,12 +1099,15 @@ def _seeds(found: dict[str, Any]) -> str:
     for methods in found["rows"].values():
         for name, row in methods.items():
             counted.setdefault(name, []).append(len(row["trainings"]))
-    several = {name: counts for name, counts in counted.items() if max(counts) > 1}
-    told = ", ".join(
-        f"{max(counts)} of {name}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)} of {name}"
-        for name, counts in several.items()
-    )
-    return f"one seed, {told}" if several else "one seed"
+    alike: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
+    for name, counts in counted.items():
+        if max(counts) > 1:
+            alike[min(counts), max(counts)].append("the inputs" if name == "input" else f"`{name}`")
+    several = [
+        f"{least} to {most} of {', '.join(names)}" if least < most else f"{most} of {', '.join(names)}"
+        for (least, most), names in alike.items()
+    ]
+    return ", ".join(["one seed", *several])
 
 
 def _scores_against_truth(found: dict[str, Any]) -> list[str]:

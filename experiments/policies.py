@@ -1,7 +1,7 @@
 """The policies that ship: `nat` and `nat++`, learned on every score at hand that is not set aside.
 
     python experiments/policies.py learn --runs FOLDER [--round 2] [--only nat++]
-    python experiments/policies.py ship --runs FOLDER [--round 2]
+    python experiments/policies.py ship --runs FOLDER [--round 2] [--name cifar10_accurate]
 
 The first needs no GPU: it fits the value model on the short trainings of `truth_cells.py search` and `schedules` and
 on the longer trainings of cells that are not set aside, learns both policies on it, and keeps them in FOLDER with a
@@ -11,9 +11,9 @@ architectures. With caution: a predicted improvement counts only less half a sta
 the value model is not sure to improve stays; the fixed map, a control, is fitted without caution from the third round
 on, since `crossed.py` finds it stronger so. A saving counts too: a little for `nat++`, so that of two that are as good
 the cheaper one is chosen, and more for `nat`, since little that it allows, a skip or nothing, improves anything. The
-second puts the files and their model cards into the package, with what `worth.py judge` found, what is told of them
-into `results/policies.json`, and says which line of `natpp/policies/__init__.py` makes them the default. `--smoke`
-learns for a few steps.
+second puts the files and their model cards into the package under a name, with what `worth.py judge` or the `judge` of
+tables found, and what is told of them into `results/policies.json`; those of the first round are `cifar10`, those of
+the fourth `cifar10_accurate`. `--smoke` learns for a few steps.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ from natpp.nets.policy import Policy, PolicyConfig
 from natpp.registry import OPS, ZOO
 
 RESULTS = Path(__file__).parent / "results"
-NAMES = {"nat++": "cifar10", "nat": "cifar10_nat"}  # under which they ship: what they learned from
+NAMES = {"nat++": "{}", "nat": "{}_nat"}  # under which they ship
+NAME = "cifar10"  # of those that answer where none is named: what they learned from
 FILES = {"nat++": "policy_{}_natpp.safetensors", "nat": "policy_{}_nat.safetensors"}  # by round, in a folder of runs
 TOLD = "policies_{}.json"  # what is told of them, by round
 POOL, FRESH, SEED = 4000, 200, 0
@@ -251,10 +252,11 @@ def learned_in(runs: Path, number: int | None = None) -> tuple[dict[str, Any], d
     number = learned[-1] if number is None and learned else number
     if number in learned:
         told, files = runs / TOLD.format(number), {rule: runs / name.format(number) for rule, name in FILES.items()}
+        said: dict[str, Any] = json.loads(told.read_text())
     else:
         told = RESULTS / "policies.json"
-        files = {rule: shipped.FOLDER / f"{name}.safetensors" for rule, name in NAMES.items()}
-    said: dict[str, Any] = json.loads(told.read_text())
+        files = {rule: shipped.FOLDER / f"{name.format(NAME)}.safetensors" for rule, name in NAMES.items()}
+        said = json.loads(told.read_text())[NAME]
     if not (runs / "longer.json").exists() or number not in (None, said["round"]):
         raise SystemExit("there are no policies yet: run policies.py learn first, with the same folder and round")
     hashes = {rule: one["sha256"] for rule, one in said["policies"].items()}
@@ -302,27 +304,29 @@ def ship(arguments: argparse.Namespace) -> None:
     said, files = learned_in(arguments.runs, arguments.round)
     worth = arguments.out / "worth.json"
     rounds = json.loads(worth.read_text())["rounds"] if worth.exists() else {}
-    table = arguments.out / "table_random.json"
-    tables = json.loads(table.read_text())["rounds"].values() if table.exists() else ()
+    table, cells = arguments.out / "table_random.json", arguments.out / "table_cells.json"
+    tables = json.loads(table.read_text())["rounds"] if table.exists() else {}
     measured = rounds.get(str(said["round"]), {})
-    for one in tables:
+    for table_round, one in tables.items():
         if one["policies"] == said["round"]:  # more cells, and test accuracy
             measured |= {key: one[key] for key in ("inputs", "methods", "differences")} | {"tested": True}
+            published = json.loads(cells.read_text()) if cells.exists() else {}
+            if published.get("round") == int(table_round):
+                measured["published"] = published["cells"]
     said["gpu"] = (read_trained(arguments.runs / "longer.json")[0].get("machine") or {}).get("gpu")
     for rule, name in NAMES.items():
         content = files[rule].read_bytes()
         if len(content) > LARGEST:
             raise SystemExit(f"the policy for {rule} has {len(content):,} bytes, expected at most {LARGEST:,}")
-        write_whole(arguments.package / f"{name}.safetensors", content)
-        write_whole(arguments.package / f"{name}.md", card(rule, said, measured))
-    write_whole(arguments.out / "policies.json", json.dumps(said, indent=1) + "\n")
-    print(f"in natpp/policies/__init__.py: BY_RULE = {json.dumps(NAMES)}")
-    print(
-        f"and `git rm` what it replaces: {', '.join(sorted(set(shipped.names()) - set(NAMES.values()))) or 'nothing'}"
-    )
+        file = arguments.package / f"{name.format(arguments.name)}.safetensors"
+        write_whole(file, content)
+        write_whole(file.with_suffix(".md"), card(file.stem, rule, said, measured))
+    told = arguments.out / "policies.json"
+    others = json.loads(told.read_text()) if told.exists() else {}
+    write_whole(told, json.dumps(others | {arguments.name: said}, indent=1) + "\n")
 
 
-def card(rule: str, said: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+def card(name: str, rule: str, said: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
     """The model card of a policy, from what was measured."""
     one = said["policies"][rule]
     fresh = one["fresh_inputs"]
@@ -333,16 +337,17 @@ def card(rule: str, said: Mapping[str, Any], measured: Mapping[str, Any]) -> str
     unseen = "test images were not looked at"
     if losses:
         unseen = "of some losses all 50,000 for weights; no score is of test images"
+    named = "" if name == NAMES[rule].format(NAME) else f"--policy {name} "
     lines = [
-        f"# Policy `{NAMES[rule]}`: rule `{rule}`, CIFAR-10",
+        f"# Policy `{name}`: rule `{rule}`, CIFAR-10",
         "",
         "Written by `experiments/policies.py` from what it measured.",
         "",
         "## What it is for",
         "",
         "One shot for a cell architecture: which operation of every edge to replace by one that costs no more and that"
-        f" the rule allows, `natpp optimize ARCH --rule {rule}`. It knows all {len(OPS)} operations, and cells of any"
-        " number of nodes; 4 and 5 are what it learned on, null-rich hand-crafted blocks among them.",
+        f" the rule allows, `natpp optimize ARCH {named}--rule {rule}`. It knows all {len(OPS)} operations, and cells"
+        " of any number of nodes; 4 and 5 are what it learned on, null-rich hand-crafted blocks among them.",
         "",
         "## What it must not be used for",
         "",
@@ -385,32 +390,36 @@ def card(rule: str, said: Mapping[str, Any], measured: Mapping[str, Any]) -> str
             f" {figures['edges_changed']:.0%} | {figures['madds_change']:+.0%} |"
         )
     lines += ["", f"Of the {len(one['zoo'])} cells of the zoo it changes {touched}."]
-    if measured and rule == "nat++":
-        lines += ["", *measured_lines(measured)]
+    if measured and (rule == "nat++" or measured.get("tested")):
+        lines += ["", *measured_lines(rule, measured)]
     else:
         lines += ["", "No network that it changed had been trained from scratch when this was written."]
     return "\n".join(lines) + "\n"
 
 
-def measured_lines(measured: Mapping[str, Any]) -> list[str]:
-    """Trained networks: fresh inputs, and published cells."""
+def measured_lines(rule: str, measured: Mapping[str, Any]) -> list[str]:
+    """Trained networks: fresh inputs, and what `nat++` made of published cells."""
     longer = "trained by the longer recipe; points of validation accuracy:"
     lines = [longer.replace("; ", ", ").capitalize(), ""]
     tested = measured.get("tested", False)
     if measured.get("inputs"):
-        saved = -measured["methods"]["nat++"]["live_madds_change"]
+        saved = -measured["methods"][rule]["live_madds_change"]
         lines[0] = f"{measured['inputs']} fresh random cells, which it gave {saved:.0%} fewer multiply-adds, " + (
             "trained by the recipe of the tables; points of test accuracy:"
             if tested
             else f"and published ones, {longer}"
         )
-    for name, figures in measured.get("differences", {}).items():
+    differences = measured.get("differences", {})
+    if rule == "nat":
+        differences = {"`nat` over the inputs": measured["methods"][rule]["over_input"]}
+    for name, figures in differences.items():
         lines.append(f"- {name}: {figures['value']:+.2f} (95 % from {figures['low']:+.2f} to {figures['high']:+.2f})")
-    if tested and measured.get("harm"):
-        lines += ["", f"Published cells, {longer}", ""]
-    for name, figures in measured.get("harm", {}).items():
-        if "ours" in figures:
-            lines.append(f"- `{name}`: {figures['ours']['change']:+.2f} over {figures['ours']['seeds']} seeds")
+    ours = {name: kinds.get(f"ours, `{rule}`") for name, kinds in measured.get("published", {}).items()}
+    if not tested and rule == "nat++":
+        ours = {name: kinds.get("ours") for name, kinds in measured.get("harm", {}).items()}
+    if tested and any(ours.values()):
+        lines += ["", "Published cells, by the same recipe:", ""]
+    lines += [f"- `{name}`: {one['change']:+.2f} over {one['seeds']} seeds" for name, one in ours.items() if one]
     return lines
 
 
@@ -424,6 +433,7 @@ def main() -> None:
     other = commands.add_parser("ship")
     other.add_argument("--out", type=Path, default=RESULTS, help="folder of results")
     other.add_argument("--package", type=Path, default=shipped.FOLDER, help="where policies ship from")
+    other.add_argument("--name", default=NAME, help="under which they ship; that for nat has _nat after it")
     other.set_defaults(command=ship)
     for each in (one, other):
         each.add_argument("--runs", type=Path, required=True, help="the folder of truth_cells.py")

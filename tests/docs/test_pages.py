@@ -282,7 +282,10 @@ def test_figures_of_searches_are_those_measured() -> None:
 
 def test_what_the_readme_says_of_trained_answers_was_measured() -> None:
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    learned, worth = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("policies", "worth"))
+    learned, worth, table = (
+        json.loads((RESULTS / f"{name}.json").read_text()) for name in ("policies", "worth", "table_random")
+    )
+    learned, other = learned["cifar10"], learned["cifar10_accurate"]
     one = worth["rounds"][str(learned["round"])]
     over, ours, fixed = one["methods"]["nat++"]["over_input"], one["methods"]["nat++"], one["methods"]["constant"]
     changes = [kinds["ours"]["change"] for kinds in one["harm"].values()]
@@ -293,8 +296,12 @@ def test_what_the_readme_says_of_trained_answers_was_measured() -> None:
         f"was as good, with {-fixed['live_madds_change']:.0%} fewer".replace("%", " %"),
         f"Four published cells changed by {min(changes):.2f} to {max(changes):+.2f} points",
     ]
+    (tested,) = (some for some in table["rounds"].values() if some["policies"] == other["round"])
+    gained, saved = tested["methods"]["nat++"]["over_input"], -tested["methods"]["nat++"]["live_madds_change"]
+    over = f"{gained['value']:.2f} points better on test images (95 %: {gained['low']:.2f} to {gained['high']:.2f})"
+    expected.append(f"twenty fresh random cells were {over}, with {100 * saved:.0f} % fewer multiply-adds")
     assert [one for one in expected if one not in text] == []
-    assert (one["inputs"], len(changes)) == (12, 4)
+    assert (one["inputs"], len(changes), tested["inputs"]) == (12, 4, 20)
     spread = max(kinds[kind]["accuracy"]["sd"] for kinds in one["harm"].values() for kind in ("input", "ours"))
     assert spread > max(map(abs, changes))  # of seeds
     between = one["differences"]["`nat++` over `constant`"]

@@ -125,7 +125,7 @@ def test_differences_are_of_seeds_that_both_have() -> None:
     assert found["methods"]["nat++"]["accuracy"]["mean"] == pytest.approx((86 + 78) / 2)  # of all seeds it has
     told = {"a": {"input": 1, "nat++": 2}, "b": {"input": 2, "nat++": 2}}
     kept = {subject: {name: {"trainings": [0] * count} for name, count in row.items()} for subject, row in told.items()}
-    assert page._seeds({"rows": kept}) == "one seed, 1 to 2 of input, 2 of nat++"
+    assert page._seeds({"rows": kept}) == "one seed, 1 to 2 of the inputs, 2 of `nat++`"
     assert page._seeds({"rows": {"a": {"input": {"trainings": [0]}}}}) == "one seed"
 
 
