@@ -224,8 +224,11 @@ def _panel(
             tip = f' marker-end="url(#tip{line.color[1:]})"' if line.arrow else ""
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
             lines.append(f'<polyline points="{path}" fill="none" stroke="{line.color}" stroke-width="1.4"{tip}/>')
+    aside = [y for line in panel.lines for x, y in map(place, line.points) if x > (left + right) / 2]
+    above = sum(y < (top + bottom) / 2 for y in aside)
+    first = top + 14 if 2 * above <= len(aside) else bottom - 6 - 15 * (len(panel.words) - 1)  # where fewer points are
     for number, (word, color) in enumerate(panel.words):
-        y = top + 14 + 15 * number
+        y = first + 15 * number
         lines.append(f'<text x="{right - 4:.1f}" y="{y:.1f}" text-anchor="end" fill="{color}">{word}</text>')
     return lines
 
