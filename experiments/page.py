@@ -1118,8 +1118,8 @@ def _scores_against_truth(found: dict[str, Any]) -> list[str]:
         _paragraph(
             f"Spearman with test accuracy over {found['networks']} trained networks that compute different things:"
             " those of all rounds, and NAS cells (below) as far as they are trained, their mean over seeds. Every score"
-            " over the networks it knows, the value model of a round over those that it was not fitted on; 95 %"
-            " bootstrap intervals."
+            " over the networks it knows, the value model of a round over those that it was not fitted on, a short"
+            " training over those that had one by the schedule of searches; 95 % bootstrap intervals."
         ),
         "",
         "| score | networks | Spearman |",

@@ -224,7 +224,7 @@ def judge(arguments: argparse.Namespace) -> None:
     if not found["rounds"]:
         raise SystemExit("nothing is trained yet: run train first, with the same folder")
     known = {int(number): known_in(arguments, POLICIES[int(number)]) for number in found["rounds"]}
-    found["agreement"] = agreement(arguments.runs, known)
+    found["agreement"] = agreement(arguments.runs, known, pick_in(arguments))
     write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
     for number, one in found["rounds"].items():
         for name, figures in one["differences"].items():

@@ -13,7 +13,9 @@ from typing import Any
 from answers import Knowledge
 from figures import spearman, with_interval
 from together import AGAIN, arch_of, read_trained
+from truth_cells import SCHEDULES
 from truth_nasbench201 import machine
+from values import Pick, scored
 from worth import COSTS, Rows
 
 import natpp
@@ -95,12 +97,12 @@ def least_latencies(
     return kept["milliseconds"], kept["on"]
 
 
-def agreement(runs: Path, known: Mapping[int, Knowledge]) -> dict[str, Any]:
+def agreement(runs: Path, known: Mapping[int, Knowledge], pick: Pick) -> dict[str, Any]:
     """Spearman of scores with test accuracy, every score over those it knows of the networks that tables trained.
 
     Random architectures, finalists that were not picked and NAS cells are among them; what computes the same is one
     network, with its mean accuracy over seeds. The value model of a round is judged over those that it was not fitted
-    on.
+    on, and a short training over those that had one by the schedule that searches use.
     """
     rows: defaultdict[Architecture, dict[int, Any]] = defaultdict(dict)
     names = ("table_random_[0-9].json", "table_random_[0-9]_finals.json", "table_cells_[0-9].json")
@@ -114,6 +116,10 @@ def agreement(runs: Path, known: Mapping[int, Knowledge]) -> dict[str, Any]:
         "live parameters": {arch: next(iter(rows[arch].values()))["live_params"] for arch in archs},
         "live MAdds": {arch: next(iter(rows[arch].values()))["live_madds"] for arch in archs},
     }
+    stems = (f"short_{list(SCHEDULES).index(pick.schedule)}", "direct", "table_random_[0-9]_short")
+    files = [file for stem in stems for file in sorted(runs.glob(f"{stem}.json"))]
+    short = scored([row for file in files for row in read_trained(file)[1].values()], pick.fitting)
+    said |= {"a short training": short} if short else {}
     for number, one in known.items():
         fresh = [arch for arch in archs if arch not in one.seen]
         said[f"the value model of round {number}"] = dict(

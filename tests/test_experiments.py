@@ -248,8 +248,9 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     assert 4 <= finals <= 8
     assert finals + others <= 8 + 2 * (5 + 2 * len(close))  # an answer that met in a final is not trained again
     found = json.loads(out.read_text())["agreement"]
-    assert set(found["scores"]) == {"live parameters", "live MAdds", "the value model of round 2"}
-    assert {score["networks"] for score in found["scores"].values()} == {found["networks"]}
+    counted = {name: score["networks"] for name, score in found["scores"].items()}
+    assert 2 <= counted.pop("a short training") < found["networks"]  # finalists, and what computes the same
+    assert counted == dict.fromkeys(("live parameters", "live MAdds", "the value model of round 2"), found["networks"])
     page, summary = (runpy.run_path(str(ROOT / "experiments" / "page.py"))[name] for name in ("page", "summary"))
     assert "| `random best of 10` | " in page(tmp_path)
     assert "- `nat++` over the inputs: " in page(tmp_path)
