@@ -471,6 +471,9 @@ def test_scores_are_judged_over_the_networks_they_know(tmp_path: Path) -> None:
                 "live_params": -number,
                 "live_madds": 7,
                 "test_accuracy": None if number == 7 else number + more,
+                "value": None if number == 7 else number,
+                "loss": 1 / (1 + number),
+                "curve": [9.0, 2 / (1 + number)],
             }
             for number in numbers
         ]
@@ -480,21 +483,26 @@ def test_scores_are_judged_over_the_networks_they_know(tmp_path: Path) -> None:
     write("table_random_2", [3, 4], 0, 10.0)  # 3 again, by the same seed
     write("table_random_2_finals", [6], 0)
     write("table_cells_1", [5], 1)
+    write("direct", [0, 1, 2, 7], 0)
+    write("short_1", [3], 0)  # by another schedule than searches use
+    write("table_random_2_short", [2, 4], 0)
     (tmp_path / "direct_supernet_0.json").write_text(
         json.dumps({"scores": [[to_dict(archs[number]), number] for number in (0, 1, 2, 5)]})
     )
     value = {arch: float(number) for number, arch in enumerate(archs)}
     prediction = SimpleNamespace(expected=lambda some: np.array([value[arch] for arch in some]))
     known = Knowledge({}, None, prediction, frozenset(archs[6:7]))  # type: ignore[arg-type]
-    found = tables.agreement(tmp_path, {2: known})
+    found = tables.agreement(tmp_path, {2: known}, tables.Pick(next(iter(tables.SCHEDULES)), "training"))
     assert found["networks"] == 7
     scores = found["scores"]
     assert {name: one["networks"] for name, one in scores.items()} == {
         "live parameters": 7,
         "live MAdds": 7,
+        "a short training": 4,
         "the value model of round 2": 6,  # it was fitted on the seventh
         "a supernet": 4,
     }
+    assert scores["a short training"]["spearman"]["value"] == pytest.approx(1)
     truth = [0, 1, 2, 13, 14, 5]
     assert scores["the value model of round 2"]["spearman"]["value"] == pytest.approx(
         spearmanr(range(6), truth).statistic
