@@ -910,17 +910,20 @@ def table_handcrafted(found: dict[str, Any]) -> str:
     """Hand-crafted networks, what both rules make of them, and a random control."""
     usual = statistics.mode(found["budgets"].values())
     others = [f"`{name}` to {share:g}" for name, share in found["budgets"].items() if share != usual]
+    earlier = len(found["earlier"])
+    replaced = f" and {earlier} that {'was' if earlier == 1 else 'were'} replaced" if earlier else ""
     lines = [
         "## Hand-crafted networks, CIFAR-10",
         "",
         _paragraph(
             "`python experiments/table_handcrafted.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
-            f" `truth_cells.py`. {found['trainings']} of {found['asked']} trainings, {_epochs(found)} epochs with a"
-            f" full cosine from fresh weights, all {found['images']:,} training images, {found['seconds']:,.0f} s of"
-            f" {_device(found['machine'])}. Test accuracy, read once, mean ± sd over seeds; latency of one image on"
-            f" {found['latency_on']}, the least of some medians. Cut to {usual:g} of the MAdds ({', '.join(others)},"
-            f" since no rule reaches less) by the policies of round {found['policies']}, without data, and at random,"
-            " anew for each seed (its costs are means). Last column: what the paper has, after its own longer training."
+            f" `truth_cells.py`. {found['trainings']} of {found['asked']} trainings{replaced}, {_epochs(found)} epochs"
+            f" with a full cosine from fresh weights, all {found['images']:,} training images,"
+            f" {found['seconds']:,.0f} s of {_device(found['machine'])}. Test accuracy, read once for each training,"
+            f" mean ± sd over seeds; latency of one image on {found['latency_on']}, the least of some medians. Cut to"
+            f" {usual:g} of the MAdds ({', '.join(others)}, since no rule reaches less) by the policies of"
+            f" round {found['policies']}, without data, and at random, anew for each seed (its costs are"
+            " means). Last column: what the paper has, after its own longer training."
         ),
         "",
         *_originals_table(found["models"], "test accuracy", found["paper"]),
@@ -944,8 +947,8 @@ def _replaced(rows: list[dict[str, Any]]) -> list[str]:
             f" {_figure(_gathered(accuracies), 2)}"
         )
     told = (
-        "Trained earlier, before budgets were met by the mildest changes, and replaced after a look at these figures:"
-        f" {'; '.join(found)}."
+        "Made and tested earlier, and replaced since natpp meets budgets by what the policy prefers, which began with a"
+        f" look at their figures: {'; '.join(found)}."
     )
     return ["", _paragraph(told)] if found else []
 
@@ -1107,7 +1110,7 @@ def _seeds(found: dict[str, Any]) -> str:
         f"{least} to {most} of {', '.join(names)}" if least < most else f"{most} of {', '.join(names)}"
         for (least, most), names in alike.items()
     ]
-    return ", ".join(["one seed", *several])
+    return f"one seed ({'; '.join(several)})" if several else "one seed"
 
 
 def _scores_against_truth(found: dict[str, Any]) -> list[str]:
@@ -1119,14 +1122,17 @@ def _scores_against_truth(found: dict[str, Any]) -> list[str]:
             f"Spearman with test accuracy over {found['networks']} trained networks that compute different things:"
             " those of all rounds, and NAS cells (below) as far as they are trained, their mean over seeds. Every score"
             " over the networks it knows, the value model of a round over those that it was not fitted on, a short"
-            " training over those that had one by the schedule of searches; 95 % bootstrap intervals."
+            " training over those that had one by the schedule of searches, and in the last column all over the same"
+            f" {found['common']}; most of these were picked with the help of their short trainings. 95 % bootstrap"
+            " intervals."
         ),
         "",
-        "| score | networks | Spearman |",
-        "|---|---|---|",
+        "| score | networks | Spearman | over the same |",
+        "|---|---|---|---|",
     ]
     for name, one in found["scores"].items():
-        lines.append(f"| {name} | {one['networks']} | {_with_interval(one['spearman'])} |")
+        figures = " | ".join(_with_interval(one[key]) for key in ("spearman", "common"))
+        lines.append(f"| {name} | {one['networks']} | {figures} |")
     return lines
 
 

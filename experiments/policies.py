@@ -1,19 +1,20 @@
 """The policies that ship: `nat` and `nat++`, learned on every score at hand that is not set aside.
 
     python experiments/policies.py learn --runs FOLDER [--round 2] [--only nat++]
-    python experiments/policies.py ship --runs FOLDER [--round 2] [--name cifar10_accurate]
+    python experiments/policies.py ship --runs FOLDER
+    python experiments/policies.py ship --runs FOLDER --round 4 --name cifar10_accurate
 
-The first needs no GPU: it fits the value model on the short trainings of `truth_cells.py search` and `schedules` and
-on the longer trainings of cells that are not set aside, learns both policies on it, and keeps them in FOLDER with a
-fixed map fitted on the same score and `policies_1.json`. In the second round it also knows the cells set aside, judged
-by then, and all that `worth.py` trained in the first, in the fourth the training losses of the first table of random
+The first needs no GPU: it fits the value model on the short trainings of `truth_cells.py search` and `schedules` and on
+the longer trainings of cells that are not set aside, learns both policies on it, and keeps them in FOLDER with a fixed
+map fitted on the same score and `policies_1.json`. In the second round it also knows the cells set aside, judged by
+then, and all that `worth.py` trained in the first, in the fourth the training losses of the first table of random
 architectures. With caution: a predicted improvement counts only less half a standard deviation of itself, so that what
 the value model is not sure to improve stays; the fixed map, a control, is fitted without caution from the third round
 on, since `crossed.py` finds it stronger so. A saving counts too: a little for `nat++`, so that of two that are as good
-the cheaper one is chosen, and more for `nat`, since little that it allows, a skip or nothing, improves anything. The
-second puts the files and their model cards into the package under a name, with what `worth.py judge` or the `judge` of
-tables found, and what is told of them into `results/policies.json`; those of the first round are `cifar10`, those of
-the fourth `cifar10_accurate`. `--smoke` learns for a few steps.
+the cheaper one is chosen, and more for `nat`, since little of what it allows, a skip or nothing, was expected to
+improve anything. The second puts the files and their model cards into the package under a name, with what `worth.py
+judge` or the `judge` of tables found, and what is told of them into `results/policies.json`; those of the first round
+are `cifar10`, those of the fourth `cifar10_accurate`. `--smoke` learns for a few steps.
 """
 
 from __future__ import annotations
@@ -255,8 +256,10 @@ def learned_in(runs: Path, number: int | None = None) -> tuple[dict[str, Any], d
         said: dict[str, Any] = json.loads(told.read_text())
     else:
         told = RESULTS / "policies.json"
-        files = {rule: shipped.FOLDER / f"{name.format(NAME)}.safetensors" for rule, name in NAMES.items()}
-        said = json.loads(told.read_text())[NAME]
+        ships = json.loads(told.read_text())
+        whose = next((name for name, one in ships.items() if one["round"] == number), NAME)
+        files = {rule: shipped.FOLDER / f"{name.format(whose)}.safetensors" for rule, name in NAMES.items()}
+        said = ships[whose]
     if not (runs / "longer.json").exists() or number not in (None, said["round"]):
         raise SystemExit("there are no policies yet: run policies.py learn first, with the same folder and round")
     hashes = {rule: one["sha256"] for rule, one in said["policies"].items()}
@@ -414,12 +417,15 @@ def measured_lines(rule: str, measured: Mapping[str, Any]) -> list[str]:
         differences = {"`nat` over the inputs": measured["methods"][rule]["over_input"]}
     for name, figures in differences.items():
         lines.append(f"- {name}: {figures['value']:+.2f} (95 % from {figures['low']:+.2f} to {figures['high']:+.2f})")
-    ours = {name: kinds.get(f"ours, `{rule}`") for name, kinds in measured.get("published", {}).items()}
-    if not tested and rule == "nat++":
-        ours = {name: kinds.get("ours") for name, kinds in measured.get("harm", {}).items()}
-    if tested and any(ours.values()):
-        lines += ["", "Published cells, by the same recipe:", ""]
-    lines += [f"- `{name}`: {one['change']:+.2f} over {one['seeds']} seeds" for name, one in ours.items() if one]
+    published, kind = measured.get("harm", {}) if rule == "nat++" else {}, "ours"
+    if tested:
+        published, kind = measured.get("published", {}), f"ours, `{rule}`"
+        lines += ["", "Published cells, by the same recipe:", ""] if published else []
+    for name, kinds in published.items():
+        if kind in kinds:
+            one, same = kinds[kind], kinds[kind].get("trainings") == kinds["input"].get("trainings", [])
+            change = "left as it is" if same else f"{one['change']:+.2f} over {one['seeds']} seeds"
+            lines.append(f"- `{name}`: {change}")
     return lines
 
 

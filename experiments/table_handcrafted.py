@@ -6,12 +6,12 @@
 FOLDER is that of `truth_cells.py`, with the policies that `policies.py learn` left there. VGG16, ResNet-20, ResNet-56,
 ShuffleNet and MobileNetV2 for CIFAR-10 as modules, cut to three quarters of their MAdds (ShuffleNet to 0.97: no rule
 reaches less): by the policy of each rule, and at random, anew for each seed; all trained from fresh weights for 12
-epochs with a full cosine on the whole training set, two seeds, the test images read once. The networks of a model are
-trained side by side; every finished group is kept. Where natpp makes another network of a model than the one that was
-trained, that one alone is trained, and what it replaces is kept and told. With `--seconds` no group is begun that would
-not end in time: a trial of a few steps tells how long one takes whose model was not trained before. `judge` measures
-latencies where it runs, of the networks built anew, and writes `results/table_handcrafted.json`. `--smoke` does
-ResNet-20 on digits.
+epochs with a full cosine on the whole training set, two seeds, the test images read once for each. The networks of a
+model are trained side by side; every finished group is kept. Where natpp makes another network of a model than the one
+that was trained, that one alone is trained, and what it replaces is kept and told. With `--seconds` no group is begun
+that would not end in time: a trial of a few steps tells how long one takes whose model was not trained before. `judge`
+measures latencies where it runs, of the networks built anew, and writes `results/table_handcrafted.json`. `--smoke`
+does ResNet-20 on digits.
 """
 
 from __future__ import annotations
@@ -215,7 +215,9 @@ def with_latencies(rows: Rows, size: int, arguments: argparse.Namespace) -> tupl
     def network(name: str, seed: int) -> nn.Module:
         module, changes = network_of(*split_name(name), seed, known, example)
         if changes != rows[name, seed]["changes"]:
-            raise SystemExit(f"{name} of seed {seed} is not what was trained: the folder has other policies")
+            raise SystemExit(
+                f"{name} of seed {seed} is not what natpp makes now: run train again, or the folder has other policies"
+            )
         return module.eval()
 
     def measured(module: nn.Module) -> float:

@@ -6,7 +6,7 @@ import functools
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +129,18 @@ def agreement(runs: Path, known: Mapping[int, Knowledge], pick: Pick) -> dict[st
         for file in sorted(runs.glob(f"direct_{name}_[0-9]*.json"))[:1]:
             scores = json.loads(file.read_text())["scores"]
             said[title] = {from_dict(arch).essence(): value for arch, value in scores}
-    found: dict[str, Any] = {"networks": len(archs), "scores": {}}
+    ours = said.keys() - set(TITLES.values())  # supernets know others
+    common = [arch for arch in archs if all(arch in said[name] for name in ours)]
+
+    def over(some: Sequence[Architecture], values: Mapping[Architecture, float]) -> dict[str, Any] | None:
+        return with_interval(spearman, [values[arch] for arch in some], [truth[arch] for arch in some])
+
+    found: dict[str, Any] = {"networks": len(archs), "common": len(common), "scores": {}}
     for name, values in said.items():
         both = [arch for arch in archs if arch in values]
-        columns = [values[arch] for arch in both], [truth[arch] for arch in both]
-        found["scores"][name] = {"networks": len(both), "spearman": with_interval(spearman, *columns)}
+        found["scores"][name] = {
+            "networks": len(both),
+            "spearman": over(both, values),
+            "common": over(common, values) if name in ours else None,
+        }
     return found

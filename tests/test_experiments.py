@@ -255,7 +255,7 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     assert "| `random best of 10` | " in page(tmp_path)
     assert "- `nat++` over the inputs: " in page(tmp_path)
     assert "- `nat++ best of 10` over `nat++`: " in page(tmp_path)
-    seeds = "one seed, 3 of the inputs, `nat++`, `nat++ best of 10`, `constant`,"
+    seeds = "one seed (3 of the inputs, `nat++`, `nat++ best of 10`, `constant`),"
     assert seeds in " ".join(page(tmp_path).split())
     assert f"| the value model of round 2 | {found['networks']} | " in page(tmp_path)
     assert "Best of ten: all 40, of `nat++` and random ones alike, were trained for 3 steps in" in " ".join(
@@ -335,7 +335,8 @@ def test_hand_crafted_networks_are_changed_and_trained_on_digits(
     assert {row["name"]: row for row in again["trained"]}.items() > rows.items()  # the others are not trained anew
     run("table_handcrafted.py", "judge", "--out", str(tmp_path / "table_handcrafted.json"), *given)
     page = " ".join(runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path).split())
-    assert "figures: `resnet20`, nat (conv1 conv_3x3 → null; " in page
+    assert "1 that was replaced" in page
+    assert "look at their figures: `resnet20`, nat (conv1 conv_3x3 → null; " in page
     before = file.read_text()
     file.unlink()
     monkeypatch.setitem(sys.modules, "ray", FakeRay())

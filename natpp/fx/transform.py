@@ -5,7 +5,7 @@ it at the site's place, where the shapes agree, where it costs no more than what
 network stays connected: every output of a block gets something, and nothing that was learned outside of blocks
 (attention, squeeze-excite, grouped convolutions) loses its last reader. A budget in figures is met from the module as
 it is, by as few changes as it takes: those first that lose the least log-probability for what they save. What turns out
-not to be needed is given back, and what could be milder becomes what is preferred.
+not to be needed for parameters and multiply-adds is given back, and what could be milder becomes what is preferred.
 """
 
 from __future__ import annotations

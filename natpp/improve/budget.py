@@ -2,7 +2,8 @@
 
 A budget of params, madds, memory or latency is a fraction up to 1 of what is there before, or a figure. An architecture
 that is over it is changed further, one edge after the other: first where the least log-probability is lost for what is
-saved. What turns out not to be needed is taken back, and what could be milder becomes what is preferred.
+saved. Unless latency is limited, what turns out not to be needed is taken back, and what could be milder becomes what
+is preferred.
 """
 
 from __future__ import annotations

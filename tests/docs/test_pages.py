@@ -299,9 +299,16 @@ def test_what_the_readme_says_of_trained_answers_was_measured() -> None:
     (tested,) = (some for some in table["rounds"].values() if some["policies"] == other["round"])
     gained, saved = tested["methods"]["nat++"]["over_input"], -tested["methods"]["nat++"]["live_madds_change"]
     over = f"{gained['value']:.2f} points better on test images (95 %: {gained['low']:.2f} to {gained['high']:.2f})"
-    expected.append(f"twenty fresh random cells were {over}, with {100 * saved:.0f} % fewer multiply-adds")
+    mapped = tested["methods"]["constant"]["over_input"]["value"]
+    expected.append(
+        f"twenty fresh random cells were {over}, with {100 * saved:.0f} % fewer multiply-adds, after a fixed map"
+        f" {mapped:.2f} points"
+    )
+    published = json.loads((RESULTS / "table_cells.json").read_text())["cells"].values()
+    others = [kinds["ours, `nat++`"]["change"] for kinds in published]
+    expected.append(f"four published cells changed by {min(others):.2f} to {max(others):+.2f}.")
     assert [one for one in expected if one not in text] == []
-    assert (one["inputs"], len(changes), tested["inputs"]) == (12, 4, 20)
+    assert (one["inputs"], len(changes), tested["inputs"], len(others)) == (12, 4, 20, 4)
     spread = max(kinds[kind]["accuracy"]["sd"] for kinds in one["harm"].values() for kind in ("input", "ours"))
     assert spread > max(map(abs, changes))  # of seeds
     between = one["differences"]["`nat++` over `constant`"]

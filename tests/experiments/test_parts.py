@@ -125,7 +125,7 @@ def test_differences_are_of_seeds_that_both_have() -> None:
     assert found["methods"]["nat++"]["accuracy"]["mean"] == pytest.approx((86 + 78) / 2)  # of all seeds it has
     told = {"a": {"input": 1, "nat++": 2}, "b": {"input": 2, "nat++": 2}}
     kept = {subject: {name: {"trainings": [0] * count} for name, count in row.items()} for subject, row in told.items()}
-    assert page._seeds({"rows": kept}) == "one seed, 1 to 2 of the inputs, 2 of `nat++`"
+    assert page._seeds({"rows": kept}) == "one seed (1 to 2 of the inputs; 2 of `nat++`)"
     assert page._seeds({"rows": {"a": {"input": {"trainings": [0]}}}}) == "one seed"
 
 
@@ -512,8 +512,11 @@ def test_scores_are_judged_over_the_networks_they_know(tmp_path: Path) -> None:
     assert scores["live parameters"]["spearman"]["low"] < 0
     assert scores["live MAdds"]["spearman"] is None  # all alike
     told = page._scores_against_truth(found)
-    assert "| a supernet | 4 | 1.00 (1.00 to 1.00) |" in told
-    assert "| live MAdds | 7 | – |" in told
+    assert "| a supernet | 4 | 1.00 (1.00 to 1.00) | – |" in told
+    assert "| live MAdds | 7 | – | – |" in told
+    assert "| a short training | 4 | 1.00 (1.00 to 1.00) | 1.00 (1.00 to 1.00) |" in told
+    assert found["common"] == 4  # those with a short training, which the value model was not fitted on
+    assert scores["live parameters"]["common"]["value"] == pytest.approx(-1)
 
 
 def test_costs_of_seeds_are_averaged_and_every_training_is_told() -> None:
@@ -625,7 +628,7 @@ def test_a_network_other_than_was_trained_has_no_latency(tmp_path: Path) -> None
     import table_handcrafted as table
 
     rows = {("resnet20, nat++", 0): {"changes": [["no.such.layer", "conv_3x3", "null"]]}}
-    with pytest.raises(SystemExit, match="is not what was trained"):
+    with pytest.raises(SystemExit, match="is not what natpp makes now"):
         table.with_latencies(rows, 32, argparse.Namespace(runs=tmp_path, smoke=True))
 
 
