@@ -42,12 +42,13 @@ from answers import (
     ranked,
     split_name,
 )
+from figures import paired
 from policies import knowledge, mark_of
 from tables import agreement, of_network, read_tables, with_costs
 from together import AGAIN, Trainer, arch_of, carry_out, command_line, full, read_trained
 from truth_cells import SCHEDULES, WHERE, pick_of_search
 from values import Pick
-from worth import Rows, asked_inputs, compared
+from worth import Rows, asked_inputs, compared, figures_by_seed, of_both
 
 from natpp.arch.graph import SKIP, Architecture
 from natpp.arch.layout import Setting
@@ -220,6 +221,7 @@ def judge(arguments: argparse.Namespace) -> None:
                 "fit": fit_in(arguments, int(number)),
                 "finals": finals_in(arguments.runs / f"{shortlist.FINALS.format(file.stem)}.json"),
             }
+            one["later_seeds"] = of_later_seeds(rows, list(one["rows"]))
         found["rounds"][number] = one
     if not found["rounds"]:
         raise SystemExit("nothing is trained yet: run train first, with the same folder")
@@ -231,6 +233,21 @@ def judge(arguments: argparse.Namespace) -> None:
             print(
                 f"round {number}, {name:<40} {figures['value']:+.2f} ({figures['low']:+.2f} to {figures['high']:+.2f})"
             )
+
+
+def of_later_seeds(rows: Rows, subjects: Sequence[str]) -> dict[str, Any]:
+    """Differences of the best of ten by the seeds after the first, which had a part in picking it."""
+    later = {key: row for key, row in rows.items() if key[1] > 0}
+    picked, found = OURS[-1], {}
+    by_seed = {
+        name: [figures_by_seed(later, f"{subject}, {name}", "test_accuracy") for subject in subjects] for name in CLOSE
+    }
+    for name in CLOSE:
+        pairs = [pair for pair in zip(by_seed[picked], by_seed[name], strict=True) if pair[0].keys() & pair[1].keys()]
+        if name != picked and pairs:
+            title = "the inputs" if name == INPUT else f"`{name}`"
+            found[f"`{picked}` over {title}"] = paired(*of_both(*zip(*pairs, strict=True)))
+    return found
 
 
 def finals_in(file: Path) -> dict[str, Any] | None:

@@ -255,6 +255,9 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     assert "| `random best of 10` | " in page(tmp_path)
     assert "- `nat++` over the inputs: " in page(tmp_path)
     assert "- `nat++ best of 10` over `nat++`: " in page(tmp_path)
+    assert set(one["later_seeds"]) == {
+        f"`nat++ best of 10` over {name}" for name in ("the inputs", "`nat++`", "`constant`")
+    }
     seeds = "one seed (3 of the inputs, `nat++`, `nat++ best of 10`, `constant`),"
     assert seeds in " ".join(page(tmp_path).split())
     assert f"| the value model of round 2 | {found['networks']} | " in page(tmp_path)

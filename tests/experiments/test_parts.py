@@ -129,6 +129,22 @@ def test_differences_are_of_seeds_that_both_have() -> None:
     assert page._seeds({"rows": {"a": {"input": {"trainings": [0]}}}}) == "one seed"
 
 
+def test_the_seed_that_picked_is_left_out_of_a_second_look() -> None:
+    import table_random
+
+    figures = {
+        ("a, nat++ best of 10", 0): 99.0,
+        ("a, nat++ best of 10", 1): 82.0,
+        ("a, constant", 0): 80.0,
+        ("a, constant", 1): 81.0,
+        ("b, nat++ best of 10", 0): 99.0,  # no other seed yet
+        ("b, constant", 0): 80.0,
+    }
+    found = table_random.of_later_seeds({key: {"test_accuracy": one} for key, one in figures.items()}, ["a", "b"])
+    (name, one), *others = found.items()
+    assert (name, one["value"], one["rows"], others) == ("`nat++ best of 10` over `constant`", 1, 1, [])
+
+
 def test_groups_end_in_time_and_fit_into_memory(together: ModuleType) -> None:
     recipe = together.LONGER
     whole = {"trainings": 16, "seconds": 160.0, "peak_memory_gib": 16.0}
