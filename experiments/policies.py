@@ -401,7 +401,7 @@ def card(name: str, rule: str, said: Mapping[str, Any], measured: Mapping[str, A
 
 
 def measured_lines(rule: str, measured: Mapping[str, Any]) -> list[str]:
-    """Trained networks: fresh inputs, and what `nat++` made of published cells."""
+    """Of trained networks: what became of fresh inputs and of published cells."""
     longer = "trained by the longer recipe; points of validation accuracy:"
     lines = [longer.replace("; ", ", ").capitalize(), ""]
     tested = measured.get("tested", False)
