@@ -5,7 +5,7 @@ it at the site's place, where the shapes agree, where it costs no more than what
 network stays connected: every output of a block gets something, and nothing that was learned outside of blocks
 (attention, squeeze-excite, grouped convolutions) loses its last reader. A budget in figures is met from the module as
 it is, by as few changes as it takes: those first that lose the least log-probability for what they save. What turns out
-not to be needed for parameters and multiply-adds is given back, and what could be milder becomes what is preferred.
+not to be needed is given back, and what could be milder becomes what is preferred.
 """
 
 from __future__ import annotations
@@ -623,16 +623,25 @@ def within(
 
     What is counted is the most that a result can cost: a block that nobody reads any more goes too, and only the
     built module shows it. So every result is built and measured, and counting goes on from there. Where no way leads
-    down from the module as it is, one from the policy's own answer may.
+    down from the module as it is, one from the policy's own answer may. Peak memory hangs on one place, so many of the
+    changes made for it may turn out not to be needed: these are given back.
     """
     nearest: Cost | None = None
+
+    def build(rows: Sequence[Row]) -> tuple[fx.GraphModule, Cost, list[str]]:
+        """A module, what it costs, and the limits that it is over."""
+        made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows))
+        found = module_cost(made, problem.traced.example, latency="latency" in limits)
+        return made, found, [name for name in limits if figures_of(found)[name] > limits[name]]
+
     for start in (problem.before, problem.answer()):
         descent = Descent(problem, start, before, limits, preferences)
         while True:
-            made = rewrite(problem.traced, problem.blocks, problem.block_ops(descent.rows))
-            found = module_cost(made, problem.traced.example, latency="latency" in limits)
-            over = [name for name in limits if figures_of(found)[name] > limits[name]]
+            made, found, over = build(descent.rows)
             if not over:
+                if "memory" in limits and "latency" not in limits:  # what is timed differs from time to time
+                    descent.give_back(lambda rows: not build(rows)[2])
+                    made, _, _ = build(descent.rows)
                 return made, descent.rows
             nearest = found if nearest is None else min(nearest, found, key=lambda cost: excess(cost, limits))
             descent.calibrate(found)
@@ -751,12 +760,7 @@ class Descent:
 
     def _soften(self) -> bool:
         """Take one change back, or else make one milder, the least preferred first; False where none is left to."""
-        changed = []
-        for number, row in enumerate(self.rows):
-            for index in np.flatnonzero(row != self.start[number]).tolist():
-                table = self.preferences[number][index]
-                changed.append((float(table[row[index]] - table[self.start[number][index]]), number, index))
-        places = [(number, index) for _, number, index in sorted(changed)]
+        places = self._changed()
         taken_back = [(number, index, int(self.start[number][index])) for number, index in places]
         softer = [
             (number, index, op)
@@ -774,6 +778,37 @@ class Descent:
                 return True
             self.rows[number], self.costs[number] = row, spent
         return False
+
+    def give_back(self, fits: Callable[[Sequence[Row]], bool]) -> None:
+        """Take back all changes without which what is built still fits, the least preferred first.
+
+        Many at once, and where that is too much their halves: what is built takes long to measure.
+        """
+        while self._give_back(self._changed(), fits):
+            pass
+
+    def _give_back(self, places: Sequence[tuple[int, int]], fits: Callable[[Sequence[Row]], bool]) -> bool:
+        """Whether some changes at these places were taken back."""
+        if not places:
+            return False
+        rows = [row.copy() for row in self.rows]
+        for number, index in places:
+            rows[number][index] = self.start[number][index]
+        if all(self.problem.connected(number, rows[number]) for number, _ in places) and fits(rows):
+            for number in {number for number, _ in places}:
+                self._take(number, rows[number])
+            return True
+        half = len(places) // 2
+        return half > 0 and self._give_back(places[:half], fits) | self._give_back(places[half:], fits)
+
+    def _changed(self) -> list[tuple[int, int]]:
+        """Groups and places of changes, the least preferred first."""
+        found = []
+        for number, row in enumerate(self.rows):
+            for index in np.flatnonzero(row != self.start[number]).tolist():
+                table = self.preferences[number][index]
+                found.append((float(table[row[index]] - table[self.start[number][index]]), number, index))
+        return [(number, index) for _, number, index in sorted(found)]
 
 
 def _known(ops: Sequence[str], known: Sequence[str]) -> list[str]:

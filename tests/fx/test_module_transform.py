@@ -14,9 +14,10 @@ import natpp
 from natpp.arch.graph import NULL, SKIP
 from natpp.errors import NatppError, SettingError
 from natpp.fx.blocks import find_blocks
+from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.fx.transform import Problem, optimize_module, vanished, within
-from natpp.improve.budget import SAVES_NOTHING, BudgetError
+from natpp.improve.budget import SAVES_NOTHING, BudgetError, excess, limits_of
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import GraphBatch, Policy, Transitions, masked_log_softmax
 from natpp.policies import load_named
@@ -179,6 +180,27 @@ def test_no_change_is_in_vain_or_could_be_milder() -> None:
                         other[index] = op
                         total = fixed + sum(spent) - spent[number] + found.cost(number, other)[1]
                         assert total > limits["madds"] or not found.connected(number, other)
+
+
+@pytest.mark.parametrize("budget", [{"memory": 0.8}, {"memory": 0.9, "madds": 0.8}])
+@pytest.mark.parametrize("name", ["resnet", "bottleneck"])
+def test_no_change_for_memory_is_in_vain(name: str, budget: dict[str, float]) -> None:
+    found = problem(name, share=False)
+    before = module_cost(found.traced.module, X)
+    limits = limits_of(budget, before)
+
+    def fits(rows: list[np.ndarray]) -> bool:
+        return excess(module_cost(rewrite(found.traced, found.blocks, found.block_ops(rows)), X), limits) <= 0
+
+    for seed in range(4):
+        made, rows = within(found, found.preferences("sample", seed), before, limits)
+        assert fits(rows)
+        assert excess(module_cost(made, X), limits) <= 0
+        for number, row in enumerate(rows):
+            for index in np.flatnonzero(row != found.before[number]):
+                other = [one.copy() for one in rows]
+                other[number][index] = found.before[number][index]
+                assert not found.connected(number, other[number]) or not fits(other)
 
 
 def test_drawn_preferences_draw_from_the_policy() -> None:
