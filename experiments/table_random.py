@@ -236,7 +236,7 @@ def judge(arguments: argparse.Namespace) -> None:
 
 
 def of_later_seeds(rows: Rows, subjects: Sequence[str]) -> dict[str, Any]:
-    """Differences of the best of ten by the seeds after the first, which had a part in picking it."""
+    """Differences of the best of ten by other seeds than the first, which had a part in picking it."""
     later = {key: row for key, row in rows.items() if key[1] > 0}
     picked, found = OURS[-1], {}
     by_seed = {
