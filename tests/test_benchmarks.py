@@ -78,6 +78,16 @@ def test_training(tmp_path: Path, capsys: pytest.CaptureFixture[str], read: Read
         benchmark.main(["--json", str(file)])
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="without a GPU it is small")
+def test_detours(tmp_path: Path, capsys: pytest.CaptureFixture[str], read: Read) -> None:
+    file = tmp_path / "steps.json"
+    read("detours").main(["--json", str(file)])
+    found = json.loads(file.read_text())
+    assert [row["groups"] for row in found["steps"]] == [2, 3, 4, 8]
+    assert all(row["torch_ms"] > 0 and row["dense_ms"] > 0 for row in found["steps"])
+    assert "3 groups, 240 channels" in capsys.readouterr().out
+
+
 def test_bytes_moved_are_those_read_and_written(read: Read) -> None:
     counting = read("training").counting
     x, y, layer = torch.ones(8, 16), torch.ones(8, 16), nn.Linear(16, 4)

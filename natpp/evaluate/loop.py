@@ -28,8 +28,8 @@ from natpp.improve.checkpoint import Interrupted, Run, Stop
 from natpp.improve.seeds import Use, number
 from natpp.nets.call import call
 from natpp.nets.captured import Captured, captures, changing_state
+from natpp.nets.detours import detours
 from natpp.nets.network import Network
-from natpp.nets.pools import right_pools
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -250,7 +250,7 @@ class Loop(Generic[Net]):
 
     def _loss(self, inputs: Any, targets: Any) -> tuple[Any, Tensor]:
         """Output and loss of a batch."""
-        with right_pools(self.fabric.device):
+        with detours(self.fabric.device):
             output = call(self.module, inputs)
         return output, self.loss(output, targets)
 

@@ -44,8 +44,8 @@ from natpp.improve.seeds import Use, generator, torch_generator
 from natpp.improve.shared import SMALL_IMAGE
 from natpp.nets.call import call
 from natpp.nets.captured import Captured
+from natpp.nets.detours import detours
 from natpp.nets.network import build_network
-from natpp.nets.pools import right_pools
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -617,7 +617,7 @@ class Branch:
 
     def logits(self, images: Tensor) -> Tensor:
         """Of images as a feed has them."""
-        with right_pools(self.weights.device):
+        with detours(self.weights.device):
             found: Tensor = self.module(images if self.last else images.contiguous())
         return found.float()
 
@@ -670,7 +670,7 @@ def output_and_loss(
     """
     half = device.type == "cuda" if half is None else half
     own = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs)
-    with torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=False), right_pools(device):
+    with torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=False), detours(device):
         output = call(module, own)
     return output, loss(output, targets).float()
 
