@@ -15,12 +15,12 @@ from figures import spearman, with_interval
 from together import AGAIN, arch_of, read_trained
 from truth_cells import SCHEDULES
 from truth_nasbench201 import machine
-from values import Pick, scored
+from values import Pick, scored, scores_in
 from worth import COSTS, Rows
 
 import natpp
 from natpp.arch.cost import counts
-from natpp.arch.formats import from_dict, to_json
+from natpp.arch.formats import to_json
 from natpp.arch.graph import Architecture
 from natpp.arch.layout import Setting
 from natpp.files import write_whole
@@ -102,7 +102,8 @@ def agreement(runs: Path, known: Mapping[int, Knowledge], pick: Pick) -> dict[st
 
     Random architectures, finalists that were not picked and NAS cells are among them; what computes the same is one
     network, with its mean accuracy over seeds. The value model of a round is judged over those that it was not fitted
-    on, and a short training over those that had one by the schedule that searches use.
+    on, a short training over those that had one by the schedule that searches use, and of the supernets of one kind the
+    one that knows most.
     """
     rows: defaultdict[Architecture, dict[int, Any]] = defaultdict(dict)
     names = ("table_random_[0-9].json", "table_random_[0-9]_finals.json", "table_cells_[0-9].json")
@@ -125,11 +126,10 @@ def agreement(runs: Path, known: Mapping[int, Knowledge], pick: Pick) -> dict[st
         said[f"the value model of round {number}"] = dict(
             zip(fresh, one.prediction.expected(fresh).tolist(), strict=True)
         )
+    ours = set(said)
     for name, title in TITLES.items():
-        for file in sorted(runs.glob(f"direct_{name}_[0-9]*.json"))[:1]:
-            scores = json.loads(file.read_text())["scores"]
-            said[title] = {from_dict(arch).essence(): value for arch, value in scores}
-    ours = said.keys() - set(TITLES.values())  # supernets know others
+        seeds = [scores_in(json.loads(file.read_text())) for file in sorted(runs.glob(f"direct_{name}_[0-9]*.json"))]
+        said |= {title: max(seeds, key=lambda scores: len(scores.keys() & rows.keys()))} if seeds else {}
     common = [arch for arch in archs if all(arch in said[name] for name in ours)]
 
     def over(some: Sequence[Architecture], values: Mapping[Architecture, float]) -> dict[str, Any] | None:
@@ -141,6 +141,6 @@ def agreement(runs: Path, known: Mapping[int, Knowledge], pick: Pick) -> dict[st
         found["scores"][name] = {
             "networks": len(both),
             "spearman": over(both, values),
-            "common": over(common, values) if name in ours else None,
+            "common": over(common, values) if set(common) <= values.keys() else None,
         }
     return found

@@ -54,7 +54,6 @@ from values import (
     pairs_among,
     parents,
     scores_in,
-    searched,
     value_model,
 )
 from views import WHERE
@@ -343,9 +342,12 @@ def direct(arguments: argparse.Namespace) -> None:
         asked |= dict.fromkeys(arch.essence() for arch in read_answers(file).values())
     for name in RIVALS:
         for file in sorted(arguments.runs.glob(f"{name}_[0-9]*.json")):
-            said = json.loads(file.read_text())
+            said, weights = json.loads(file.read_text()), file.with_suffix(".weights.safetensors")
+            if not weights.exists():  # what it scored when it was trained is kept
+                print(f"{weights.name} is not there: {file.stem} scores nothing anew", flush=True)
+                continue
             net = Supernet(CellSpace(names=tuple(OPS)), Setting(**said["settings"]["network"]))
-            net.load_state_dict(load_file(file.with_suffix(".weights.safetensors")))
+            net.load_state_dict(load_file(weights))
             net = net.to(trainer.fabric.device)
             scorer = SupernetScorer(net, images.validation, images.validation_labels, trainer.fabric)
             values = scorer(list(asked)).tolist()
@@ -423,12 +425,11 @@ def judged(runs: Path, *, smoke: bool) -> dict[str, Any]:
         if files:
             rows = json.loads(files[0].read_text())["scores"]
             by_it = {from_dict(arch).essence(): value for arch, value in rows}
-            scores = searched(runs, name)
-            said = by_it
+            run = json.loads((runs / files[0].name.removeprefix("direct_")).read_text())
+            scores, said = scores_in(run), by_it
             if len(scores) > 1:
                 said = dict(zip(archs, value_model(scores, {}, "short").expected(archs), strict=True))
             found["rivals"][name] = figures_of(whole, truth, pairs, said, by_it)
-            run = json.loads((runs / files[0].name.removeprefix("direct_")).read_text())
             told = ("seconds", "steps", "reserved_gib")
             found["rivals"][name] |= {key: run[key] for key in told if key in run}
     changes = harm(runs, "harm_1", "ours")

@@ -75,10 +75,10 @@ def scores_in(said: Mapping[str, Any]) -> Known:
     return {from_dict(arch).essence(): float(value) for arch, value in said["scores"]}
 
 
-def searched(runs: Path, stem: str = "search") -> Known:
+def searched(runs: Path) -> Known:
     """Scores that searches made."""
     found: Known = {}
-    for file in sorted(runs.glob(f"{stem}_[0-9]*.json")):
+    for file in sorted(runs.glob("search_[0-9]*.json")):
         found |= scores_in(json.loads(file.read_text()))
     return found
 

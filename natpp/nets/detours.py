@@ -19,7 +19,7 @@ class Detours(TorchFunctionMode):
 
     Average pools with padding work on contiguous images: torch up to 2.11 at least has wrong gradients for them on a
     GPU, without a word (pytorch#188344). 1x1 convolutions of two or three groups become dense ones, with zeros between
-    the groups: cuDNN copies images for them before and after (`benchmarks/detours.py`). Modules and functions are alike.
+    the groups: cuDNN copies images for them before and after (`benchmarks/detours.py`).
 
     Examples:
         >>> x = torch.ones(1, 2, 4, 4).contiguous(memory_format=torch.channels_last)
