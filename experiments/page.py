@@ -21,6 +21,11 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"
 README = HERE.parent / "README.md"
 MARK = "†"
+REPLACED = {  # why natpp makes others of these hand-crafted networks now
+    "vgg16": "natpp meets budgets by what the policy prefers",
+    "shufflenet": "convolutions in groups may change too: before, only those that see beyond a pixel could, nearly all"
+    " of which had to for 3 % of the MAdds",
+}
 START, END = "<!-- results: written by experiments/page.py -->\n", "<!-- end of results -->"
 HEAD = """# Results
 
@@ -909,7 +914,8 @@ def table_cells(found: dict[str, Any]) -> str:
 def table_handcrafted(found: dict[str, Any]) -> str:
     """Hand-crafted networks, what both rules make of them, and a random control."""
     usual = statistics.mode(found["budgets"].values())
-    others = [f"`{name}` to {share:g}" for name, share in found["budgets"].items() if share != usual]
+    others = {name: share for name, share in found["budgets"].items() if share != usual}
+    aside = "".join(f" (`{name}` to {share:g})" for name, share in others.items())
     earlier = len(found["earlier"])
     replaced = f" and {earlier} that {'was' if earlier == 1 else 'were'} replaced" if earlier else ""
     lines = [
@@ -921,36 +927,49 @@ def table_handcrafted(found: dict[str, Any]) -> str:
             f" with a full cosine from fresh weights, all {found['images']:,} training images,"
             f" {found['seconds']:,.0f} s of {_device(found['machine'])}. Test accuracy, read once for each training,"
             f" mean ± sd over seeds; latency of one image on {found['latency_on']}, the least of some medians. Cut to"
-            f" {usual:g} of the MAdds ({', '.join(others)}, since no rule reaches less) by the policies of"
+            f" {usual:g} of the MAdds{aside} by the policies of"
             f" round {found['policies']}, without data, and at random, anew for each seed (its costs are"
             " means). Last column: what the paper has, after its own longer training."
         ),
         "",
         *_originals_table(found["models"], "test accuracy", found["paper"]),
         *_replaced(found["earlier"]),
+        *(
+            line
+            for name in others
+            for line in ("", _paragraph(f"`{name}` is to be trained anew, since {REPLACED[name]}."))
+        ),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _replaced(rows: list[dict[str, Any]]) -> list[str]:
-    """Networks that natpp no longer makes, with how they did."""
-    same: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        changes = ", ".join(f"{name} {before} → {after}" for name, before, after in row["changes"])
-        same[row["name"], changes].append(row)
-    found = []
-    for (name, changes), some in same.items():
-        subject, _, kind = name.rpartition(", ")
-        accuracies = [row["test_accuracy"] for row in some]
-        found.append(
-            f"`{subject}`, {kind} ({changes}; {some[0]['live_madds'] / 1e6:.2f} M MAdds) had"
-            f" {_figure(_gathered(accuracies), 2)}"
-        )
-    told = (
-        "Made and tested earlier, and replaced since natpp meets budgets by what the policy prefers, which began with a"
-        f" look at their figures: {'; '.join(found)}."
+    """Networks that natpp no longer makes, with how they did and why it makes others."""
+    lines = []
+    for subject in dict.fromkeys(row["name"].rpartition(", ")[0] for row in rows):
+        same: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+        for row in rows:
+            if row["name"].rpartition(", ")[0] == subject:
+                same[row["name"].rpartition(", ")[2], _counted(row["changes"])].append(row)
+        found = [
+            f"{kind} ({changes}; {some[0]['live_madds'] / 1e6:.2f} M MAdds) had"
+            f" {_figure(_gathered([row['test_accuracy'] for row in some]), 2)}"
+            for (kind, changes), some in same.items()
+        ]
+        why = REPLACED.get(subject, "natpp makes others now")
+        told = f"Made and tested earlier, and replaced after a look at these figures, since {why}: `{subject}`, "
+        lines += ["", _paragraph(f"{told}{'; '.join(found)}.")]
+    return lines
+
+
+def _counted(changes: list[list[str]]) -> str:
+    """What was changed, with names where it was done once."""
+    same: defaultdict[str, list[str]] = defaultdict(list)
+    for name, before, after in changes:
+        same[f"{before} → {after}"].append(name)
+    return ", ".join(
+        f"{names[0]} {what}" if len(names) == 1 else f"{len(names)} {what}" for what, names in same.items()
     )
-    return ["", _paragraph(told)] if found else []
 
 
 def _epochs(found: dict[str, Any]) -> str:

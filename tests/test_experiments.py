@@ -325,7 +325,7 @@ def test_hand_crafted_networks_are_changed_and_trained_on_digits(
     page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path)
     assert "| `resnet20`, nat++ | 2 | " in page
     assert " 93.23 (0.3, 39) |" in page  # the paper's
-    assert "Cut to 0.75 of the MAdds (`shufflenet` to 0.97, since no rule reaches less)" in " ".join(page.split())
+    assert "Cut to 0.75 of the MAdds by the policies of round 4" in " ".join(page.split())
     file = tmp_path / "table_handcrafted_resnet20_0.json"
     group = json.loads(file.read_text())
     assert [row["name"] for row in group["trained"]] == [f"resnet20, {kind}" for kind in one]
@@ -339,7 +339,7 @@ def test_hand_crafted_networks_are_changed_and_trained_on_digits(
     run("table_handcrafted.py", "judge", "--out", str(tmp_path / "table_handcrafted.json"), *given)
     page = " ".join(runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path).split())
     assert "1 that was replaced" in page
-    assert "look at their figures: `resnet20`, nat (conv1 conv_3x3 → null; " in page
+    assert "look at these figures, since natpp makes others now: `resnet20`, nat (conv1 conv_3x3 → null; " in page
     before = file.read_text()
     file.unlink()
     monkeypatch.setitem(sys.modules, "ray", FakeRay())

@@ -3,7 +3,8 @@
 A smaller kernel takes the centre of the larger one; a separable convolution takes, for every input channel, the best
 rank-one factors of the dense kernel; what pools and then mixes channels takes the kernel summed over its taps. A
 convolution that becomes a skip where the shape stays goes away with its norm and activation; all other replacements
-keep them. Nothing here draws random numbers but a shortcut that has to change the shape.
+keep them. What mixes channels in place of a convolution in groups has the same groups. Nothing here draws random
+numbers but a shortcut that has to change the shape.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ def forms(site: Site, op: str) -> Forms:
         return (form,) if site.pointwise is None else (form, site.pointwise)
     entry = OPS[op]
     wide, narrow = place.channels_in, place.channels_out
-    bias = (site.pointwise or form).bias
-    mix = Form("conv", 1, wide, narrow, bias=bias)
+    bias, groups = (site.pointwise or form).bias, 1 if form.depthwise else form.groups
+    mix = Form("conv", 1, wide, narrow, groups=groups, bias=bias)
     if entry.family == "conv":
-        return (Form("conv", entry.kernel, wide, narrow, place.stride, form.dilation, bias=bias),)
+        return (replace(mix, kernel=entry.kernel, stride=place.stride, dilation=form.dilation),)
     if entry.family in ("sep_conv", "dil_conv"):
         dilation = max(form.dilation, 2) if entry.family == "dil_conv" else form.dilation
         depthwise = Form("conv", entry.kernel, wide, wide, place.stride, dilation, groups=wide)
@@ -171,11 +172,22 @@ def _fill(site: Site, made: Forms, modules: list[nn.Module], parts: Mapping[str,
         else:
             _set(modules[0], _cropped(weight.detach(), made[0].kernel), bias, weight)
     else:
-        _fill_dense(made, modules, weight.detach(), bias, weight)
+        kernel = weight.detach()
+        if made[0].kind == FACTORIZED:  # all others have the groups of the site
+            kernel = _dense(kernel, site.form.groups)
+        _fill_dense(made, modules, kernel, bias, weight)
+
+
+def _dense(weight: Tensor, groups: int) -> Tensor:
+    """The kernel (out, in, k, k) of a convolution in groups: zeros between them."""
+    dense = weight.new_zeros(weight.shape[0], groups * weight.shape[1], *weight.shape[2:])
+    for number, (rows, kernel) in enumerate(zip(dense.chunk(groups), weight.chunk(groups), strict=True)):
+        rows.chunk(groups, 1)[number].copy_(kernel)
+    return dense
 
 
 def _fill_dense(made: Forms, modules: list[nn.Module], dense: Tensor, bias: Tensor | None, like: Tensor) -> None:
-    """Weights from a dense kernel (out, in, k, k)."""
+    """Weights from a kernel (out, in, k, k), or of the groups that they have too (out, in / groups, k, k)."""
     first = made[0]
     if first.kind == FACTORIZED:
         module = modules[0]
@@ -190,28 +202,33 @@ def _fill_dense(made: Forms, modules: list[nn.Module], dense: Tensor, bias: Tens
     elif first.kind in ("max", "avg"):
         _set(modules[1], dense.sum(dim=(2, 3), keepdim=True), bias, like)
     elif len(made) == 2:
-        depthwise, pointwise = rank_one(_cropped(dense, first.kernel))
+        depthwise, pointwise = rank_one(_cropped(dense, first.kernel), made[1].groups)
         _set(modules[0], depthwise, None, like)
         _set(modules[1], pointwise, bias, like)
     else:
         _set(modules[0], _cropped(dense, first.kernel), bias, like)
 
 
-def rank_one(dense: Tensor) -> tuple[Tensor, Tensor]:
+def rank_one(dense: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
     """The separable kernel nearest to a dense one (out, in, k, k): depthwise (in, 1, k, k), pointwise (out, in, 1, 1).
 
     For every input channel the kernel is a matrix (out, k²); its first singular vectors are the best factors, here
-    from the small Gram matrix (k², k²).
+    from the small Gram matrix (k², k²). In groups, dense and pointwise have only the channels of a group as `in`.
     """
-    matrices = dense.double().flatten(2).transpose(0, 1)  # (in, out, k²)
+
+    def turned(x: Tensor) -> Tensor:
+        """Of every group, what comes first and second the other way round."""
+        return torch.unflatten(x, 0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+
+    matrices = turned(dense.double().flatten(2))  # (in, out / groups, k²)
     _, vectors = torch.linalg.eigh(matrices.transpose(1, 2) @ matrices)
     taps = vectors[:, :, -1]  # (in, k²)
-    mixed = (matrices @ taps[:, :, None])[:, :, 0]  # (in, out)
+    mixed = (matrices @ taps[:, :, None])[:, :, 0]  # (in, out / groups)
     scale = mixed.norm(dim=1, keepdim=True).sqrt()
     safe = scale.clamp_min(torch.finfo(torch.float64).tiny)
     side = dense.shape[2]
     depthwise = (taps * scale).reshape(-1, 1, side, side)
-    pointwise = (mixed / safe).T[:, :, None, None]
+    pointwise = turned(mixed / safe)[:, :, None, None]
     return depthwise.to(dense.dtype), pointwise.to(dense.dtype)
 
 

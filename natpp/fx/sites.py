@@ -2,9 +2,9 @@
 
 A site is a convolution or pooling that has a name in the vocabulary of the paper, with the norm and the activation
 before or after it, in any order. A depthwise convolution counts as separable, and so does one with its pointwise
-convolution directly behind it. What has no name (7x7, grouped, transposed, other strides and paddings, 1-D and 3-D),
-what is called twice or shares its weights, what has hooks or a parametrization, and what the user keeps, is no site:
-it stays as it is and separates sites.
+convolution directly behind it; one of groups is a convolution, and what takes its place has its groups. What has no
+name (7x7, transposed, other strides and paddings, 1-D and 3-D), what is called twice or shares its weights, what has
+hooks or a parametrization, and what the user keeps, is no site: it stays as it is and separates sites.
 """
 
 from __future__ import annotations
@@ -432,12 +432,10 @@ def _op_name(form: Form) -> str | None:
     side = f"{form.kernel}x{form.kernel}"
     if form.kind != "conv":
         name = f"{form.kind}_pool_{side}"
-    elif form.depthwise and form.kernel > 1:
+    elif form.depthwise:
         name = f"dil_conv_{side}" if form.dilation > 1 else f"sep_conv_{side}"
-    elif form.groups == 1:
-        name = f"conv_{side}"
     else:
-        return None
+        name = f"conv_{side}"
     return name if name in OPS else None
 
 

@@ -3,9 +3,9 @@
 Blocks that are alike get one decision, as in the paper, or each its own. A transition is allowed where the rule allows
 it at the site's place, where the shapes agree, where it costs no more than what really stands there, and where the
 network stays connected: every output of a block gets something, and nothing that was learned outside of blocks
-(attention, squeeze-excite, grouped convolutions) loses its last reader. A budget in figures is met from the module as
-it is, by as few changes as it takes: those first that lose the least log-probability for what they save. What turns out
-not to be needed is given back, and what could be milder becomes what is preferred.
+(attention, squeeze-excite) loses its last reader. A budget in figures is met from the module as it is, by as few
+changes as it takes: those first that lose the least log-probability for what they save. What turns out not to be needed
+is given back, and what could be milder becomes what is preferred.
 """
 
 from __future__ import annotations
@@ -623,34 +623,41 @@ def within(
 
     What is counted is the most that a result can cost: a block that nobody reads any more goes too, and only the
     built module shows it. So every result is built and measured, and counting goes on from there. Where no way leads
-    down from the module as it is, one from the policy's own answer may. Peak memory hangs on one place, so many of the
-    changes made for it may turn out not to be needed: these are given back.
+    down from the module as it is, one from the policy's own answer may. Where something went that was not counted, and
+    for peak memory, which hangs on one place, some changes may turn out not to be needed: these are given back.
     """
     nearest: Cost | None = None
 
-    def build(rows: Sequence[Row]) -> tuple[fx.GraphModule, Cost, list[str]]:
-        """A module, what it costs, and the limits that it is over."""
+    def build(rows: Sequence[Row]) -> Built:
         made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows))
         found = module_cost(made, problem.traced.example, latency="latency" in limits)
-        return made, found, [name for name in limits if figures_of(found)[name] > limits[name]]
+        return Built(made, found, [name for name in limits if figures_of(found)[name] > limits[name]])
 
     for start in (problem.before, problem.answer()):
         descent = Descent(problem, start, before, limits, preferences)
         while True:
             made, found, over = build(descent.rows)
+            went = descent.calibrate(found)
             if not over:
-                if "memory" in limits and "latency" not in limits:  # what is timed differs from time to time
-                    descent.give_back(lambda rows: not build(rows)[2])
+                if ("memory" in limits or went) and "latency" not in limits:  # what is timed differs from time to time
+                    descent.give_back(build)
                     made, _, _ = build(descent.rows)
                 return made, descent.rows
             nearest = found if nearest is None else min(nearest, found, key=lambda cost: excess(cost, limits))
-            descent.calibrate(found)
             counted = [name for name in over if name in COUNTED]
             if not (descent.count_down() if counted else descent.measured_down(over, found)):
                 break
     assert nearest is not None
     less = "keep less, or decide block by block (share_blocks=False)" if problem.shared else "or keep less"
     raise unreachable(before, limits, nearest, "module", f"Raise it, {less}")
+
+
+class Built(NamedTuple):
+    """A module, what it costs, and the limits that it is over."""
+
+    module: fx.GraphModule
+    cost: Cost
+    over: list[str]
 
 
 class _Steps(NamedTuple):
@@ -683,9 +690,11 @@ class Descent:
         """Parameters, multiply-adds and bytes made."""
         return self.fixed + sum(self.costs, np.zeros(3))
 
-    def calibrate(self, found: Cost) -> None:
-        """Count on from what the built module really costs."""
-        self.fixed += [found.params - self.total[0], found.madds - self.total[1], 0.0]
+    def calibrate(self, found: Cost) -> bool:
+        """Count on from what the built module really costs; whether that is less than was counted."""
+        missing = np.array([found.params - self.total[0], found.madds - self.total[1], 0.0])
+        self.fixed += missing
+        return bool((missing < 0).any())
 
     def over(self) -> list[str]:
         figures = dict(zip(COUNTED, self.total[:2], strict=True))
@@ -779,27 +788,32 @@ class Descent:
             self.rows[number], self.costs[number] = row, spent
         return False
 
-    def give_back(self, fits: Callable[[Sequence[Row]], bool]) -> None:
-        """Take back all changes without which what is built still fits, the least preferred first.
+    def give_back(self, build: Callable[[Sequence[Row]], Built]) -> None:
+        """Take back all changes without which what is built is still within the limits, the least preferred first.
 
-        Many at once, and where that is too much their halves: what is built takes long to measure.
+        Many at once, and where that is too much their halves: what is built takes long to measure. What is too much by
+        what is counted already is not built.
         """
-        while self._give_back(self._changed(), fits):
+        while self._give_back(self._changed(), build):
             pass
 
-    def _give_back(self, places: Sequence[tuple[int, int]], fits: Callable[[Sequence[Row]], bool]) -> bool:
+    def _give_back(self, places: Sequence[tuple[int, int]], build: Callable[[Sequence[Row]], Built]) -> bool:
         """Whether some changes at these places were taken back."""
         if not places:
             return False
-        rows = [row.copy() for row in self.rows]
-        for number, index in places:
-            rows[number][index] = self.start[number][index]
-        if all(self.problem.connected(number, rows[number]) for number, _ in places) and fits(rows):
-            for number in {number for number, _ in places}:
-                self._take(number, rows[number])
+        rows, costs = list(self.rows), list(self.costs)
+        for number in {number for number, _ in places}:
+            row = self.rows[number].copy()
+            for index in [index for other, index in places if other == number]:
+                row[index] = self.start[number][index]
+            self._take(number, row)
+        connected = all(self.problem.connected(number, self.rows[number]) for number, _ in places)
+        if connected and not self.over() and not (built := build(self.rows)).over:
+            self.calibrate(built.cost)
             return True
+        self.rows, self.costs = rows, costs
         half = len(places) // 2
-        return half > 0 and self._give_back(places[:half], fits) | self._give_back(places[half:], fits)
+        return half > 0 and self._give_back(places[:half], build) | self._give_back(places[half:], build)
 
     def _changed(self) -> list[tuple[int, int]]:
         """Groups and places of changes, the least preferred first."""

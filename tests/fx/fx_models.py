@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from natpp.zoo.networks.shufflenet import ShuffleUnit, WideningUnit
+
 
 class VGG(nn.Module):
     """Convs in one flat Sequential, max pools of 2x2 between."""
@@ -180,4 +182,15 @@ def small_mobilenet() -> nn.Module:
     return MobileNetV2(((1, 8, 1, 1), (3, 12, 3, 1), (3, 16, 3, 2)), stem=8, last=24, stride=1)
 
 
-SMALL = {"vgg": small_vgg, "resnet": small_resnet, "bottleneck": small_bottleneck, "mobilenet": small_mobilenet}
+def small_shuffle() -> nn.Module:
+    units = [WideningUnit(9, 24, 2, 1, 3), *(ShuffleUnit(24, 3) for _ in range(4))]
+    return nn.Sequential(ConvNormAct(3, 9), *units, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 5))
+
+
+SMALL = {
+    "vgg": small_vgg,
+    "resnet": small_resnet,
+    "bottleneck": small_bottleneck,
+    "mobilenet": small_mobilenet,
+    "shuffle": small_shuffle,
+}
