@@ -10,9 +10,9 @@ training set (8 cells, 16 channels), and the test images are read once, at the e
 Another `--round` takes twenty fresh cells, after the policy or its score was changed; both are told. In the second one
 a short training of each of the ten is a part of the score that picks from them, for random ones too, and the two best
 meet in a final (`shortlist.py`); what is close to each other has three seeds: one is too few to tell differences of a
-quarter of a point. `judge` writes `results/table_random.json`; scores are judged over the NAS cells of `table_cells.py`
-too, so it comes after their training. `python experiments/table_random.py --smoke` does all of it on digits, in a few
-steps.
+quarter of a point. Last in it comes one shot of the policy that answers where none is named, an earlier one. `judge`
+writes `results/table_random.json`; scores are judged over the NAS cells of `table_cells.py` too, so it comes after
+their training. `python experiments/table_random.py --smoke` does all of it on digits, in a few steps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from answers import (
     split_name,
 )
 from figures import paired
-from policies import knowledge, mark_of
+from policies import hash_of, knowledge, mark_of
 from tables import agreement, of_network, read_tables, with_costs
 from together import AGAIN, Trainer, arch_of, carry_out, command_line, full, read_trained
 from truth_cells import SCHEDULES, WHERE, pick_of_search
@@ -58,6 +58,7 @@ from natpp.improve.inputs import Inputs
 from natpp.improve.predict import PredictConfig, Prediction
 from natpp.improve.scorer import Task
 from natpp.nets.policy import Policy
+from natpp.policies import DEFAULT, FOLDER, load_named
 from natpp.registry import OPS
 from natpp.zoo.published import published_rows
 
@@ -69,6 +70,7 @@ POLICIES = {1: 3, 2: 4}  # the round of policies.py whose policies answer in a r
 TRIED = (2,)  # rounds in which what is picked from is trained for a short while
 SEEDS = {1: (0,), 2: (0, 1, 2)}  # by round; those after the first are of what is close
 OURS = ("nat++", "nat++ best of 10")
+BY_DEFAULT = f"nat++ by {DEFAULT}"  # one shot of the policy that answers where none is named
 RECIPE = full(EPOCHS, IMAGES, tested=True)
 CONVERGED = 4  # originals whose curves are told
 
@@ -136,7 +138,21 @@ def train(arguments: argparse.Namespace) -> None:
     first, *more = SEEDS[arguments.round]
     if trainer(name, RECIPE, chosen, [first]) and more:
         close = {one: arch for one, arch in chosen.items() if split_name(one)[1] in CLOSE}
-        trainer(AGAIN.format(name), RECIPE, close, more, store=name)
+        if trainer(AGAIN.format(name), RECIPE, close, more, store=name):
+            trainer(f"{name}_default", RECIPE, by_default(arguments), SEEDS[arguments.round], store=name)
+
+
+def by_default(arguments: argparse.Namespace) -> dict[str, Architecture]:
+    """What the policy that answers where none is named makes of the cells of a round."""
+    cells = inputs_of(arguments.round, smoke=arguments.smoke)
+
+    def make() -> dict[str, Architecture]:
+        known = replace(known_in(arguments, POLICIES[arguments.round]), policies={"nat++": load_named(DEFAULT)})
+        found = answered(cells, ["nat++"], known, WHERE, seed=SEED + arguments.round)
+        return {f"{cell}, {BY_DEFAULT}": found[f"{cell}, nat++"] for cell in cells}
+
+    file = arguments.runs / f"{name_of(arguments.round)}_default_answers.json"
+    return kept_answers(file, hash_of(FOLDER / f"{DEFAULT}.safetensors"), make)
 
 
 def pick_in(arguments: argparse.Namespace) -> Pick:
@@ -194,15 +210,20 @@ def judge(arguments: argparse.Namespace) -> None:
     for file in sorted(arguments.runs.glob(f"{name_of(0)[:-1]}[0-9].json")):
         number = file.stem.rpartition("_")[2]
         said, kept = read_tables(file)
+        methods, groups = METHODS, said["groups"]
+        more, others = read_trained(file.with_stem(f"{file.stem}_default"))
+        trained = sum(seed == 0 and row["test_accuracy"] is not None for (_, seed), row in others.items())
+        if others and trained == more["asked"]:
+            methods, groups, kept = (*METHODS, BY_DEFAULT), groups + more["groups"], kept | others
         rows, on = with_costs(
             kept, Setting(**said["network"]), file.with_name(f"{file.stem}_latency.json"), smoke=arguments.smoke
         )
-        one = compared(rows, METHODS, OURS, "test_accuracy", asked=asked_inputs(said, METHODS))
+        one = compared(rows, methods, OURS, "test_accuracy", asked=asked_inputs(said, METHODS))
         if not one["inputs"]:
             continue
         one |= {
             "rows": {
-                subject: {name: of_network(rows, f"{subject}, {name}") for name in (INPUT, *METHODS)}
+                subject: {name: of_network(rows, f"{subject}, {name}") for name in (INPUT, *methods)}
                 for subject in one["rows"]
             },
             "drawn_by": [SEED, int(number)],
@@ -210,7 +231,8 @@ def judge(arguments: argparse.Namespace) -> None:
             "trainings": len(kept),
             "latency_on": on,
             "convergence": convergence(rows, list(one["rows"])),
-            **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},
+            "groups": groups,
+            **{key: said[key] for key in ("recipe", "network", "images", "machine")},
         }
         if int(number) in TRIED:
             said, short = read_trained(arguments.runs / f"{shortlist.NAME.format(file.stem)}.json")

@@ -106,8 +106,8 @@ def agreement(runs: Path, known: Mapping[int, Knowledge], pick: Pick) -> dict[st
     one that knows most.
     """
     rows: defaultdict[Architecture, dict[int, Any]] = defaultdict(dict)
-    names = ("table_random_[0-9].json", "table_random_[0-9]_finals.json", "table_cells_[0-9].json")
-    for file in sorted(file for name in names for file in runs.glob(name)):
+    names = ("table_random_[0-9]", "table_random_[0-9]_finals", "table_random_[0-9]_default", "table_cells_[0-9]")
+    for file in sorted(file for name in names for file in runs.glob(f"{name}.json")):
         for row in read_tables(file)[1].values():
             if row["test_accuracy"] is not None:
                 rows[arch_of(row).essence()][row["seed"]] = row

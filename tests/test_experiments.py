@@ -220,13 +220,14 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
         "constant",
         "random",
         "random best of 10",
+        "nat++ by cifar10",
     }
     for figures in one["methods"].values():
         assert 0 <= figures["test_accuracy"]["mean"] <= 100
         assert figures["latency_ms"]["mean"] > 0
         assert figures["live_madds_change"] <= 0  # the budget is strict
-    close = {"input", "nat++", "nat++ best of 10", "constant"}
-    assert one["trainings"] == 2 * (7 + 2 * len(close))
+    close = {"input", "nat++", "nat++ best of 10", "constant", "nat++ by cifar10"}
+    assert one["trainings"] == 2 * (8 + 2 * len(close))
     for methods in one["rows"].values():
         assert set(methods) == set(one["methods"])
         for name, row in methods.items():
@@ -246,7 +247,7 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     assert short["finals"]["candidates"] == 2 * 2 * 2  # two of either, for both inputs
     finals, others = (sum(group["trainings"] for group in some) for some in (short["finals"]["groups"], one["groups"]))
     assert 4 <= finals <= 8
-    assert finals + others <= 8 + 2 * (5 + 2 * len(close))  # an answer that met in a final is not trained again
+    assert finals + others <= 8 + 2 * (6 + 2 * len(close))  # an answer that met in a final is not trained again
     found = json.loads(out.read_text())["agreement"]
     counted = {name: score["networks"] for name, score in found["scores"].items()}
     assert 2 <= counted.pop("a short training") < found["networks"]  # finalists, and what computes the same
@@ -258,8 +259,9 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     assert set(one["later_seeds"]) == {
         f"`nat++ best of 10` over {name}" for name in ("the inputs", "`nat++`", "`constant`")
     }
-    seeds = "one seed (3 of the inputs, `nat++`, `nat++ best of 10`, `constant`),"
+    seeds = "one seed (3 of the inputs, `nat++`, `nat++ best of 10`, `constant`, `nat++ by cifar10`),"
     assert seeds in " ".join(page(tmp_path).split())
+    assert "`nat++ by cifar10`: one shot of the policy that answers" in " ".join(page(tmp_path).split())
     assert f"| the value model of round 2 | {found['networks']} | " in page(tmp_path)
     assert "Best of ten: all 40, of `nat++` and random ones alike, were trained for 3 steps in" in " ".join(
         page(tmp_path).split()
@@ -269,8 +271,8 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     assert "NAT++ 96.79 ± 0.32" in page(tmp_path)  # the paper's
     pictures = runpy.run_path(str(ROOT / "experiments" / "pictures.py"))
     drawn = ElementTree.fromstring(pictures["random_cells"](tmp_path))  # noqa: S314 (our own)
-    assert len([one for one in drawn if one.tag.endswith("circle")]) == 2 * 6  # originals, for every method
-    assert 0 < len([one for one in drawn if "marker-end" in one.attrib]) <= 2 * 6
+    assert len([one for one in drawn if one.tag.endswith("circle")]) == 2 * 7  # originals, for every method
+    assert 0 < len([one for one in drawn if "marker-end" in one.attrib]) <= 2 * 7
     drawn = ElementTree.fromstring(pictures["convergence"](tmp_path))  # noqa: S314
     assert len([one for one in drawn if one.tag.endswith("polyline")]) == 2 * 2
 
