@@ -23,8 +23,8 @@ README = HERE.parent / "README.md"
 MARK = "†"
 REPLACED = {  # why natpp makes others of these hand-crafted networks now
     "vgg16": "natpp meets budgets by what the policy prefers",
-    "shufflenet": "convolutions in groups may change too: before, only those that see beyond a pixel could, nearly all"
-    " of which had to for 3 % of the MAdds",
+    "shufflenet": "convolutions in groups may change too: before, only those that see beyond a pixel could, and nearly"
+    " all of them had to, to save 3 %",
 }
 START, END = "<!-- results: written by experiments/page.py -->\n", "<!-- end of results -->"
 HEAD = """# Results
@@ -934,11 +934,7 @@ def table_handcrafted(found: dict[str, Any]) -> str:
         "",
         *_originals_table(found["models"], "test accuracy", found["paper"]),
         *_replaced(found["earlier"]),
-        *(
-            line
-            for name in others
-            for line in ("", _paragraph(f"`{name}` is to be trained anew, since {REPLACED[name]}."))
-        ),
+        *(line for name in others for line in ("", _paragraph(f"`{name}` is to be trained anew, since {_why(name)}."))),
     ]
     return "\n".join(lines) + "\n"
 
@@ -956,10 +952,15 @@ def _replaced(rows: list[dict[str, Any]]) -> list[str]:
             f" {_figure(_gathered([row['test_accuracy'] for row in some]), 2)}"
             for (kind, changes), some in same.items()
         ]
-        why = REPLACED.get(subject, "natpp makes others now")
-        told = f"Made and tested earlier, and replaced after a look at these figures, since {why}: `{subject}`, "
+        told = (
+            f"Made and tested earlier, and replaced after a look at these figures, since {_why(subject)}: `{subject}`, "
+        )
         lines += ["", _paragraph(f"{told}{'; '.join(found)}.")]
     return lines
+
+
+def _why(subject: str) -> str:
+    return REPLACED.get(subject, "natpp makes others now")
 
 
 def _counted(changes: list[list[str]]) -> str:

@@ -3,8 +3,9 @@
 A smaller kernel takes the centre of the larger one; a separable convolution takes, for every input channel, the best
 rank-one factors of the dense kernel; what pools and then mixes channels takes the kernel summed over its taps. A
 convolution that becomes a skip where the shape stays goes away with its norm and activation; all other replacements
-keep them. What mixes channels in place of a convolution in groups has the same groups. Nothing here draws random
-numbers but a shortcut that has to change the shape.
+keep them. What mixes channels in place of a convolution in groups has the same groups, but for the factorized
+convolution of a skip that halves, which is dense. Nothing here draws random numbers but a shortcut that has to change
+the shape.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def _fill(site: Site, made: Forms, modules: list[nn.Module], parts: Mapping[str,
     if site.form.kind != "conv":  # a pooling has no weights: every channel is itself
         seen = value(site.source)
         ones = torch.eye(site.place.channels_in, device=seen.device, dtype=seen.dtype)[:, :, None, None]
-        _fill_dense(made, modules, ones, None, nn.Parameter(ones))
+        _fill_kernel(made, modules, ones, None, nn.Parameter(ones))
         return
     weight, bias = weights(site.main[0], parts)
     if not weight.is_meta and not weight.isfinite().all():
@@ -164,18 +165,18 @@ def _fill(site: Site, made: Forms, modules: list[nn.Module], parts: Mapping[str,
             _set(modules[1], second.detach(), bias, second)
         else:
             mixed = second.detach() * weight.detach().sum(dim=(2, 3))[:, 0, None, None]
-            _fill_dense(made, modules, mixed, bias, second)
+            _fill_kernel(made, modules, mixed, bias, second)
     elif site.form.depthwise:
         if made[0].kind == FACTORIZED:  # pick every channel's own taps
             dense = torch.diag_embed(weight.detach()[:, 0].permute(1, 2, 0)).permute(2, 3, 0, 1)
-            _fill_dense(made, modules, dense, bias, weight)
+            _fill_kernel(made, modules, dense, bias, weight)
         else:
             _set(modules[0], _cropped(weight.detach(), made[0].kernel), bias, weight)
     else:
         kernel = weight.detach()
         if made[0].kind == FACTORIZED:  # all others have the groups of the site
             kernel = _dense(kernel, site.form.groups)
-        _fill_dense(made, modules, kernel, bias, weight)
+        _fill_kernel(made, modules, kernel, bias, weight)
 
 
 def _dense(weight: Tensor, groups: int) -> Tensor:
@@ -186,7 +187,7 @@ def _dense(weight: Tensor, groups: int) -> Tensor:
     return dense
 
 
-def _fill_dense(made: Forms, modules: list[nn.Module], dense: Tensor, bias: Tensor | None, like: Tensor) -> None:
+def _fill_kernel(made: Forms, modules: list[nn.Module], dense: Tensor, bias: Tensor | None, like: Tensor) -> None:
     """Weights from a kernel (out, in, k, k), or of the groups that they have too (out, in / groups, k, k)."""
     first = made[0]
     if first.kind == FACTORIZED:

@@ -2,8 +2,8 @@
 
 A site is a convolution or pooling that has a name in the vocabulary of the paper, with the norm and the activation
 before or after it, in any order. A depthwise convolution counts as separable, and so does one with its pointwise
-convolution directly behind it; one of groups is a convolution, and what takes its place has its groups. What has no
-name (7x7, transposed, other strides and paddings, 1-D and 3-D), what is called twice or shares its weights, what has
+convolution directly behind it; others in groups count as convolutions. What has no name (7x7, one number for every
+channel, transposed, other strides and paddings, 1-D and 3-D), what is called twice or shares its weights, what has
 hooks or a parametrization, and what the user keeps, is no site: it stays as it is and separates sites.
 """
 

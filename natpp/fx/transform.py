@@ -323,7 +323,7 @@ class Problem:
         names = [_known(block.ops, self.ops) for block in self.first]
         self.before: list[Row] = [np.array([self.ops.index(name) for name in row], dtype=np.int64) for row in names]
         self.why: list[list[dict[str, str]]] = []
-        self._known: dict[tuple[int, bytes], tuple[NDArray[np.float64], bool]] = {}
+        self._known: dict[tuple[int, bytes], tuple[NDArray[np.float64], bool, list[set[int]]]] = {}
         self._next: dict[tuple[int, bytes], list[tuple[Row, NDArray[np.float64]]]] = {}
         self.masks: list[Mask] = [self._mask(number) for number in range(len(self.groups))]
         self.alike = [self._alike(number) for number in range(len(self.groups))]
@@ -430,19 +430,29 @@ class Problem:
         """Parameters, multiply-adds and bytes made of what is alive in a group's blocks."""
         return self._looked_up(number, row)[0]
 
-    def _looked_up(self, number: int, row: Row) -> tuple[NDArray[np.float64], bool]:
-        """Cost and connection of a row, which is asked for again and again."""
+    def reads_less(self, rows: Sequence[Row]) -> bool:
+        """Whether a block reads an input no longer: what only led there goes, and is not counted."""
+        both = zip(rows, self.before, strict=True)
+        return any(
+            not was <= now
+            for number, (row, before) in enumerate(both)
+            for now, was in zip(self._looked_up(number, row)[2], self._looked_up(number, before)[2], strict=True)
+        )
+
+    def _looked_up(self, number: int, row: Row) -> tuple[NDArray[np.float64], bool, list[set[int]]]:
+        """Cost and connection of a row, and the inputs that are read, which is asked for again and again."""
         key = number, row.tobytes()
         if key not in self._known:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            total, connected = np.zeros(3), True
+            total, connected, inputs = np.zeros(3), True, list[set[int]]()
             for one in self.alike[number]:
                 live, whole = one.block.alive(self.member_ops(number, row, one.block, one.fits))
                 total += one.costs[np.flatnonzero(live), row[live]].sum(axis=0)
                 read = {term.source for (_, term), alive in zip(one.block.terms, live, strict=True) if alive}
                 connected &= whole and all(source in read for source, needed in enumerate(one.needs) if needed)
-            self._known[key] = total, connected
+                inputs.append(read & {0, 1})
+            self._known[key] = total, connected, inputs
         return self._known[key]
 
     def one_further(self, number: int, row: Row) -> list[tuple[Row, NDArray[np.float64]]]:
@@ -639,8 +649,8 @@ def within(
             made, found, over = build(descent.rows)
             went = descent.calibrate(found)
             if not over:
-                if ("memory" in limits or went) and "latency" not in limits:  # what is timed differs from time to time
-                    descent.give_back(build)
+                timed = "latency" in limits  # which differs from time to time
+                if not timed and ("memory" in limits or went) and descent.give_back(build):
                     made, _, _ = build(descent.rows)
                 return made, descent.rows
             nearest = found if nearest is None else min(nearest, found, key=lambda cost: excess(cost, limits))
@@ -679,8 +689,8 @@ class Descent:
         limits: Mapping[str, float],
         preferences: Sequence[Table],
     ):
-        self.problem, self.rows, self.before, self.limits = problem, list(rows), before, limits
-        self.start, self.preferences = list(rows), preferences
+        self.problem, self.rows, self.preferences = problem, list(rows), preferences
+        self.before, self.limits = before, limits
         self.costs = [problem.cost(number, row) for number, row in enumerate(self.rows)]
         originals = [problem.cost(number, row) for number, row in enumerate(problem.before)]
         self.fixed = np.array([before.params, before.madds, 0.0]) - sum(originals, np.zeros(3)) * [1, 1, 0]
@@ -770,7 +780,7 @@ class Descent:
     def _soften(self) -> bool:
         """Take one change back, or else make one milder, the least preferred first; False where none is left to."""
         places = self._changed()
-        taken_back = [(number, index, int(self.start[number][index])) for number, index in places]
+        taken_back = [(number, index, int(self.problem.before[number][index])) for number, index in places]
         softer = [
             (number, index, op)
             for number, index in places
@@ -788,14 +798,16 @@ class Descent:
             self.rows[number], self.costs[number] = row, spent
         return False
 
-    def give_back(self, build: Callable[[Sequence[Row]], Built]) -> None:
-        """Take back all changes without which what is built is still within the limits, the least preferred first.
+    def give_back(self, build: Callable[[Sequence[Row]], Built]) -> bool:
+        """Take back all changes without which what is built is still within the limits; whether there were any.
 
-        Many at once, and where that is too much their halves: what is built takes long to measure. What is too much by
-        what is counted already is not built.
+        The least preferred first, many at once, and where that is too much their halves: what is built takes long to
+        measure. What is too much by what is counted already is not built.
         """
+        given = False
         while self._give_back(self._changed(), build):
-            pass
+            given = True
+        return given
 
     def _give_back(self, places: Sequence[tuple[int, int]], build: Callable[[Sequence[Row]], Built]) -> bool:
         """Whether some changes at these places were taken back."""
@@ -805,7 +817,7 @@ class Descent:
         for number in {number for number, _ in places}:
             row = self.rows[number].copy()
             for index in [index for other, index in places if other == number]:
-                row[index] = self.start[number][index]
+                row[index] = self.problem.before[number][index]
             self._take(number, row)
         connected = all(self.problem.connected(number, self.rows[number]) for number, _ in places)
         if connected and not self.over() and not (built := build(self.rows)).over:
@@ -819,9 +831,9 @@ class Descent:
         """Groups and places of changes, the least preferred first."""
         found = []
         for number, row in enumerate(self.rows):
-            for index in np.flatnonzero(row != self.start[number]).tolist():
+            for index in np.flatnonzero(row != self.problem.before[number]).tolist():
                 table = self.preferences[number][index]
-                found.append((float(table[row[index]] - table[self.start[number][index]]), number, index))
+                found.append((float(table[row[index]] - table[self.problem.before[number][index]]), number, index))
         return [(number, index) for _, number, index in sorted(found)]
 
 

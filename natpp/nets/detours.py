@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-MOST_GROUPS = 3  # of a 1x1 convolution that is computed densely: so many were measured to be faster so
+MOST_GROUPS = 3  # of a 1x1 convolution that is computed densely: up to so many that was measured to be faster
 
 
 class Detours(TorchFunctionMode):

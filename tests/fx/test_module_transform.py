@@ -1,6 +1,7 @@
 """A policy applied to modules: masks, connection, budgets, and what the result says."""
 
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from torch.nn.functional import one_hot
 import natpp
 from natpp.arch.graph import NULL, SKIP
 from natpp.errors import NatppError, SettingError
+from natpp.fx import transform
 from natpp.fx.blocks import find_blocks
+from natpp.fx.learn import Candidates
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.fx.transform import Problem, optimize_module, vanished, within
@@ -198,15 +201,33 @@ def test_no_change_is_in_vain_as_built(name: str, budget: dict[str, float]) -> N
     def fits(rows: list[np.ndarray]) -> bool:
         return excess(module_cost(rewrite(found.traced, found.blocks, found.block_ops(rows)), X), limits) <= 0
 
+    candidates = Candidates(found, before, limits)  # as learning draws them
     for seed in range(4):
-        made, rows = within(found, found.preferences("sample", seed), before, limits)
-        assert fits(rows)
+        preferences = found.preferences("sample", seed)
+        made, answer = within(found, preferences, before, limits)
         assert excess(module_cost(made, X), limits) <= 0
-        for number, row in enumerate(rows):
-            for index in np.flatnonzero(row != found.before[number]):
-                other = [one.copy() for one in rows]
-                other[number][index] = found.before[number][index]
-                assert not found.connected(number, other[number]) or not fits(other)
+        for rows in (answer, candidates.drawn(preferences)):
+            assert fits(rows)
+            for number, row in enumerate(rows):
+                for index in np.flatnonzero(row != found.before[number]):
+                    other = [one.copy() for one in rows]
+                    other[number][index] = found.before[number][index]
+                    assert not found.connected(number, other[number]) or not fits(other)
+
+
+def test_what_is_too_much_by_what_is_counted_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    builds, usual = 0, transform.rewrite
+
+    def counting(*given: Any) -> Any:
+        nonlocal builds
+        builds += 1
+        return usual(*given)
+
+    monkeypatch.setattr(transform, "rewrite", counting)
+    model = natpp.zoo.network("shufflenet")
+    result = natpp.optimize(model, example_input=torch.randn(1, 3, 32, 32), budget={"madds": 0.4})
+    assert len(result.changes) > 10
+    assert builds < 12  # others are too much already as counted
 
 
 def test_drawn_preferences_draw_from_the_policy() -> None:
