@@ -341,7 +341,8 @@ def test_hand_crafted_networks_are_changed_and_trained_on_digits(
     run("table_handcrafted.py", "judge", "--out", str(tmp_path / "table_handcrafted.json"), *given)
     page = " ".join(runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path).split())
     assert "1 that was replaced" in page
-    assert "look at these figures, since natpp makes others now: `resnet20`, nat (conv1 conv_3x3 → null; " in page
+    assert "`resnet20`, made and tested earlier, and replaced: nat (conv1 conv_3x3 → null; " in page
+    assert "By now blocks that go with a dropped branch are counted." in page
     before = file.read_text()
     file.unlink()
     monkeypatch.setitem(sys.modules, "ray", FakeRay())

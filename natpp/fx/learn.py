@@ -161,8 +161,7 @@ class Candidates:
             return [problem.repaired(number, row) for number, row in enumerate(rows)]
         if self.counted:
             descent = Descent(problem, problem.before, self.before, self.limits, preferences)
-            met = not descent.over() or (descent.count_down() and not descent.over())
-            if met and not problem.reads_less(descent.rows):  # else what is built may be far below the limits
+            if not descent.over() or (descent.count_down() and not descent.over()):
                 return descent.rows
         try:
             return within(problem, preferences, self.before, self.limits)[1]

@@ -11,7 +11,7 @@ is given back, and what could be milder becomes what is preferred.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -326,7 +326,9 @@ class Problem:
         self._known: dict[tuple[int, bytes], tuple[NDArray[np.float64], bool, list[set[int]]]] = {}
         self._next: dict[tuple[int, bytes], list[tuple[Row, NDArray[np.float64]]]] = {}
         self.masks: list[Mask] = [self._mask(number) for number in range(len(self.groups))]
+        self.member: dict[int, tuple[int, int]] = {}  # per block its group, and of which kind in it
         self.alike = [self._alike(number) for number in range(len(self.groups))]
+        self.last, self.behind = self._order()
         for number, mask in enumerate(self.masks):
             self._keep_connected(number, mask)
         encoded: list[Encoded] = [
@@ -430,14 +432,21 @@ class Problem:
         """Parameters, multiply-adds and bytes made of what is alive in a group's blocks."""
         return self._looked_up(number, row)[0]
 
-    def reads_less(self, rows: Sequence[Row]) -> bool:
-        """Whether a block reads an input no longer: what only led there goes, and is not counted."""
-        both = zip(rows, self.before, strict=True)
-        return any(
-            not was <= now
-            for number, (row, before) in enumerate(both)
-            for now, was in zip(self._looked_up(number, row)[2], self._looked_up(number, before)[2], strict=True)
-        )
+    def reads(self, number: int, row: Row) -> list[set[int]]:
+        """Which of their two inputs the blocks of a group read, for each kind of them."""
+        return self._looked_up(number, row)[2]
+
+    def gone(self, rows: Sequence[Row]) -> set[int]:
+        """Groups of which no block is left, since nothing reads what they give."""
+        alive, waiting = set[int](), list(self.last)
+        while waiting:
+            index = waiting.pop()
+            if index not in alive:
+                alive.add(index)
+                number, kind = self.member[index]
+                for source in self.reads(number, rows[number])[kind]:
+                    waiting += self.behind[index][source]
+        return {number for number, group in enumerate(self.groups) if alive.isdisjoint(group)}
 
     def _looked_up(self, number: int, row: Row) -> tuple[NDArray[np.float64], bool, list[set[int]]]:
         """Cost and connection of a row, and the inputs that are read, which is asked for again and again."""
@@ -505,7 +514,19 @@ class Problem:
             key = (block.inputs[0] is None, *fits, *needs)
             total = found[key].costs + costs if key in found else costs
             found[key] = _Alike(block, fits, needs, total)
+            self.member[index] = number, list(found).index(key)
         return list(found.values())
+
+    def _order(self) -> tuple[set[int], list[tuple[set[int], set[int]]]]:
+        """The blocks that lead to the output with no other between, and per block those that lead so to its inputs."""
+        owner = {node: index for index, block in enumerate(self.blocks) for item in block.items for node in item.nodes}
+        before: dict[fx.Node | None, set[int]] = {None: set()}
+        for node in self.traced.graph.nodes:
+            read = (before[one] for one in node.all_input_nodes)
+            before[node] = {owner[node]} if node in owner else set().union(*read)
+        last = set().union(*(before[node] for node in self.traced.graph.nodes if node.op == "output"))
+        behind = [(before[block.inputs[0]], before[block.inputs[1]]) for block in self.blocks]
+        return last, [(one - {index}, other - {index}) for index, (one, other) in enumerate(behind)]
 
     def _needs(self, block: Block) -> tuple[bool, ...]:
         """Per node of a block, whether something of it must go on reading it: what was learned goes out that way."""
@@ -631,10 +652,11 @@ def within(
 ) -> tuple[fx.GraphModule, list[Row]]:
     """The module built within the limits by the most preferred changes that it takes.
 
-    What is counted is the most that a result can cost: a block that nobody reads any more goes too, and only the
-    built module shows it. So every result is built and measured, and counting goes on from there. Where no way leads
-    down from the module as it is, one from the policy's own answer may. Where something went that was not counted, and
-    for peak memory, which hangs on one place, some changes may turn out not to be needed: these are given back.
+    What is counted is the most that a result can cost: a part of a block that nobody reads any more goes too, and only
+    the built module shows it. So every result is built and measured, and counting goes on from there. Where no way
+    leads down from the module as it is, one from the policy's own answer may. Where something went that was not
+    counted, and for peak memory, which hangs on one place, some changes may turn out not to be needed: these are given
+    back.
     """
     nearest: Cost | None = None
 
@@ -693,12 +715,13 @@ class Descent:
         self.before, self.limits = before, limits
         self.costs = [problem.cost(number, row) for number, row in enumerate(self.rows)]
         originals = [problem.cost(number, row) for number, row in enumerate(problem.before)]
-        self.fixed = np.array([before.params, before.madds, 0.0]) - sum(originals, np.zeros(3)) * [1, 1, 0]
+        counted = _left(originals, problem.gone(problem.before))
+        self.fixed = np.array([before.params, before.madds, 0.0]) - counted * [1, 1, 0]
 
     @property
     def total(self) -> NDArray[np.float64]:
         """Parameters, multiply-adds and bytes made."""
-        return self.fixed + sum(self.costs, np.zeros(3))
+        return self.fixed + _left(self.costs, self.problem.gone(self.rows))
 
     def calibrate(self, found: Cost) -> bool:
         """Count on from what the built module really costs; whether that is less than was counted."""
@@ -754,23 +777,31 @@ class Descent:
                         best, number, place = float(prices[least]), index, least
             if number < 0:
                 return taken
+            gone = self.problem.gone(self.rows)
             self._take(number, steps[number].rows[place])
             taken = True
             if done():
                 return True
-            steps[number] = self._steps(number, weights)
+            for index in {number} | (gone ^ self.problem.gone(self.rows)):
+                steps[index] = self._steps(index, weights)
 
     def _take(self, number: int, row: Row) -> None:
         self.rows[number], self.costs[number] = row, self.problem.cost(number, row)
 
     def _steps(self, number: int, weights: NDArray[np.float64]) -> _Steps:
         """The changes of a group that save something."""
-        row, table = self.rows[number], self.preferences[number]
+        row, table, problem = self.rows[number], self.preferences[number], self.problem
         terms = np.arange(len(row))
         own = table[terms, row]
         found: list[tuple[float, float, Row]] = []
-        for changed, cost in self.problem.one_further(number, row):
-            saved = float(weights @ (self.costs[number] - cost))
+        gone = problem.gone(self.rows)
+        spent = _left(self.costs, gone)
+        for changed, cost in problem.one_further(number, row):
+            saved = 0.0 if number in gone else float(weights @ (self.costs[number] - cost))
+            if problem.reads(number, changed) != problem.reads(number, row):  # others may go, or come back
+                rows, costs = list(self.rows), list(self.costs)
+                rows[number], costs[number] = changed, cost
+                saved = float(weights @ (spent - _left(costs, problem.gone(rows))))
             if saved > 0:
                 found.append((saved, float((own - table[terms, changed]).sum()), changed))
         return _Steps(
@@ -835,6 +866,11 @@ class Descent:
                 table = self.preferences[number][index]
                 found.append((float(table[row[index]] - table[self.problem.before[number][index]]), number, index))
         return [(number, index) for _, number, index in sorted(found)]
+
+
+def _left(costs: Sequence[NDArray[np.float64]], gone: Set[int]) -> NDArray[np.float64]:
+    """What groups cost in all, without those that are gone."""
+    return sum((cost for number, cost in enumerate(costs) if number not in gone), np.zeros(3))
 
 
 def _known(ops: Sequence[str], known: Sequence[str]) -> list[str]:

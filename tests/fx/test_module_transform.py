@@ -19,7 +19,7 @@ from natpp.fx.blocks import find_blocks
 from natpp.fx.learn import Candidates
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
-from natpp.fx.transform import Problem, optimize_module, vanished, within
+from natpp.fx.transform import Descent, Problem, optimize_module, vanished, within
 from natpp.improve.budget import SAVES_NOTHING, BudgetError, excess, limits_of
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import GraphBatch, Policy, Transitions, masked_log_softmax
@@ -72,23 +72,15 @@ def test_random_policies_keep_the_promises(name: str, share: bool) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_what_is_counted_is_what_is_built(name: str) -> None:
     found, generator = problem(name, share=False), np.random.default_rng(0)
-    from natpp.fx.rewrite import rewrite
-
     before = module_cost(found.traced.module, X)
-    own = sum(found.cost(number, row) for number, row in enumerate(found.before))
-    for _ in range(8):
+    for _ in range(16):
         rows = [
             found.repaired(number, (generator.random(mask.shape) * mask).argmax(axis=1))
             for number, mask in enumerate(found.masks)
         ]
-        spent = sum(found.cost(number, row) for number, row in enumerate(rows))
         after = module_cost(rewrite(found.traced, found.blocks, found.block_ops(rows)), X)
-        counted = (own - spent)[:2].tolist()
-        saved = [before.params - after.params, before.madds - after.madds]
-        if name in ("vgg", "resnet"):
-            assert saved == counted
-        else:  # a block that reads only its older input makes the block before it go: more is saved than counted
-            assert all(real >= expected for real, expected in zip(saved, counted, strict=True))
+        counted = Descent(found, rows, before, {}, found.log_probs).total
+        assert counted[:2].tolist() == [after.params, after.madds]
 
 
 def test_masks_worked_out_by_hand() -> None:
@@ -215,7 +207,7 @@ def test_no_change_is_in_vain_as_built(name: str, budget: dict[str, float]) -> N
                     assert not found.connected(number, other[number]) or not fits(other)
 
 
-def test_what_is_too_much_by_what_is_counted_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_with_a_branch_is_counted_and_not_found_by_building(monkeypatch: pytest.MonkeyPatch) -> None:
     builds, usual = 0, transform.rewrite
 
     def counting(*given: Any) -> Any:
@@ -227,7 +219,7 @@ def test_what_is_too_much_by_what_is_counted_is_not_built(monkeypatch: pytest.Mo
     model = natpp.zoo.network("shufflenet")
     result = natpp.optimize(model, example_input=torch.randn(1, 3, 32, 32), budget={"madds": 0.4})
     assert len(result.changes) > 10
-    assert builds < 12  # others are too much already as counted
+    assert builds < 6
 
 
 def test_drawn_preferences_draw_from_the_policy() -> None:
