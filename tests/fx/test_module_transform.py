@@ -182,7 +182,7 @@ def test_no_change_is_in_vain_or_could_be_milder() -> None:
     [
         *((name, {"memory": 0.8}) for name in ("resnet", "bottleneck")),
         *((name, {"memory": 0.9, "madds": 0.8}) for name in ("resnet", "bottleneck")),
-        *(("shuffle", {"madds": share}) for share in (0.4, 0.7)),  # what goes with a branch is not counted
+        *(("shuffle", {"madds": share}) for share in (0.4, 0.7)),  # blocks go with a dropped branch
     ],
 )
 def test_no_change_is_in_vain_as_built(name: str, budget: dict[str, float]) -> None:
