@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"
 README = HERE.parent / "README.md"
 MARK = "†"
+CONTROL = "random with as many MAdds"
 COUNTED = "blocks that go with a dropped branch are counted"
 REPLACED = {  # why natpp makes others of these hand-crafted networks now
     "resnet20": COUNTED,
@@ -916,9 +917,6 @@ def table_cells(found: dict[str, Any]) -> str:
 
 def table_handcrafted(found: dict[str, Any]) -> str:
     """Hand-crafted networks, what both rules make of them, and a random control."""
-    usual = statistics.mode(found["budgets"].values())
-    others = {name: share for name, share in found["budgets"].items() if share != usual}
-    aside = "".join(f" (`{name}` to {share:g})" for name, share in others.items())
     earlier = len(found["earlier"])
     replaced = f" and {earlier} that {'was' if earlier == 1 else 'were'} replaced" if earlier else ""
     lines = [
@@ -930,16 +928,39 @@ def table_handcrafted(found: dict[str, Any]) -> str:
             f" with a full cosine from fresh weights, all {found['images']:,} training images,"
             f" {found['seconds']:,.0f} s of {_device(found['machine'])}. Test accuracy, read once for each training,"
             f" mean ± sd over seeds; latency of one image on {found['latency_on']}, the least of some medians. Cut to"
-            f" {usual:g} of the MAdds{aside} by the policies of"
-            f" round {found['policies']}, without data, and at random, anew for each seed (its costs are"
-            " means). Last column: what the paper has, after its own longer training."
+            f" {found['share']:g} of the MAdds by the policies of round {found['policies']}, without data, and at"
+            " random, anew for each seed (its costs are means). Last column: what the paper has, after its own longer"
+            " training."
         ),
         "",
         *_originals_table(found["models"], "test accuracy", found["paper"]),
+        "",
+        _paragraph(
+            "Mean change: "
+            + ", ".join(f"{kind} {_mean_change(found['models'], kind)}" for kind in ("nat", "nat++", CONTROL))
+            + f". Over both seeds nat++ is above the random change on {_above_control(found['models'])} networks."
+        ),
         *_replaced(found["earlier"]),
-        *(line for name in others for line in ("", _paragraph(f"`{name}` will be trained anew: by now {_why(name)}."))),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _mean_change(found: dict[str, Any], kind: str) -> str:
+    """Points of accuracy that a kind of change is worth, in the mean over the originals that it was trained on."""
+    some = [kinds[kind]["change"] for kinds in found.values() if kind in kinds]
+    return _signed(statistics.fmean(some)) if some else "–"
+
+
+def _mean_madds(found: dict[str, Any], kind: str) -> str:
+    """The same of multiply-adds."""
+    some = [kinds[kind]["live_madds"] / kinds["input"]["live_madds"] - 1 for kinds in found.values() if kind in kinds]
+    return _percent(statistics.fmean(some)) if some else "–"
+
+
+def _above_control(found: dict[str, Any]) -> str:
+    """On how many hand-crafted networks `nat++` has a higher mean accuracy than a random change."""
+    both = [kinds for kinds in found.values() if {"nat++", CONTROL} <= kinds.keys()]
+    return f"{sum(kinds['nat++']['change'] > kinds[CONTROL]['change'] for kinds in both)} of {len(both)}"
 
 
 def _replaced(rows: list[dict[str, Any]]) -> list[str]:
@@ -955,13 +976,10 @@ def _replaced(rows: list[dict[str, Any]]) -> list[str]:
             f" {_figure(_gathered([row['test_accuracy'] for row in some]), 2)}"
             for (kind, changes), some in same.items()
         ]
-        told = f"`{subject}`, made and tested earlier, and replaced: {'; '.join(found)}. By now {_why(subject)}."
+        why = REPLACED.get(subject, "natpp makes others now")
+        told = f"`{subject}`, made and tested earlier, and replaced: {'; '.join(found)}. By now {why}."
         lines += ["", _paragraph(told)]
     return lines
-
-
-def _why(subject: str) -> str:
-    return REPLACED.get(subject, "natpp makes others now")
 
 
 def _counted(changes: list[list[str]]) -> str:
@@ -1053,11 +1071,11 @@ def table_random(found: dict[str, Any]) -> str:
                 " accuracy,"
                 " read once, mean ± sd; the paired difference to the originals with its 95 % bootstrap interval; live"
                 f" costs; latency of one image on {one['latency_on']}, the least of some medians."
-                f"{_by_default(one['methods'])}"
             ),
             "",
             *_shortlist(one.get("shortlist")),
             *_methods_table(one, "test_accuracy", "test accuracy"),
+            *_by_default(one.get("default")),
             "",
             *_convergence(one["convergence"]),
         ]
@@ -1118,10 +1136,19 @@ def _agreement_table(found: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def _by_default(methods: dict[str, Any]) -> str:
-    """Which method is the policy that answers where none is named, if it is among them."""
-    found = [name for name in methods if name.startswith("nat++ by ")]
-    return f" `{found[0]}`: one shot of the policy that answers where none is named, an earlier one." if found else ""
+def _by_default(found: dict[str, Any] | None) -> list[str]:
+    """The policy that answers where none is named, beside others, as far as it is trained."""
+    if found is None or not found["inputs"]:
+        return []
+    name = list(found["methods"])[-1]
+    seeds = "one seed" if len(found["seeds"]) == 1 else f"{len(found['seeds'])} seeds"
+    text = (
+        f"`{name}`: one shot of the policy that answers where none is named, an earlier one, trained on"
+        f" {found['inputs']} of {found['asked']} of these cells ({seeds},"
+        f" {sum(group['seconds'] for group in found['groups']):,.0f} s of {_device(found['machine'])}); all over the"
+        " same cells and seeds:"
+    )
+    return ["", _paragraph(text), "", *_methods_table(found, "test_accuracy", "test accuracy")]
 
 
 def _seeds(found: dict[str, Any]) -> str:
@@ -1273,6 +1300,41 @@ def _random_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
+def _cells_trained_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Published cells: ours beside the authors'."""
+    cells, ours, theirs = found["cells"], "ours, `nat++`", "published NAT++"
+    told = {
+        kind: f"{_mean_change(cells, kind)} over {sum(kind in kinds for kinds in cells.values())} cells,"
+        f" {_mean_madds(cells, kind)} MAdds"
+        for kind in (ours, theirs)
+    }
+    names = ", ".join(f"`{name}`" for name in cells)
+    return [
+        (
+            f"Published cells ({names}) trained from scratch on CIFAR-10, one shot, strict budget: points of test"
+            " accuracy over the originals, in the mean",
+            told[ours],
+            f"the authors' NAT++ results {told[theirs]}",
+        )
+    ]
+
+
+def _handcrafted_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Hand-crafted networks, once all are trained."""
+    if found["trainings"] < found["asked"]:
+        return []
+    models = found["models"]
+    names = ", ".join(f"`{name}`" for name in models)
+    return [
+        (
+            f"Hand-crafted networks ({names}) cut to {found['share']:g} of their MAdds and trained from scratch on"
+            " CIFAR-10: points of test accuracy over the originals, in the mean",
+            f"**{_mean_change(models, 'nat++')}**, above the random change on {_above_control(models)}",
+            f"`nat` {_mean_change(models, 'nat')}, a random change {_mean_change(models, CONTROL)}",
+        )
+    ]
+
+
 def _three(one: dict[str, float | None], between: str = " | ") -> str:
     names = ("spearman", "partial_given_madds", "paired_spearman")
     return between.join("–" if one[name] is None else f"{one[name]:.2f}".replace("-", "−") for name in names)
@@ -1335,6 +1397,8 @@ SUMMARY: dict[str, Callable[[dict[str, Any]], list[tuple[str, str, str]]]] = {
     "truth_cells": _cells_summary,
     "worth": _worth_summary,
     "table_random": _random_summary,
+    "table_cells": _cells_trained_summary,
+    "table_handcrafted": _handcrafted_summary,
     "resnet20": _module_rows,
     "resnet20_digits": _module_rows,
 }

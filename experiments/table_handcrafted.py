@@ -64,7 +64,7 @@ FIRST_SECONDS = 20.0  # that a group takes at least, where nothing is known yet
 TRIAL = 40  # steps that tell how long a group takes
 ANSWERED_BY = 4  # the round of policies.py whose policies change them
 KEPT = "table_handcrafted_{}.json"
-BUDGETS = dict.fromkeys(MODELS, 0.75)  # MAdds that are left, of all that are changed
+SHARE = 0.75  # of the MAdds, what is left of all that are changed
 Networks = Mapping[str, tuple[nn.Module, list[list[str]]]]  # by kind, with what was changed in each
 
 
@@ -76,7 +76,7 @@ def network_of(
     if kind == INPUT:
         return original, []
     by = (known.policies[kind], kind) if kind in RULES else (no_opinion(), "nat++", "sample")
-    result = natpp.optimize(original.eval(), *by, example_input=example, budget={"madds": BUDGETS[name]}, seed=seed)
+    result = natpp.optimize(original.eval(), *by, example_input=example, budget={"madds": SHARE}, seed=seed)
     return result.module, [[change.name, change.before, change.after] for change in result.changes]
 
 
@@ -195,7 +195,7 @@ def judge(arguments: argparse.Namespace) -> None:
             for file in files
             for row in file.get("earlier", [])
         ],
-        "budgets": BUDGETS,
+        "share": SHARE,
         "trainings": len(rows),
         "asked": len(MODELS) * len(KINDS) * len(SEEDS),
         "seconds": sum(file["seconds"] for file in files),

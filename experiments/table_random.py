@@ -21,7 +21,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ TRIED = (2,)  # rounds in which what is picked from is trained for a short while
 SEEDS = {1: (0,), 2: (0, 1, 2)}  # by round; those after the first are of what is close
 OURS = ("nat++", "nat++ best of 10")
 BY_DEFAULT = f"nat++ by {DEFAULT}"  # one shot of the policy that answers where none is named
+BESIDE = ("nat++", "constant")  # what it is compared with
 RECIPE = full(EPOCHS, IMAGES, tested=True)
 CONVERGED = 4  # originals whose curves are told
 
@@ -210,20 +211,19 @@ def judge(arguments: argparse.Namespace) -> None:
     for file in sorted(arguments.runs.glob(f"{name_of(0)[:-1]}[0-9].json")):
         number = file.stem.rpartition("_")[2]
         said, kept = read_tables(file)
-        methods, groups = METHODS, said["groups"]
         more, others = read_trained(file.with_stem(f"{file.stem}_default"))
-        trained = sum(seed == 0 and row["test_accuracy"] is not None for (_, seed), row in others.items())
-        if others and trained == more["asked"]:
-            methods, groups, kept = (*METHODS, BY_DEFAULT), groups + more["groups"], kept | others
         rows, on = with_costs(
-            kept, Setting(**said["network"]), file.with_name(f"{file.stem}_latency.json"), smoke=arguments.smoke
+            kept | others,
+            Setting(**said["network"]),
+            file.with_name(f"{file.stem}_latency.json"),
+            smoke=arguments.smoke,
         )
-        one = compared(rows, methods, OURS, "test_accuracy", asked=asked_inputs(said, METHODS))
+        one = compared(rows, METHODS, OURS, "test_accuracy", asked=asked_inputs(said, METHODS))
         if not one["inputs"]:
             continue
         one |= {
             "rows": {
-                subject: {name: of_network(rows, f"{subject}, {name}") for name in (INPUT, *methods)}
+                subject: {name: of_network(rows, f"{subject}, {name}") for name in (INPUT, *METHODS)}
                 for subject in one["rows"]
             },
             "drawn_by": [SEED, int(number)],
@@ -231,8 +231,7 @@ def judge(arguments: argparse.Namespace) -> None:
             "trainings": len(kept),
             "latency_on": on,
             "convergence": convergence(rows, list(one["rows"])),
-            "groups": groups,
-            **{key: said[key] for key in ("recipe", "network", "images", "machine")},
+            **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},
         }
         if int(number) in TRIED:
             said, short = read_trained(arguments.runs / f"{shortlist.NAME.format(file.stem)}.json")
@@ -244,6 +243,8 @@ def judge(arguments: argparse.Namespace) -> None:
                 "finals": finals_in(arguments.runs / f"{shortlist.FINALS.format(file.stem)}.json"),
             }
             one["later_seeds"] = of_later_seeds(rows, list(one["rows"]))
+        if others:
+            one["default"] = of_default(rows, more)
         found["rounds"][number] = one
     if not found["rounds"]:
         raise SystemExit("nothing is trained yet: run train first, with the same folder")
@@ -270,6 +271,15 @@ def of_later_seeds(rows: Rows, subjects: Sequence[str]) -> dict[str, Any]:
             title = "the inputs" if name == INPUT else f"`{name}`"
             found[f"`{picked}` over {title}"] = paired(*of_both(*zip(*pairs, strict=True)))
     return found
+
+
+def of_default(rows: Rows, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The policy that answers where none is named beside others, over the cells and seeds that it is trained with."""
+    seeds = {seed for name, seed in rows if split_name(name)[1] == BY_DEFAULT}
+    same = {key: row for key, row in rows.items() if key[1] in seeds}
+    found = compared(same, (*BESIDE, BY_DEFAULT), (BY_DEFAULT,), "test_accuracy", asked=said["asked"])
+    found["rows"] = {subject: of_network(same, f"{subject}, {BY_DEFAULT}") for subject in found.get("rows", {})}
+    return found | {key: said[key] for key in ("machine", "groups")} | {"seeds": sorted(seeds)}
 
 
 def finals_in(file: Path) -> dict[str, Any] | None:

@@ -304,6 +304,23 @@ def test_what_the_readme_says_of_trained_answers_was_measured() -> None:
         f"twenty fresh random cells were {over}, with {100 * saved:.0f} % fewer multiply-adds, after a fixed map"
         f" {mapped:.2f} points"
     )
+    same = tested["default"]
+    gains = {name: f"{of['over_input']['value']:.2f}" for name, of in same["methods"].items() if name != "input"}
+    saved = {name: f"{-100 * of['live_madds_change']:.0f} %" for name, of in same["methods"].items()}
+    both, default = "On twelve of the twenty where both are trained so far", "nat++ by cifar10"
+    expected.append(
+        f"{both}, `cifar10` gained {gains[default]} points with {saved[default]} fewer multiply-adds,"
+        f" `cifar10_accurate` {gains['nat++']} with {saved['nat++']}, the map {gains['constant']} with"
+        f" {saved['constant']}."
+    )
+    assert same["inputs"] == 12
+    over, between = (same["differences"][f"`{default}` over {one}"] for one in ("the inputs", "`nat++`"))
+    told = (
+        f"{gains[default]} points above the inputs (95 %: {over['low']:.2f} to {over['high']:.2f}) with"
+        f" {saved[default]} fewer multiply-adds, `cifar10_accurate` on the same {gains['nat++']} with"
+        f" {saved['nat++']}, the difference {between['value']:.2f} (−{-between['low']:.2f} to {between['high']:.2f})."
+    )
+    assert told in " ".join((DOCS / "policy.md").read_text(encoding="utf-8").split())
     published = json.loads((RESULTS / "table_cells.json").read_text())["cells"].values()
     others = [kinds["ours, `nat++`"]["change"] for kinds in published]
     expected.append(f"four published cells changed by {min(others):.2f} to {max(others):+.2f}.")

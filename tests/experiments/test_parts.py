@@ -145,6 +145,42 @@ def test_the_seed_that_picked_is_left_out_of_a_second_look() -> None:
     assert (name, one["value"], one["rows"], others) == ("`nat++ best of 10` over `constant`", 1, 1, [])
 
 
+def test_the_default_policy_is_compared_over_the_cells_and_seeds_that_it_is_trained_with() -> None:
+    import page
+    import table_random
+    import worth
+
+    accuracies = {
+        ("a, input", 0): 80.0,
+        ("a, input", 1): 99.0,  # a seed that it does not have
+        ("a, nat++", 0): 82.0,
+        ("a, constant", 0): 81.0,
+        (f"a, {table_random.BY_DEFAULT}", 0): 83.0,
+        ("b, input", 0): 70.0,
+        ("b, nat++", 0): 71.0,
+        ("b, constant", 0): 72.0,  # it has no answer to b that is trained
+    }
+    rows = {
+        (name, seed): {"seed": seed, "test_accuracy": value, "seconds": 1.0, "curve": [1.0]}
+        | dict.fromkeys(worth.COSTS, 2e6 if name.endswith("input") else 1e6)
+        for (name, seed), value in accuracies.items()
+    }
+    machine = {"gpu": "a GPU", "torch": "2.11.0", "processor": "x86_64"}
+    found = table_random.of_default(rows, {"asked": 2, "machine": machine, "groups": [{"seconds": 12.0}]})
+    assert (found["inputs"], found["asked"], found["seeds"]) == (1, 2, [0])
+    assert {name: one["value"] for name, one in found["differences"].items()} == {
+        "`nat++ by cifar10` over the inputs": 3,
+        "`nat++ by cifar10` over `nat++`": 1,
+        "`nat++ by cifar10` over `constant`": 2,
+    }
+    assert list(found["rows"]) == ["a"]
+    text = "\n".join(page._by_default(found))
+    assert "trained on 1 of 2 of these cells (one seed, 12 s of a GPU" in " ".join(text.split())
+    assert "| `nat++ by cifar10` | 83.00 | +3.00 (+3.00 to +3.00) | 1 of 1 | 1.00 M (−50%) | 1.00 M (−50%) |" in text
+    untrained = {key: row for key, row in rows.items() if "by" not in key[0]}
+    assert page._by_default(table_random.of_default(untrained, {"asked": 2, "machine": machine, "groups": []})) == []
+
+
 def test_groups_end_in_time_and_fit_into_memory(together: ModuleType) -> None:
     recipe = together.LONGER
     whole = {"trainings": 16, "seconds": 160.0, "peak_memory_gib": 16.0}
