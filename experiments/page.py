@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"
 README = HERE.parent / "README.md"
 MARK = "†"
+ASKED_ABOVE = ("the inputs", "`constant`", "`random`", "`random best of 10`")
 CONTROL = "random with as many MAdds"
 COUNTED = "blocks that go with a dropped branch are counted"
 REPLACED = {  # why natpp makes others of these hand-crafted networks now
@@ -1053,8 +1054,13 @@ def table_random(found: dict[str, Any]) -> str:
         "",
         _paragraph(
             "`python experiments/table_random.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
-            " `truth_cells.py`."
+            " `truth_cells.py`. Asked for: `nat++` above the inputs, a fixed map and both random controls, the 95 %"
+            " interval of the difference above 0, with fewer parameters and MAdds than the inputs. A round that misses"
+            " it is a reason to change what the policy learns on ([what the first one led"
+            " to](policy.md#after-the-first-table)) and to take twenty fresh cells; all rounds stay here."
         ),
+        "",
+        *(f"- Round {number}: {_verdict(one)}" for number, one in found["rounds"].items()),
     ]
     for number, one in found["rounds"].items():
         recipe = one["recipe"]
@@ -1095,6 +1101,18 @@ def table_random(found: dict[str, Any]) -> str:
         *_scores_against_truth(found["agreement"]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _verdict(found: dict[str, Any]) -> str:
+    """What of what was asked for a round of random architectures has reached."""
+    told = []
+    for name in ("nat++", "nat++ best of 10"):
+        beside = {other: found["differences"][f"`{name}` over {other}"] for other in ASKED_ABOVE}
+        missed = [f"{other} ({_with_interval(one, signed=True)})" for other, one in beside.items() if one["low"] <= 0]
+        costs = [found["methods"][name][f"{key}_change"] for key in ("live_params", "live_madds")]
+        missed += [] if max(costs) < 0 else ["fewer parameters and MAdds"]
+        told.append(f"`{name}` {'misses ' + ' and '.join(missed) if missed else 'reaches it'}")
+    return "; ".join(told) + "."
 
 
 def _shortlist(found: dict[str, Any] | None) -> list[str]:

@@ -181,6 +181,22 @@ def test_the_default_policy_is_compared_over_the_cells_and_seeds_that_it_is_trai
     assert page._by_default(table_random.of_default(untrained, {"asked": 2, "machine": machine, "groups": []})) == []
 
 
+def test_the_page_says_which_round_reached_what_was_asked_for() -> None:
+    import page
+
+    sure, close = {"value": 0.5, "low": 0.1, "high": 0.9}, {"value": 0.1, "low": -0.1, "high": 0.3}
+    names = ("nat++", "nat++ best of 10")
+    found = {
+        "differences": {f"`{one}` over {other}": sure for one in names for other in page.ASKED_ABOVE},
+        "methods": {name: {"live_params_change": -0.1, "live_madds_change": -0.2} for name in names},
+    }
+    assert page._verdict(found) == "`nat++` reaches it; `nat++ best of 10` reaches it."
+    found["differences"]["`nat++` over `constant`"] = close
+    found["methods"]["nat++ best of 10"]["live_params_change"] = 0.0
+    told = "`nat++` misses `constant` (+0.10 (−0.10 to +0.30)); `nat++ best of 10` misses fewer parameters and MAdds."
+    assert page._verdict(found) == told
+
+
 def test_groups_end_in_time_and_fit_into_memory(together: ModuleType) -> None:
     recipe = together.LONGER
     whole = {"trainings": 16, "seconds": 160.0, "peak_memory_gib": 16.0}
