@@ -313,9 +313,9 @@ def ship(arguments: argparse.Namespace) -> None:
     for table_round, one in tables.items():
         if one["policies"] == said["round"]:  # more cells, and test accuracy
             measured |= {key: one[key] for key in ("inputs", "methods", "differences")} | {"tested": True}
-            published = json.loads(cells.read_text()) if cells.exists() else {}
-            if published.get("round") == int(table_round):
-                measured["published"] = published["cells"]
+            published = json.loads(cells.read_text())["rounds"] if cells.exists() else {}
+            if table_round in published:
+                measured["published"] = published[table_round]["cells"]
     said["gpu"] = (read_trained(arguments.runs / "longer.json")[0].get("machine") or {}).get("gpu")
     for rule, name in NAMES.items():
         content = files[rule].read_bytes()

@@ -65,25 +65,33 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def judge(arguments: argparse.Namespace) -> None:
-    name = name_of(arguments.round)
-    said, kept = read_trained(arguments.runs / f"{name}.json")
-    if not kept:
+    """All rounds that are there."""
+    titles, found = {rule: title for title, rule in OURS.items()}, {}
+    for file in sorted(arguments.runs.glob(f"{name_of(0)[:-1]}[0-9].json")):
+        said, kept = read_trained(file)
+        if not kept:
+            continue
+        rows, on = with_costs(
+            kept, Setting(**said["network"]), file.with_name(f"{file.stem}_latency.json"), smoke=arguments.smoke
+        )
+        cells = with_trainings(beside_originals(rows, (INPUT, *THEIRS, *OURS.values()), "test_accuracy"), rows)
+        number = int(file.stem.rpartition("_")[2])
+        found[number] = {
+            "cells": {
+                name: {titles.get(kind, kind): one for kind, one in kinds.items()} for name, kinds in cells.items()
+            },
+            "policies": POLICIES[number],
+            "trainings": len(rows),
+            "latency_on": on,
+            **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},
+        }
+    if not found:
         raise SystemExit("nothing is trained yet: run train first, with the same folder")
-    rows, on = with_costs(
-        kept, Setting(**said["network"]), arguments.runs / f"{name}_latency.json", smoke=arguments.smoke
-    )
-    cells = with_trainings(beside_originals(rows, (INPUT, *THEIRS, *OURS.values()), "test_accuracy"), rows)
-    titles = {rule: title for title, rule in OURS.items()}
-    found = {
-        "cells": {name: {titles.get(kind, kind): one for kind, one in kinds.items()} for name, kinds in cells.items()},
-        "paper": {name: papers(name) for name in cells},
-        "trainings": len(rows),
-        "round": arguments.round,
-        "latency_on": on,
-        **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},
-    }
-    write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
-    tell_originals(found["cells"])
+    subjects = dict.fromkeys(name for one in found.values() for name in one["cells"])
+    told = {"rounds": found, "paper": {name: papers(name) for name in subjects}}
+    write_whole(arguments.out, json.dumps(told, indent=1) + "\n")
+    for one in found.values():
+        tell_originals(one["cells"])
 
 
 def papers(name: str) -> dict[str, dict[str, float | None]]:

@@ -1,16 +1,16 @@
-"""Hand-crafted networks: originals, what both rules make of them, and a random change of as many MAdds, by one recipe.
+"""Hand-crafted networks: originals, what both rules make of them, and random changes to the same budget, by one recipe.
 
     python experiments/table_handcrafted.py train --root DIR --runs FOLDER [--only resnet20;…] [--seconds 540]
     python experiments/table_handcrafted.py judge --runs FOLDER
 
 FOLDER is that of `truth_cells.py`, with the policies that `policies.py learn` left there. VGG16, ResNet-20, ResNet-56,
-ShuffleNet and MobileNetV2 for CIFAR-10 as modules, cut to three quarters of their MAdds: by the policy of each rule,
-and at random, anew for each seed; all trained from fresh weights for 12 epochs with a full cosine on the whole training
-set, two seeds, the test images read once for each. The networks of a model are trained side by side; every finished
-group is kept. Where natpp makes another network of a model than the one that was trained, that one alone is trained,
-and what it replaces is kept and told. With `--seconds` no group is begun that would not end in time: a trial of a few
-steps tells how long one takes whose model was not trained before. `judge` measures latencies where it runs, of the
-networks built anew, and writes `results/table_handcrafted.json`. `--smoke` does ResNet-20 on digits.
+ShuffleNet and MobileNetV2 for CIFAR-10 as modules, cut to three quarters of their MAdds or what lies next below: by the
+policy of each rule, and at random, anew for each seed; all trained from fresh weights for 12 epochs with a full cosine
+on the whole training set, two seeds, the test images read once for each. The networks of a model are trained side by
+side; every finished group is kept. Where natpp makes another network of a model than the one that was trained, that one
+alone is trained, and what it replaces is kept and told. With `--seconds` no group is begun that would not end in time:
+a trial of a few steps tells how long one takes whose model was not trained before. `judge` measures latencies where it
+runs, of the networks built anew, and writes `results/table_handcrafted.json`. `--smoke` does ResNet-20 on digits.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 from answers import INPUT, Knowledge, split_name
+from figures import paired
 from modules import no_opinion, redrawn
 from table_random import RECIPE, known_in
 from tables import least_latencies, told, with_trainings
@@ -57,10 +58,10 @@ MODELS = {  # by their names in the paper's table
     "vgg16": "VGG16",
 }
 RULES = ("nat", "nat++")
-RANDOM = "random with as many MAdds"
+RANDOM = "random to the same budget"
 KINDS = (INPUT, *RULES, RANDOM)
 SEEDS = (0, 1)
-FIRST_SECONDS = 20.0  # that a group takes at least, where nothing is known yet
+FIRST_SECONDS = 5.0  # that a network takes at least, where nothing is known yet
 TRIAL = 40  # steps that tell how long a group takes
 ANSWERED_BY = 4  # the round of policies.py whose policies change them
 KEPT = "table_handcrafted_{}.json"
@@ -91,12 +92,12 @@ def train(arguments: argparse.Namespace) -> None:
             raise SystemExit(f"unknown model {name!r}. {did_you_mean(name, MODELS)}")
     known = known_in(arguments, ANSWERED_BY)
     jobs: dict[Any, tuple[str, int, Networks]] = {}
-    takes: dict[str, float] = {}  # seconds of a group, by its model
+    takes: dict[str, float] = {}  # seconds of a network of a group, by its model
 
-    def in_time(name: str, seed: int) -> bool:
-        """Whether a group ends in time, as far as is known; where it would not, that is said."""
+    def in_time(name: str, seed: int, count: int) -> bool:
+        """Whether a group of so many ends in time, as far as is known; where it would not, that is said."""
         least = 0.0 if arguments.smoke else FIRST_SECONDS
-        expected, left = MARGIN * takes.get(name, least), max(trainer.left, 0.0)
+        expected, left = MARGIN * count * takes.get(name, least), max(trainer.left, 0.0)
         if trainer.cluster is not None or expected <= left:
             return True
         print(f"{name}, seed {seed}: not begun, it takes {expected:.0f} s and {left:.0f} s are left", flush=True)
@@ -125,17 +126,18 @@ def train(arguments: argparse.Namespace) -> None:
             made = {row["name"]: row["changes"] for row in group["trained"]}
             networks = {kind: network_of(name, kind, seed, known, example) for kind in KINDS}
             networks = {kind: one for kind, one in networks.items() if made.get(f"{name}, {kind}") != one[1]}
-            spent = [kept_group(one)["seconds"] for one in arguments.runs.glob(KEPT.format(f"{name}_*"))]
+            files = arguments.runs.glob(KEPT.format(f"{name}_[0-9]"))
+            spent = [row["seconds"] for file in files for row in kept_group(file)["trained"]]
             takes |= {name: max(spent)} if spent else {}
-            if not networks or not in_time(name, seed):
+            if not networks or not in_time(name, seed, len(networks)):
                 continue
             if trainer.cluster is not None:
                 given = recipe, data_name(smoke=arguments.smoke), arguments.root, modules_of(networks), seed
                 jobs[trainer.cluster.start(modules_apart, *given)] = name, seed, networks
                 continue
             if name not in takes and arguments.seconds is not None:
-                takes[name] = expected_seconds(modules_of(networks), images, recipe, seed)
-            if in_time(name, seed):
+                takes[name] = expected_seconds(modules_of(networks), images, recipe, seed) / len(networks)
+            if in_time(name, seed, len(networks)):
                 keep(name, seed, networks, trained(modules_of(networks), images, recipe, seed))
     if trainer.cluster is not None:
         for job, outcomes in trainer.cluster.finished(list(jobs)):
@@ -187,8 +189,10 @@ def judge(arguments: argparse.Namespace) -> None:
         raise SystemExit("nothing is trained yet: run train first, with the same folder")
     rows = {(row["name"], row["seed"]): row for file in files for row in file["trained"]}
     rows, on = with_latencies(rows, files[0]["size"], arguments)
+    models = beside_originals(rows, KINDS, "test_accuracy")
     found = {
-        "models": with_trainings(beside_originals(rows, KINDS, "test_accuracy"), rows),
+        "models": with_trainings(models, rows),
+        "over_random": {rule: over_random(models, rows, rule) for rule in RULES},
         "paper": {name: papers(title) for name, title in MODELS.items()},
         "earlier": [
             {**told(row), "name": row["name"], "changes": row["changes"]}
@@ -205,6 +209,20 @@ def judge(arguments: argparse.Namespace) -> None:
     }
     write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
     tell_originals(found["models"])
+
+
+def over_random(models: Mapping[str, Any], rows: Rows, rule: str) -> dict[str, Any]:
+    """Differences of a rule to the random change: means over seeds by networks, and how many trainings are above."""
+    both = [kinds for kinds in models.values() if {rule, RANDOM} <= kinds.keys()]
+    found = paired(*([kinds[kind]["accuracy"]["mean"] for kinds in both] for kind in (rule, RANDOM)))
+    names = [(f"{name}, {rule}", f"{name}, {RANDOM}", seed) for name in models for seed in SEEDS]
+    pairs = [
+        (rows[one, seed]["test_accuracy"], rows[other, seed]["test_accuracy"])
+        for one, other, seed in names
+        if (one, seed) in rows and (other, seed) in rows
+    ]
+    known = [(one, other) for one, other in pairs if None not in (one, other)]
+    return found | {"trainings": len(known), "trainings_above": sum(one > other for one, other in known)}
 
 
 def with_latencies(rows: Rows, size: int, arguments: argparse.Namespace) -> tuple[Rows, str]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -74,6 +75,7 @@ BY_DEFAULT = f"nat++ by {DEFAULT}"  # one shot of the policy that answers where 
 BESIDE = ("nat++", "constant")  # what it is compared with
 RECIPE = full(EPOCHS, IMAGES, tested=True)
 CONVERGED = 4  # originals whose curves are told
+EARLY = 0.25  # of a training, after which losses are compared
 
 
 def name_of(number: int) -> str:
@@ -231,6 +233,8 @@ def judge(arguments: argparse.Namespace) -> None:
             "trainings": len(kept),
             "latency_on": on,
             "convergence": convergence(rows, list(one["rows"])),
+            "bias": bias(rows, list(one["rows"])),
+            "distinct": len({(arch_of(row).essence(), seed) for (_, seed), row in kept.items()}),
             **{key: said[key] for key in ("recipe", "network", "images", "machine", "groups")},
         }
         if int(number) in TRIED:
@@ -317,6 +321,28 @@ def convergence(rows: Rows, subjects: Sequence[str]) -> dict[str, Any]:
         }
         for subject in sorted(subjects, key=unchanged)[:CONVERGED]
     }
+
+
+def bias(rows: Rows, subjects: Sequence[str]) -> dict[str, Any]:
+    """Over all inputs of a round, by the first seed: skips of what every method makes, and who trains faster.
+
+    `ahead` counts the inputs of which a method's result has the lower training loss after a quarter of the training, of
+    those that it changed.
+    """
+    found = {}
+    for name in (INPUT, *METHODS):
+        pairs = [(rows[f"{subject}, {INPUT}", 0], rows[f"{subject}, {name}", 0]) for subject in subjects]
+        changed = [
+            [row["curve"][max(round(len(row["curve"]) * EARLY) - 1, 0)] for row in pair]
+            for pair in pairs
+            if arch_of(pair[0]).essence() != arch_of(pair[1]).essence()
+        ]
+        found[name] = {
+            "skips": statistics.fmean(skips(arch_of(after)) for _, after in pairs),
+            "changed": len(changed),
+            "ahead": sum(after < before for before, after in changed),
+        }
+    return found
 
 
 def skips(arch: Architecture) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from answers import Knowledge
+from answers import Knowledge, split_name
 from figures import spearman, with_interval
 from together import AGAIN, arch_of, read_trained
 from truth_cells import SCHEDULES
@@ -102,15 +102,20 @@ def agreement(runs: Path, known: Mapping[int, Knowledge], pick: Pick) -> dict[st
 
     Random architectures, finalists that were not picked and NAS cells are among them; what computes the same is one
     network, with its mean accuracy over seeds. The value model of a round is judged over those that it was not fitted
-    on, a short training over those that had one by the schedule that searches use, and of the supernets of one kind the
-    one that knows most.
+    on, a short training over those that had one by the schedule that searches use. Random changes are easily told
+    from others: so scores are also compared over the other answers to each input, less what these have in common.
     """
     rows: defaultdict[Architecture, dict[int, Any]] = defaultdict(dict)
+    answers: defaultdict[tuple[str, str], dict[Architecture, None]] = defaultdict(dict)  # to an input of a table
     names = ("table_random_[0-9]", "table_random_[0-9]_finals", "table_random_[0-9]_default", "table_cells_[0-9]")
     for file in sorted(file for name in names for file in runs.glob(f"{name}.json")):
         for row in read_tables(file)[1].values():
             if row["test_accuracy"] is not None:
-                rows[arch_of(row).essence()][row["seed"]] = row
+                arch, (subject, method) = arch_of(row).essence(), split_name(row["name"])
+                rows[arch][row["seed"]] = row
+                table = file.stem.removesuffix("_default")
+                if table.startswith("table_random") and table[-1].isdigit() and not method.startswith("random"):
+                    answers[table, subject][arch] = None
     archs = list(rows)
     truth = {arch: statistics.fmean(row["test_accuracy"] for row in rows[arch].values()) for arch in archs}
     said: dict[str, Mapping[Architecture, float]] = {
@@ -128,19 +133,31 @@ def agreement(runs: Path, known: Mapping[int, Knowledge], pick: Pick) -> dict[st
         )
     ours = set(said)
     for name, title in TITLES.items():
-        seeds = [scores_in(json.loads(file.read_text())) for file in sorted(runs.glob(f"direct_{name}_[0-9]*.json"))]
-        said |= {title: max(seeds, key=lambda scores: len(scores.keys() & rows.keys()))} if seeds else {}
+        for file in sorted(runs.glob(f"direct_{name}_[0-9]*.json")):
+            said[f"{title}, seed {file.stem.rpartition('_')[2]}"] = scores_in(json.loads(file.read_text()))
     common = [arch for arch in archs if all(arch in said[name] for name in ours)]
 
     def over(some: Sequence[Architecture], values: Mapping[Architecture, float]) -> dict[str, Any] | None:
         return with_interval(spearman, [values[arch] for arch in some], [truth[arch] for arch in some])
 
-    found: dict[str, Any] = {"networks": len(archs), "common": len(common), "scores": {}}
+    def among(values: Mapping[Architecture, float]) -> dict[str, Any] | None:
+        """The same among the answers to each input."""
+        columns: list[list[float]] = [[], []]
+        for some in answers.values():
+            both = [arch for arch in some if arch in values]
+            if len(both) > 1:
+                for column, of in zip(columns, (values, truth), strict=True):
+                    mean = statistics.fmean(of[arch] for arch in both)
+                    column += [of[arch] - mean for arch in both]
+        return with_interval(spearman, *columns)
+
+    found: dict[str, Any] = {"networks": len(archs), "common": len(common), "inputs": len(answers), "scores": {}}
     for name, values in said.items():
         both = [arch for arch in archs if arch in values]
         found["scores"][name] = {
             "networks": len(both),
             "spearman": over(both, values),
             "common": over(common, values) if set(common) <= values.keys() else None,
+            "among_answers": among(values),
         }
     return found

@@ -244,6 +244,10 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
             assert len(training["curve"]) == 3  # a point a step
         assert row["params"] >= row["live_params"]
     assert len(one["convergence"]) == 2
+    assert set(one["bias"]) == set(one["methods"])
+    assert all(0 <= of["ahead"] <= of["changed"] <= 2 for of in one["bias"].values())
+    assert one["bias"]["input"]["changed"] == 0
+    assert one["distinct"] <= one["trainings"]
     short = one["shortlist"]
     assert short["candidates"] == 2 * 2 * 10  # of `nat++` and random ones alike
     assert 0 < sum(group["trainings"] for group in short["groups"]) <= 40
@@ -288,7 +292,8 @@ def test_published_cells_are_changed_and_trained_on_digits(tmp_path: Path) -> No
         run("table_cells.py", "judge", *given)
     run("table_cells.py", "train", *given)
     run("table_cells.py", "judge", "--out", str(tmp_path / "table_cells.json"), *given)
-    found = json.loads((tmp_path / "table_cells.json").read_text())["cells"]
+    (one,) = json.loads((tmp_path / "table_cells.json").read_text())["rounds"].values()
+    found = one["cells"]
     kinds = {"input", "published NAT", "published NAT++", "ours, `nat`", "ours, `nat++`"}
     assert {name: set(one) for name, one in found.items()} == {"darts": kinds, "enas": kinds}
     for one in (one for of in found.values() for one in of.values()):
@@ -320,19 +325,21 @@ def test_hand_crafted_networks_are_changed_and_trained_on_digits(
     found = json.loads((tmp_path / "table_handcrafted.json").read_text())["models"]
     assert set(found) == {"resnet20"}
     one = found["resnet20"]
-    assert set(one) == {"input", "nat", "nat++", "random with as many MAdds"}
+    assert set(one) == {"input", "nat", "nat++", "random to the same budget"}
     for of in one.values():
         assert of["seeds"] == 2
         assert of["latency_ms"] > 0
         assert [row["seed"] for row in of["trainings"]] == [0, 1]
         assert all(set(row) == TOLD for row in of["trainings"])
     assert one["input"]["params"] == one["input"]["live_params"] == 269722
-    for kind in ("nat", "nat++", "random with as many MAdds"):
+    for kind in ("nat", "nat++", "random to the same budget"):
         assert 0.65 < one[kind]["live_madds"] / one["input"]["live_madds"] <= 0.75
     page = runpy.run_path(str(ROOT / "experiments" / "page.py"))["page"](tmp_path)
     assert "| `resnet20`, nat++ | 2 | " in page
     assert " 93.23 (0.3, 39) |" in page  # the paper's
-    assert "Cut to 0.75 of the MAdds by the policies of round 4" in " ".join(page.split())
+    assert "Cut to 0.75 of the MAdds, or to what lies next below it, by the policies of [round 4 of" in " ".join(
+        page.split()
+    )
     file = tmp_path / "table_handcrafted_resnet20_0.json"
     group = json.loads(file.read_text())
     assert [row["name"] for row in group["trained"]] == [f"resnet20, {kind}" for kind in one]

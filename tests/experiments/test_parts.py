@@ -533,7 +533,7 @@ def test_scores_are_judged_over_the_networks_they_know(tmp_path: Path) -> None:
     def write(name: str, numbers: list[int], seed: int, more: float = 0.0) -> None:
         rows = [
             {
-                "name": f"{number}",
+                "name": names.get(number, f"{number}"),
                 "seed": seed,
                 "arch": to_dict(archs[number]),
                 "live_params": -number,
@@ -547,6 +547,7 @@ def test_scores_are_judged_over_the_networks_they_know(tmp_path: Path) -> None:
         ]
         (tmp_path / f"{name}.json").write_text(json.dumps({"trained": rows}))
 
+    names = {0: "a, input", 1: "a, nat++", 2: "b, input", 3: "b, constant", 4: "b, random", 5: "darts, input"}
     write("table_random_1", [0, 1, 2, 3, 7], 0)  # the last one failed
     write("table_random_2", [3, 4], 0, 10.0)  # 3 again, by the same seed
     write("table_random_2_finals", [6], 0)
@@ -568,23 +569,26 @@ def test_scores_are_judged_over_the_networks_they_know(tmp_path: Path) -> None:
         "live MAdds": 7,
         "a short training": 4,
         "the value model of round 2": 6,  # it was fitted on the seventh
-        "a supernet": 4,
+        "a supernet, seed 0": 4,
     }
     assert scores["a short training"]["spearman"]["value"] == pytest.approx(1)
     truth = [0, 1, 2, 13, 14, 5]
     assert scores["the value model of round 2"]["spearman"]["value"] == pytest.approx(
         spearmanr(range(6), truth).statistic
     )
-    assert scores["a supernet"]["spearman"]["value"] == pytest.approx(1)
+    assert scores["a supernet, seed 0"]["spearman"]["value"] == pytest.approx(1)
     assert scores["live parameters"]["spearman"]["value"] == pytest.approx(-spearmanr(range(7), [*truth, 6]).statistic)
     assert scores["live parameters"]["spearman"]["low"] < 0
     assert scores["live MAdds"]["spearman"] is None  # all alike
     told = page._scores_against_truth(found)
-    assert "| a supernet | 4 | 1.00 (1.00 to 1.00) | – |" in told
-    assert "| live MAdds | 7 | – | – |" in told
-    assert "| a short training | 4 | 1.00 (1.00 to 1.00) | 1.00 (1.00 to 1.00) |" in told
+    assert "| a supernet, seed 0 | 4 | 1.00 (1.00 to 1.00) | – | – |" in told
+    assert "| live MAdds | 7 | – | – | – |" in told
+    assert "| a short training | 4 | 1.00 (1.00 to 1.00) | 1.00 (1.00 to 1.00) | – |" in told
     assert found["common"] == 4  # those with a short training, which the value model was not fitted on
     assert scores["live parameters"]["common"]["value"] == pytest.approx(-1)
+    assert found["inputs"] == 3
+    among = scores["the value model of round 2"]["among_answers"]  # 0 and 1 of a, 2 and 3 of b, none at random
+    assert (among["value"], among["rows"]) == (pytest.approx(spearmanr([-1, 1, -1, 1], [-1, 1, -11, 11]).statistic), 4)
 
 
 def test_costs_of_seeds_are_averaged_and_every_training_is_told() -> None:
@@ -604,6 +608,48 @@ def test_costs_of_seeds_are_averaged_and_every_training_is_told() -> None:
     assert (found["random"]["live_madds"], found["random"]["latency_ms"], found["random"]["seeds"]) == (30, 1.5, 2)
     assert [row["test_accuracy"] for row in found["random"]["trainings"]] == [90.0, 91.0, None]
     assert set(found["input"]["trainings"][0]) == {"seed", "test_accuracy", *costs, *rest}
+
+
+def test_a_rule_is_compared_with_random_changes_by_networks_and_by_trainings() -> None:
+    import page
+    import table_handcrafted as table
+
+    accuracies = {("one", "nat++"): [80.0, 82.0], ("one", table.RANDOM): [79.0, 83.0]}
+    accuracies |= {("two", "nat++"): [70.0, 72.0], ("two", table.RANDOM): [68.0, 70.0]}
+    rows = {
+        (f"{name}, {kind}", seed): {"test_accuracy": value}
+        for (name, kind), values in accuracies.items()
+        for seed, value in enumerate(values)
+    }
+    models = {
+        name: {kind: {"accuracy": {"mean": sum(accuracies[name, kind]) / 2}} for kind in ("nat++", table.RANDOM)}
+        for name in ("one", "two")
+    }
+    found = table.over_random(models, rows, "nat++")
+    assert (found["value"], found["rows"]) == (1.0, 2)  # 0 and 2
+    assert (found["trainings_above"], found["trainings"]) == (3, 4)
+    assert "nat++ +1.00 (+0.00 to +2.00), 3 of 4. This table does not tell nat++ from" in page._over_random(
+        {"nat++": found}
+    )
+    rows["two, nat++", 1]["test_accuracy"] = None  # it failed
+    assert table.over_random(models, rows, "nat++")["trainings"] == 3
+
+
+def test_early_losses_are_compared_where_a_method_changed_something() -> None:
+    import table_random
+
+    archs = samples(3, nodes=4, seed=8)
+
+    def row(arch: Architecture, early: float) -> dict[str, Any]:
+        return {"arch": to_dict(arch), "curve": [9.0, early, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0]}
+
+    rows = {(f"{name}, {method}", 0): row(archs[2], 1.0) for name in "ab" for method in table_random.METHODS}
+    rows |= {("a, input", 0): row(archs[0], 1.2), ("b, input", 0): row(archs[1], 0.8)}
+    rows["b, nat", 0] = row(archs[1], 0.1)  # not changed
+    found = table_random.bias(rows, ["a", "b"])
+    assert (found["nat++"]["changed"], found["nat++"]["ahead"]) == (2, 1)
+    assert (found["nat"]["changed"], found["nat"]["ahead"]) == (1, 1)
+    assert found["nat++"]["skips"] == table_random.skips(archs[2])
 
 
 def test_a_trial_tells_what_a_group_takes(monkeypatch: pytest.MonkeyPatch) -> None:
