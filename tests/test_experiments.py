@@ -24,6 +24,7 @@ from natpp.evaluate import short
 from natpp.policies import BY_RULE, FOLDER, names
 
 ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.usefixtures("experiments_importable")
 TOLD = {
     "seed",
     "test_accuracy",

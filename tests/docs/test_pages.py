@@ -27,6 +27,7 @@ from natpp.registry import NETWORKS, OPS
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 RESULTS = ROOT / "experiments" / "results"
+pytestmark = pytest.mark.usefixtures("experiments_importable")
 NASBENCH201 = "|nor_conv_3x3~0|+|skip_connect~0|none~1|+|none~0|none~1|nor_conv_3x3~2|"
 BLOCK = re.compile(r"(?:<!-- (?P<how>small|not run): (?P<what>.*?) -->\n)?```console\n(?P<lines>.*?)```", re.DOTALL)
 
@@ -200,8 +201,8 @@ def test_figures_of_the_differences_are_those_measured() -> None:
         for name in ("nasbench201", "truth_nasbench201", "resnet20_digits")
     )
     true, strict = (table[name]["found"] for name in ("val_200", "val_200, strict budget"))
-    figure = runpy.run_path(str(ROOT / "experiments" / "page.py"))["_figure"]
-    gathered = runpy.run_path(str(ROOT / "experiments" / "page.py"))["_gathered"]
+    from pages.words import gathered, measured
+
     expected = [
         f"natpp {true['methods']['nat++']['share_of_oracle']:.3f}",
         f"the paper's settings {table['val_200, preset paper']['found']['methods']['nat++']['share_of_oracle']:.3f}",
@@ -210,10 +211,10 @@ def test_figures_of_the_differences_are_those_measured() -> None:
         f"the strict budget {strict['methods']['nat++']['one_shot']['mean']:.2f} with"
         f" {-strict['methods']['nat++']['madds_change']:.0%}".replace("%", " %"),
         f"The best possible there is {strict['oracle_by_reward']:.2f}",
-        figure(table["val_200, 30 evaluations"]["found"]["methods"]["nat++"]["one_shot"], 2),
-        f"{figure(truth['seconds'], 0)} s",
+        measured(table["val_200, 30 evaluations"]["found"]["methods"]["nat++"]["one_shot"], 2),
+        f"{measured(truth['seconds'], 0)} s",
         *(
-            figure(truth[name], 3)
+            measured(truth[name], 3)
             for name in (
                 "direct_spearman",
                 "direct_spearman_val_12",
@@ -222,13 +223,13 @@ def test_figures_of_the_differences_are_those_measured() -> None:
                 "share_of_oracle",
             )
         ),
-        figure(truth["rivals"]["live MAdds"]["share_of_oracle"], 3),
+        measured(truth["rivals"]["live MAdds"]["share_of_oracle"], 3),
         *(
-            figure(gathered([run["test_accuracy"] for run in resnet["pieces"][name]]), 2)
+            measured(gathered([run["test_accuracy"] for run in resnet["pieces"][name]]), 2)
             for name in ("original", "learned", "scratch", "long")
         ),
         *(
-            figure(gathered([run["spearman"][name] for run in resnet["pieces"]["agreement"]]), 2)
+            measured(gathered([run["spearman"][name] for run in resnet["pieces"]["agreement"]]), 2)
             for name in ("short", "supernet")
         ),
     ]
@@ -256,7 +257,8 @@ def test_figures_of_the_page_about_training_are_those_measured() -> None:
 
 def test_figures_of_searches_are_those_measured() -> None:
     truth = json.loads((RESULTS / "truth_nasbench201.json").read_text())
-    figure = runpy.run_path(str(ROOT / "experiments" / "page.py"))["_figure"]
+    from pages.words import measured
+
     runs = truth["runs"]["seed"]
     (together,) = {run["settings"]["schedule"]["together"] for run in runs}
     training = [run["phases"]["training"] / run["evaluations"] for run in runs]
@@ -267,11 +269,11 @@ def test_figures_of_searches_are_those_measured() -> None:
     for page, expected in {
         "own_data": [
             f"{truth['evaluations']['mean']:.0f} short trainings, {together} of them side by side",
-            f"{figure(truth['seconds'], 0)} s on one NVIDIA H200",
+            f"{measured(truth['seconds'], 0)} s on one NVIDIA H200",
             f"in one CUDA graph: {ShortConfig().together}, or",
         ],
         "search": [
-            f"{figure(truth['direct_spearman'], 3)} with `test_200` (three seeds; {trained} seconds each",
+            f"{measured(truth['direct_spearman'], 3)} with `test_200` (three seeds; {trained} seconds each",
             f"with {together} side by side, {min(scoring):.1f} to {max(scoring):.1f} with capturing and judging",
         ],
     }.items():

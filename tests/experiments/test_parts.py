@@ -2,9 +2,8 @@
 
 import json
 import shutil
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -24,13 +23,7 @@ from natpp.arch.layout import setting
 from natpp.improve.predict import PredictConfig, Prediction
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-
-
-@pytest.fixture(autouse=True)
-def importable() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", [str(EXPERIMENTS), *sys.path])
-        yield
+pytestmark = pytest.mark.usefixtures("experiments_importable")
 
 
 @pytest.fixture
@@ -106,8 +99,8 @@ def test_inputs_without_all_their_results_are_asked_for_but_not_compared() -> No
 
 
 def test_differences_are_of_seeds_that_both_have() -> None:
-    import page
     import worth
+    from pages import random_cells
 
     figures = {
         ("a, input", 0): 80.0,
@@ -125,8 +118,8 @@ def test_differences_are_of_seeds_that_both_have() -> None:
     assert found["methods"]["nat++"]["accuracy"]["mean"] == pytest.approx((86 + 78) / 2)  # of all seeds it has
     told = {"a": {"input": 1, "nat++": 2}, "b": {"input": 2, "nat++": 2}}
     kept = {subject: {name: {"trainings": [0] * count} for name, count in row.items()} for subject, row in told.items()}
-    assert page._seeds({"rows": kept}) == "one seed (1 to 2 of the inputs; 2 of `nat++`)"
-    assert page._seeds({"rows": {"a": {"input": {"trainings": [0]}}}}) == "one seed"
+    assert random_cells._seeds({"rows": kept}) == "one seed (1 to 2 of the inputs; 2 of `nat++`)"
+    assert random_cells._seeds({"rows": {"a": {"input": {"trainings": [0]}}}}) == "one seed"
 
 
 def test_the_seed_that_picked_is_left_out_of_a_second_look() -> None:
@@ -146,9 +139,9 @@ def test_the_seed_that_picked_is_left_out_of_a_second_look() -> None:
 
 
 def test_the_default_policy_is_compared_over_the_cells_and_seeds_that_it_is_trained_with() -> None:
-    import page
     import table_random
     import worth
+    from pages import random_cells
 
     accuracies = {
         ("a, input", 0): 80.0,
@@ -174,27 +167,28 @@ def test_the_default_policy_is_compared_over_the_cells_and_seeds_that_it_is_trai
         "`nat++ by cifar10` over `constant`": 2,
     }
     assert list(found["rows"]) == ["a"]
-    text = "\n".join(page._by_default(found))
+    text = "\n".join(random_cells._by_default(found))
     assert "trained on 1 of 2 of these cells (one seed, 12 s of a GPU" in " ".join(text.split())
     assert "| `nat++ by cifar10` | 83.00 | +3.00 (+3.00 to +3.00) | 1 of 1 | 1.00 M (−50%) | 1.00 M (−50%) |" in text
     untrained = {key: row for key, row in rows.items() if "by" not in key[0]}
-    assert page._by_default(table_random.of_default(untrained, {"asked": 2, "machine": machine, "groups": []})) == []
+    found = table_random.of_default(untrained, {"asked": 2, "machine": machine, "groups": []})
+    assert random_cells._by_default(found) == []
 
 
 def test_the_page_says_which_round_reached_what_was_asked_for() -> None:
-    import page
+    from pages import random_cells
 
     sure, close = {"value": 0.5, "low": 0.1, "high": 0.9}, {"value": 0.1, "low": -0.1, "high": 0.3}
     names = ("nat++", "nat++ best of 10")
     found = {
-        "differences": {f"`{one}` over {other}": sure for one in names for other in page.ASKED_ABOVE},
+        "differences": {f"`{one}` over {other}": sure for one in names for other in random_cells.ASKED_ABOVE},
         "methods": {name: {"live_params_change": -0.1, "live_madds_change": -0.2} for name in names},
     }
-    assert page._verdict(found) == "`nat++` reaches it; `nat++ best of 10` reaches it."
+    assert random_cells._verdict(found) == "`nat++` reaches it; `nat++ best of 10` reaches it."
     found["differences"]["`nat++` over `constant`"] = close
     found["methods"]["nat++ best of 10"]["live_params_change"] = 0.0
     told = "`nat++` misses `constant` (+0.10 (−0.10 to +0.30)); `nat++ best of 10` misses fewer parameters and MAdds."
-    assert page._verdict(found) == told
+    assert random_cells._verdict(found) == told
 
 
 def test_groups_end_in_time_and_fit_into_memory(together: ModuleType) -> None:
@@ -523,9 +517,9 @@ def test_curves_are_told_of_originals_that_were_changed() -> None:
 
 
 def test_scores_are_judged_over_the_networks_they_know(tmp_path: Path) -> None:
-    import page
     import tables
     from answers import Knowledge
+    from pages import random_cells
 
     archs = [arch.essence() for arch in samples(8, nodes=4, seed=5)]
     assert len(set(archs)) == 8
@@ -580,7 +574,7 @@ def test_scores_are_judged_over_the_networks_they_know(tmp_path: Path) -> None:
     assert scores["live parameters"]["spearman"]["value"] == pytest.approx(-spearmanr(range(7), [*truth, 6]).statistic)
     assert scores["live parameters"]["spearman"]["low"] < 0
     assert scores["live MAdds"]["spearman"] is None  # all alike
-    told = page._scores_against_truth(found)
+    told = random_cells._scores_against_truth(found)
     assert "| a supernet, seed 0 | 4 | 1.00 (1.00 to 1.00) | – | – |" in told
     assert "| live MAdds | 7 | – | – | – |" in told
     assert "| a short training | 4 | 1.00 (1.00 to 1.00) | 1.00 (1.00 to 1.00) | – |" in told
@@ -611,8 +605,8 @@ def test_costs_of_seeds_are_averaged_and_every_training_is_told() -> None:
 
 
 def test_a_rule_is_compared_with_random_changes_by_networks_and_by_trainings() -> None:
-    import page
     import table_handcrafted as table
+    from pages import originals
 
     accuracies = {("one", "nat++"): [80.0, 82.0], ("one", table.RANDOM): [79.0, 83.0]}
     accuracies |= {("two", "nat++"): [70.0, 72.0], ("two", table.RANDOM): [68.0, 70.0]}
@@ -628,7 +622,7 @@ def test_a_rule_is_compared_with_random_changes_by_networks_and_by_trainings() -
     found = table.over_random(models, rows, "nat++")
     assert (found["value"], found["rows"]) == (1.0, 2)  # 0 and 2
     assert (found["trainings_above"], found["trainings"]) == (3, 4)
-    assert "nat++ +1.00 (+0.00 to +2.00), 3 of 4. This table does not tell nat++ from" in page._over_random(
+    assert "nat++ +1.00 (+0.00 to +2.00), 3 of 4. This table does not tell nat++ from" in originals._over_random(
         {"nat++": found}
     )
     rows["two, nat++", 1]["test_accuracy"] = None  # it failed

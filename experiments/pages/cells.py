@@ -1,0 +1,228 @@
+"""Cells of thirteen operations on the results page: how true scores are, and what policies are worth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .shapes import methods_table, originals_table
+from .words import (
+    counted,
+    epochs_of,
+    hardware,
+    memory_used,
+    paragraph,
+    peak_of,
+    per_cent,
+    with_interval,
+    with_sign,
+)
+
+
+def truth_cells(found: dict[str, Any]) -> str:
+    """The space of cells: longer trainings, schedules and models that were tried, and the search that was judged."""
+    longer = found["longer"]
+    recipe, groups = longer["recipe"], longer["groups"]
+    lines = [
+        "## From images to a policy: the thirteen-operation space, CIFAR-10",
+        "",
+        paragraph(
+            "`python experiments/truth_cells.py train --root DIR --runs FOLDER`, then `schedules`, `search`, `rival"
+            " --name supernet`, `rival --name paper`, `experiments/policies.py learn` and `experiments/worth.py train`"
+            " (below), `direct` and `judge` with the same folder."
+        ),
+        "",
+        paragraph(
+            f"{_so_far(found['cells'], longer['asked'])} trained from scratch, {recipe['config']['steps']:,} steps of"
+            f" {recipe['config']['batch']} images with a full cosine, {recipe['cells']} cells, {recipe['channels']}"
+            f" channels, {longer['images']:,} images; accuracy on the validation images, with statistics of the batch."
+            f" {found['trained_seconds']:,.0f} s of {hardware(longer['machine'])}{peak_of(groups)}. A third of each"
+            " kind was set aside: no choice of the first round was made by it."
+        ),
+    ]
+    if found["schedules"]:
+        lines += ["", *_cell_schedules(found)]
+    if found.get("models"):
+        lines += [
+            "",
+            paragraph(
+                "Value models on the same cells, each left out in all forms (nine folds): `short` is fitted on short"
+                " trainings, `longer` on the longer ones, `mixture` on the longer ones with `short` as what to expect."
+                " With cost: before it looks at the graph, `short` expects what those of like cost have."
+            ),
+            "",
+            "| value model | Spearman | given MAdds | of changes |",
+            "|---|---|---|---|",
+        ]
+        for name, one in found["models"].items():
+            lines.append(f"| `{name}` | {_three(one)} |")
+    for search in found.get("searches", []):
+        lines += ["", paragraph(_cells_search(search))]
+    if "spearman" in found:
+        lines += ["", *_judged_cells(found)]
+    return "\n".join(lines) + "\n"
+
+
+def _so_far(trained: int, asked: int) -> str:
+    """How many cells, and of how many, where some are missing."""
+    return counted(trained, "cell") if trained == asked else f"So far {trained} of {counted(asked, 'cell')}"
+
+
+def _cell_schedules(found: dict[str, Any]) -> list[str]:
+    pick = found["pick"]
+    lines = [
+        paragraph(
+            "Schedules of short trainings on cells that are not set aside, all of them that were trained for longer by"
+            " then: Spearman with the longer training, its part given live MAdds, and Spearman of the differences"
+            " between a cell and its change. The score is minus the loss of the validation images, of the last training"
+            f" steps, or the mean of both. Searches use *{pick['schedule']}*, loss: {pick['losses']} (picked before the"
+            " first search, by the highest mean of the first two figures)."
+        ),
+        "",
+        "| schedule | cells | validation loss | training loss | both | accuracy | seconds each |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, one in found["schedules"].items():
+        figures = " | ".join(_three(one[losses], " / ") for losses in ("validation", "training", "both"))
+        lines.append(
+            f"| {name} | {one['trained']} | {figures} | {one['mean_accuracy']:.1f} | {one['seconds_each']:.2f} |"
+        )
+    return lines
+
+
+def _cells_search(search: dict[str, Any]) -> str:
+    """How long a search took, and for what."""
+    phases = ", ".join(f"{name} {seconds:.0f}" for name, seconds in search["phases"].items())
+    return (
+        f"A search, seed {search['seed']}: {search['evaluations']} short trainings in {search['seconds']:.0f} s on"
+        f" {hardware(search['machine'])}, from images on the device to the closed policy file ({phases})"
+        f"{memory_used([search])}." + (f" {search['policy_note']}." if "policy_note" in search else "")
+    )
+
+
+def _judged_cells(found: dict[str, Any]) -> list[str]:
+    lines = [
+        paragraph(
+            f"Judged by the longer training of {found['judged']} cells, those set aside and the first round below, and"
+            f" of {found['pairs']} pairs of an input and its change; 95 % bootstrap intervals. direct: the score of the"
+            f" cell itself; the others: what is predicted, from all scores that are not set aside (value model"
+            f" `{found['model']}`, with the seconds of all their trainings), or by a search alone. Last: what the"
+            " policy that was learned so does to `darts`, points of accuracy, mean of three seeds."
+        ),
+        "",
+        "| | seconds | direct | predicted | given MAdds | of changes | `darts` |",
+        "|---|---|---|---|---|---|---|",
+        _cells_row("**short trainings and prediction**", found),
+        *(
+            _cells_row(f"the search with seed {one['seed']} alone", one)
+            for one in found["searches"]
+            if "spearman" in one
+        ),
+    ]
+    titles = {"supernet": "a supernet, planned for the search's seconds", "paper": "preset `paper`, stopped at them"}
+    for name, one in found["rivals"].items():
+        lines.append(_cells_row(titles.get(name, name), one))
+    lines.append("| *asked for* | ≤ 376 a search | | ≥ 0.75 | ≥ 0.5 | | ≥ −0.3 |")
+    steps = {"supernet": "the supernet's weights took {} steps", "paper": "those of the preset {}"}
+    spent = [
+        f"in {one['seconds']:.0f} s " + steps[name].format(f"{one['steps']:,}")
+        for name, one in found["rivals"].items()
+        if name in steps
+    ]
+    if spent:
+        lines += ["", paragraph(f"{', '.join(spent).capitalize()}.")]
+    return lines
+
+
+def _cells_row(title: str, one: dict[str, Any]) -> str:
+    names = ("direct_spearman", "spearman", "partial_given_madds", "paired_spearman")
+    seconds = f"{one['seconds']:.0f}" if "seconds" in one else "–"
+    change = with_sign(one["darts_change"]) if "darts_change" in one else "–"
+    return f"| {title} | {seconds} | " + " | ".join(with_interval(one[name]) for name in names) + f" | {change} |"
+
+
+def worth(found: dict[str, Any]) -> str:
+    """Policies on fresh cells, and on published ones."""
+    lines = [
+        "## What the policies are worth: fresh random cells, and published ones, CIFAR-10",
+        "",
+        paragraph(
+            "`python experiments/worth.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
+            " `truth_cells.py`. The random cells of a round are new to its policies; those of a later round know"
+            " what was trained before. Published cells were among what all learned from."
+        ),
+    ]
+    for number, one in found["rounds"].items():
+        if one.get("methods"):
+            agreement = one["agreement"]
+            lines += [
+                "",
+                paragraph(
+                    f"**Round {number}.** {one['inputs']} of {one['asked']} random cells and what becomes of them,"
+                    f" trained by the longer recipe ({hardware(one['machine'])}{peak_of(one['groups'])}); one score for"
+                    " all, strict budget. Validation accuracy, mean ± sd; the paired difference to the input with its"
+                    f" 95 % bootstrap interval; live costs. The value model (`{agreement['model']}`,"
+                    f" {agreement['dear_scores']} longer trainings) agrees with them by a Spearman of"
+                    f" {with_interval(agreement['spearman'])}, with differences to inputs by"
+                    f" {with_interval(agreement['paired_spearman'])}: that tells methods apart. Among what `nat++` and"
+                    f" the fixed map changed it is {with_interval(agreement['paired_of_learned'])}."
+                ),
+                "",
+                *methods_table(one, "accuracy", "validation accuracy"),
+            ]
+        if one.get("harm"):
+            lines += [
+                "",
+                f"Round {number}: published cells by the same recipe; ours is one shot of `nat++`. Asked for: at most"
+                " 0.3 below the original.",
+                "",
+                *originals_table(one["harm"], "validation accuracy"),
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def cells_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """How far the score of the search in the space of cells is true."""
+    if found.get("spearman") is None or not found["searches"]:
+        return []
+    rivals = {"supernet": "a supernet", "paper": "the paper's settings", "live MAdds": "MAdds"}
+    searches = [("a search alone", one) for one in found["searches"]]
+    beside = [*searches, *((title, found["rivals"].get(name, {})) for name, title in rivals.items())]
+    return [
+        (
+            "Thirteen operations, CIFAR-10: Spearman of the predicted score with longer training over"
+            f" {found['judged']} cells that it had not seen",
+            f"**{found['spearman']['value']:.2f}** in {found['seconds']:.0f} s",
+            ", ".join(
+                f"{title} {with_sign(one['spearman']['value'], signed=False)}"
+                + (f" in {one['seconds']:.0f} s" if "seconds" in one else "")
+                for title, one in beside
+                if one.get("spearman") is not None
+            ),
+        )
+    ]
+
+
+def worth_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Every round of fresh cells that is complete."""
+    rows = []
+    for number, one in found["rounds"].items():
+        if one.get("inputs") != one.get("asked", 0):
+            continue
+        over = {name: with_interval(of["over_input"], signed=True) for name, of in one["methods"].items()}
+        madds = {name: per_cent(of["live_madds_change"]) for name, of in one["methods"].items()}
+        rows.append(
+            (
+                f"{one['inputs']} fresh random cells, one shot of the policy of round {number}, trained for"
+                f" {epochs_of(one)} epochs on CIFAR-10: points of validation accuracy over the inputs (95 % interval),"
+                " neither parameters nor MAdds may rise",
+                f"**{over['nat++']}**, {madds['nat++']} MAdds",
+                f"a fixed map {over['constant']}, {madds['constant']} MAdds; best of 10 random ones"
+                f" {over['random best of 10']}, {madds['random best of 10']}",
+            )
+        )
+    return rows
+
+
+def _three(one: dict[str, float | None], between: str = " | ") -> str:
+    names = ("spearman", "partial_given_madds", "paired_spearman")
+    return between.join("–" if one[name] is None else f"{one[name]:.2f}".replace("-", "−") for name in names)

@@ -1,0 +1,71 @@
+"""How the results page words figures, times and devices."""
+
+from __future__ import annotations
+
+import statistics
+import textwrap
+from typing import Any
+
+
+def paragraph(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def measured(found: dict[str, float] | None, digits: int) -> str:
+    if found is None:
+        return "–"
+    spread = f" ± {found['sd']:.{digits}f}" if found["sd"] else ""
+    return f"{found['mean']:,.{digits}f}{spread}"
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + "s" * (number != 1)
+
+
+def spread_of(values: list[float], digits: int = 1) -> str:
+    low, high = (f"{value:,.{digits}f}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def gathered(values: list[float]) -> dict[str, float]:
+    return {"mean": statistics.fmean(values), "sd": statistics.stdev(values) if len(values) > 1 else 0.0}
+
+
+def epochs_of(found: dict[str, Any]) -> str:
+    """Of a training with so many images."""
+    config = found["recipe"]["config"]
+    return f"{config['steps'] * config['batch'] / found['images']:.0f}"
+
+
+def difference_lines(found: dict[str, Any]) -> list[str]:
+    return [f"- {name}: {with_interval(one, 2, signed=True)}" for name, one in found.items()]
+
+
+def with_interval(one: dict[str, float] | None, digits: int = 2, *, signed: bool = False) -> str:
+    if one is None:
+        return "–"
+    value, low, high = (with_sign(one[key], digits, signed=signed) for key in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
+
+
+def with_sign(value: float, digits: int = 2, *, signed: bool = True) -> str:
+    return f"{value:{'+' if signed else ''}.{digits}f}".replace("-", "−")
+
+
+def per_cent(share: float) -> str:
+    return f"{share:+.0%}".replace("-", "−")
+
+
+def hardware(machine: dict[str, Any]) -> str:
+    return f"{machine['gpu'] or machine['processor']}, torch {machine['torch']}"
+
+
+def memory_used(runs: list[dict[str, Any]]) -> str:
+    """What was taken of the device's memory at most, where that was measured."""
+    most = [run["reserved_gib"] for run in runs if run.get("reserved_gib")]
+    return f", {max(most):.1f} GiB of its memory" if most else ""
+
+
+def peak_of(groups: list[dict[str, Any]]) -> str:
+    peaks = [group["peak_memory_gib"] for group in groups if group["peak_memory_gib"]]
+    return f", peak {max(peaks):.1f} GiB" if peaks else ""
