@@ -8,10 +8,12 @@ from typing import Any
 
 
 def paragraph(text: str) -> str:
+    """A text in lines of the page's width."""
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def measured(found: dict[str, float] | None, digits: int) -> str:
+    """A mean with its standard deviation, where there is one."""
     if found is None:
         return "–"
     spread = f" ± {found['sd']:.{digits}f}" if found["sd"] else ""
@@ -19,15 +21,18 @@ def measured(found: dict[str, float] | None, digits: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
+    """A number of things."""
     return f"{number} {noun}" + "s" * (number != 1)
 
 
 def spread_of(values: list[float], digits: int = 1) -> str:
+    """The least and the most of some values."""
     low, high = (f"{value:,.{digits}f}" for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 
 
 def gathered(values: list[float]) -> dict[str, float]:
+    """Their mean and standard deviation; that of one value is 0."""
     return {"mean": statistics.fmean(values), "sd": statistics.stdev(values) if len(values) > 1 else 0.0}
 
 
@@ -38,6 +43,7 @@ def epochs_of(found: dict[str, Any]) -> str:
 
 
 def difference_lines(found: dict[str, Any]) -> list[str]:
+    """A line for each difference, with its interval."""
     return [f"- {name}: {with_interval(one, 2, signed=True)}" for name, one in found.items()]
 
 
@@ -67,5 +73,6 @@ def memory_used(runs: list[dict[str, Any]]) -> str:
 
 
 def peak_of(groups: list[dict[str, Any]]) -> str:
+    """The most memory that groups of trainings took, where that was measured."""
     peaks = [group["peak_memory_gib"] for group in groups if group["peak_memory_gib"]]
     return f", peak {max(peaks):.1f} GiB" if peaks else ""
