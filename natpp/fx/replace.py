@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx.node import Node
+from torch.nn import functional
 
 from natpp.arch.layers import area, halved
 from natpp.arch.modules import FactorizedConv2d
@@ -159,7 +160,7 @@ def _fill(site: Site, made: Forms, modules: list[nn.Module], parts: Mapping[str,
         raise SettingError(f"the weights of {site.name} are not all finite: there is nothing to inherit. Keep it")
     if site.pointwise is not None:
         second, bias = weights(site.main[1], parts)
-        depthwise = _cropped(weight.detach(), made[0].kernel)
+        depthwise = _resized(weight.detach(), made[0].kernel)
         if made[0].kind == "conv" and len(made) == 2:
             _set(modules[0], depthwise, None, weight)
             _set(modules[1], second.detach(), bias, second)
@@ -167,11 +168,11 @@ def _fill(site: Site, made: Forms, modules: list[nn.Module], parts: Mapping[str,
             mixed = second.detach() * weight.detach().sum(dim=(2, 3))[:, 0, None, None]
             _fill_kernel(made, modules, mixed, bias, second)
     elif site.form.depthwise:
-        if made[0].kind == FACTORIZED:  # pick every channel's own taps
+        if made[0].depthwise:
+            _set(modules[0], _resized(weight.detach(), made[0].kernel), bias, weight)
+        else:  # every channel has its own taps, and none of others
             dense = torch.diag_embed(weight.detach()[:, 0].permute(1, 2, 0)).permute(2, 3, 0, 1)
             _fill_kernel(made, modules, dense, bias, weight)
-        else:
-            _set(modules[0], _cropped(weight.detach(), made[0].kernel), bias, weight)
     else:
         kernel = weight.detach()
         if made[0].kind == FACTORIZED:  # all others have the groups of the site
@@ -203,11 +204,11 @@ def _fill_kernel(made: Forms, modules: list[nn.Module], dense: Tensor, bias: Ten
     elif first.kind in ("max", "avg"):
         _set(modules[1], dense.sum(dim=(2, 3), keepdim=True), bias, like)
     elif len(made) == 2:
-        depthwise, pointwise = rank_one(_cropped(dense, first.kernel), made[1].groups)
+        depthwise, pointwise = rank_one(_resized(dense, first.kernel), made[1].groups)
         _set(modules[0], depthwise, None, like)
         _set(modules[1], pointwise, bias, like)
     else:
-        _set(modules[0], _cropped(dense, first.kernel), bias, like)
+        _set(modules[0], _resized(dense, first.kernel), bias, like)
 
 
 def rank_one(dense: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
@@ -244,9 +245,11 @@ def weights(node: Node, parts: Mapping[str, Any]) -> tuple[Tensor, Tensor | None
     return parts[str(weight.target)], parts[str(bias.target)] if isinstance(bias, Node) else None
 
 
-def _cropped(weight: Tensor, kernel: int) -> Tensor:
-    start = (weight.shape[2] - kernel) // 2
-    return weight[:, :, start : start + kernel, start : start + kernel]
+def _resized(weight: Tensor, kernel: int) -> Tensor:
+    """The centre of a kernel, or all of it with zeros around, which computes the same."""
+    before = -((weight.shape[2] - kernel) // 2)
+    after = kernel - weight.shape[2] - before
+    return functional.pad(weight, (before, after, before, after))
 
 
 def _set(module: nn.Module, weight: Tensor, bias: Tensor | None, like: Tensor, bias_like: Tensor | None = None) -> None:

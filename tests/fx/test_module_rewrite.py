@@ -8,7 +8,7 @@ from fx_models import SMALL
 from promises import no_change_is_no_change, warmed
 from torch import Tensor, nn
 
-from natpp.arch.transitions import two_level
+import natpp
 from natpp.errors import GraphError
 from natpp.fx.blocks import Block, find_blocks
 from natpp.fx.recalibrate import recalibrate
@@ -17,7 +17,7 @@ from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Site, find_items
 from natpp.fx.trace import Traced, trace
 from natpp.nets.measure import module_cost
-from natpp.registry import OPS
+from natpp.registry import OPS, RULES
 
 X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
@@ -59,7 +59,8 @@ def test_every_single_change_costs_what_was_counted(name: str) -> None:
                 continue
             seen.add((site.form, site.pointwise, site.place))  # one of those that are alike
             for op in OPS:
-                if op in ("null", term.op) or OPS[op].extra or not two_level(OPS[term.op], OPS[op], site.place):
+                allowed = any(rule(OPS[term.op], OPS[op], site.place) for rule in RULES.values())
+                if op in ("null", term.op) or OPS[op].extra or not allowed:
                     continue
                 made = rewrite(traced, blocks, with_one(blocks, site.name, op))
                 after = module_cost(made, X)
@@ -98,6 +99,35 @@ def test_a_smaller_kernel_is_the_centre() -> None:
     made = build(site, "dil_conv_3x3", traced.parts)
     assert torch.equal(made.weight, depthwise.weight[:, :, 1:4, 1:4])
     assert made.dilation == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("conv", "op"),
+    [
+        (nn.Conv2d(4, 6, 1), "conv_3x3"),
+        (nn.Conv2d(4, 6, 3, padding=1), "conv_5x5"),
+        (nn.Conv2d(4, 6, 1), "sep_conv_5x5"),
+        (nn.Conv2d(4, 4, 3, padding=1, groups=4), "sep_conv_5x5"),
+        (nn.Conv2d(4, 6, 3, padding=1, stride=2), "conv_5x5"),
+        (nn.Conv2d(4, 4, 3, padding=1, groups=4), "conv_5x5"),
+    ],
+)
+def test_a_larger_kernel_has_zeros_around_and_computes_the_same(conv: nn.Conv2d, op: str) -> None:
+    x = torch.randn(2, 4, 9, 9)
+    site, traced = site_of(nn.Sequential(conv), x)
+    assert torch.allclose(build(site, op, traced.parts)(x), conv(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("budget", ["strict", "rule"])
+def test_a_rule_that_lets_kernels_grow_makes_modules_that_cost_no_more(budget: str) -> None:
+    module = natpp.zoo.network("vgg16", classes=10).eval()
+    result = natpp.optimize(module, rule="cost", example_input=torch.randn(1, 3, 32, 32), budget=budget)
+    assert any((one.before[-3:], one.after[-3:]) == ("3x3", "5x5") for one in result.changes)
+    assert result.cost_after.madds <= result.cost_before.madds
+    assert result.cost_after.params <= result.cost_before.params
+    for name, part in result.module.named_modules():
+        if isinstance(part, nn.Conv2d):
+            assert tuple(part.weight.shape[2:]) == part.kernel_size, name
 
 
 def test_a_separable_kernel_comes_out_exactly() -> None:
