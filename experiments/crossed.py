@@ -24,6 +24,7 @@ import numpy as np
 from answers import fitted_constant
 from cells import Pool
 from policies import SEED, learn_config, learned
+from small import results_apart
 from truth_cells import SCHEDULES, WHERE, pick_of_search
 from truth_nasbench201 import machine
 from values import (
@@ -208,6 +209,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
+    results_apart(arguments, RESULTS)
     number = arguments.round
     settings, names = SETTINGS[number], [*SETTINGS[number], *maps(number)]
     if arguments.only not in (None, *names):

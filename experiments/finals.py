@@ -25,6 +25,7 @@ import shortlist
 import torch
 from answers import CANDIDATES, Knowledge, split_name
 from policies import knowledge, learned_from
+from small import results_apart
 from table_random import POLICIES, fit_in, name_of, pick_in
 from together import read_trained
 from truth_cells import SCHEDULES, WHERE
@@ -150,6 +151,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--smoke", action="store_true", help="two cells, one temperature")
     arguments = parser.parse_args()
+    results_apart(arguments, RESULTS)
     known = knowledge(arguments.runs, POLICIES[TABLE])
     weights = fit_in(argparse.Namespace(runs=arguments.runs, smoke=False), TABLE)["weights"]
     short = of_short(arguments.runs)

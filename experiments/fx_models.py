@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from small import results_apart
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
@@ -312,6 +313,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
+    results_apart(arguments, RESULTS)
     words = [*(f"torchvision:{name}" for name in TORCHVISION), *(f"timm:{name}" for name in TIMM)]
     if arguments.smoke:
         words = list(SMOKE)

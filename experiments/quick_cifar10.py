@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from small import results_apart
 from truth_nasbench201 import machine
 
 import natpp
@@ -81,6 +82,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
+    results_apart(arguments, RESULTS)
     found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     for name in RUNS:
         one = found.get(name) or trained(name, arguments)

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from modules import fresh, images_of, no_opinion, trained
 from safetensors.torch import load_file, save_file
+from small import kept_apart
 from torch import nn
 from truth_nasbench201 import machine
 
@@ -279,6 +280,9 @@ def main() -> None:
     parser.add_argument("--digits", action="store_true")
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
+    results = RESULTS.with_stem("resnet20_digits") if arguments.digits else RESULTS
+    arguments.out = arguments.out or results
+    kept_apart(arguments, results)
     plan = plan_of(arguments)
     pieces: Pieces | None = None
     for piece in PIECES:
@@ -296,8 +300,7 @@ def main() -> None:
                 f"{found['test_accuracy']:.2f} % on the test images" if "test_accuracy" in found else found["spearman"]
             )
             print(f"{piece} {seed}: {said}, {time.perf_counter() - start:.0f} s", flush=True)
-    out = arguments.out or (RESULTS.with_stem("resnet20_digits") if arguments.digits else RESULTS)
-    write_whole(out, json.dumps(gather(arguments.runs, plan), indent=1) + "\n")
+    write_whole(arguments.out, json.dumps(gather(arguments.runs, plan), indent=1) + "\n")
 
 
 if __name__ == "__main__":

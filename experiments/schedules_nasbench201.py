@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from figures import partial
 from scipy.stats import spearmanr
+from small import results_apart
 from truth_nasbench201 import NAMED, NAMED_SEED, WHERE, machine, named_set
 
 from natpp.arch.cost import counts
@@ -120,6 +121,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
+    results_apart(arguments, RESULTS)
     found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     for name in arguments.only.split(";") if arguments.only else SCHEDULES:
         if name not in found:

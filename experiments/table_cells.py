@@ -6,7 +6,7 @@
 FOLDER is that of `truth_cells.py`, with the policies that `policies.py learn` left there. All are trained as in
 `table_random.py`, two seeds each: same recipe, width and depth for all. The policies are those of a round of that
 table; what another round trained is not trained again. `judge` writes `results/table_cells.json`. `--smoke` does it on
-digits.
+digits, without a command all of it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def papers(name: str) -> dict[str, dict[str, float | None]]:
 def main() -> None:
     answering = {"type": int, "choices": POLICIES, "default": 1, "help": "of table_random.py, whose policies answer"}
     parser = command_line(__doc__, (train, judge), RESULTS, round=answering)
-    carry_out(parser)
+    carry_out(parser, whole=(train, judge))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ on the whole training set, two seeds, the test images read once for each. The ne
 side; every finished group is kept. Where natpp makes another network of a model than the one that was trained, that one
 alone is trained, and what it replaces is kept and told. With `--seconds` no group is begun that would not end in time:
 a trial of a few steps tells how long one takes whose model was not trained before. `judge` measures latencies where it
-runs, of the networks built anew, and writes `results/table_handcrafted.json`. `--smoke` does ResNet-20 on digits.
+runs, of the networks built anew, and writes `results/table_handcrafted.json`. `--smoke` does ResNet-20 on digits,
+without a command all of it.
 """
 
 from __future__ import annotations
@@ -259,7 +260,7 @@ def papers(model: str) -> dict[str, Mapping[str, Any]]:
 def main() -> None:
     only = {"help": "models, with semicolons between"}
     parser = command_line(__doc__, (train, judge), RESULTS, only=only)
-    carry_out(parser)
+    carry_out(parser, whole=(train, judge))
 
 
 if __name__ == "__main__":

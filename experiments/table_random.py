@@ -20,8 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -353,14 +351,7 @@ def skips(arch: Architecture) -> int:
 def main() -> None:
     fresh = {"type": int, "choices": POLICIES, "default": 1, "help": "of fresh cells"}
     parser = command_line(__doc__, (train, judge), RESULTS, round=fresh)
-    if sys.argv[1:2] == ["--smoke"]:  # all of it
-        rest = sys.argv[2:]
-        with tempfile.TemporaryDirectory() as folder:
-            given = ["--smoke", "--runs", folder, "--out", str(Path(folder) / "table_random.json"), *rest]
-            for command in ("train", "judge"):
-                carry_out(parser, [command, *given])
-        return
-    carry_out(parser)
+    carry_out(parser, whole=(train, judge))
 
 
 if __name__ == "__main__":

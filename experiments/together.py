@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from small import kept_apart
 from truth_nasbench201 import machine
 
 from natpp.arch.cost import counts
@@ -364,6 +367,7 @@ def command_line(
 ) -> argparse.ArgumentParser:
     """A command for each function, with the flags of whatever trains, and some more by their names."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.set_defaults(results=results)
     parsers = parser.add_subparsers(required=True)
     for command in commands:
         one = parsers.add_parser(command.__name__)
@@ -381,10 +385,23 @@ def command_line(
     return parser
 
 
-def carry_out(parser: argparse.ArgumentParser, words: Sequence[str] | None = None) -> None:
-    """Do what a command line asks for; the folder of runs is there then, and wrong input is told in one line."""
-    arguments = parser.parse_args(words)
-    arguments.runs.mkdir(parents=True, exist_ok=True)
+def carry_out(parser: argparse.ArgumentParser, *, whole: Sequence[Command] = ()) -> None:
+    """Do what a command line asks for; wrong input is told in one line.
+
+    `--smoke` without a command does the `whole` of it, in a folder that is gone then.
+    """
+    words = sys.argv[1:]
+    names = [command.__name__ for command in whole]
+    if whole and "--smoke" in words and not {*names, "-h", "--help"} & {*words}:
+        with tempfile.TemporaryDirectory() as folder:
+            for name in names:
+                _carry_out(parser.parse_args([name, "--runs", folder, *words]))
+    else:
+        _carry_out(parser.parse_args(words))
+
+
+def _carry_out(arguments: argparse.Namespace) -> None:
+    kept_apart(arguments, arguments.results)
     try:
         arguments.command(arguments)
     except NatppError as error:

@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning_fabric import Fabric
+from small import kept_apart
 
 import natpp
 from natpp.arch.cost import counts
@@ -488,7 +489,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
-    arguments.runs.mkdir(parents=True, exist_ok=True)
+    kept_apart(arguments, RESULTS)
     if arguments.what != "judge":
         if arguments.what == "rival" and arguments.name is None:
             parser.error(f"--name is one of {', '.join(RIVALS)}")

@@ -449,6 +449,36 @@ def test_trainings_over_a_cluster_are_those_of_one_machine(tmp_path: Path, monke
     assert "trained over" not in run("table_random.py", *given, str(tmp_path / "many"), "--ray")  # all is kept
 
 
+def test_the_small_form_keeps_apart_from_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small, full = str(tmp_path / "small"), tmp_path / "full"
+    run("table_handcrafted.py", "train", "--smoke", "--runs", small)
+    with pytest.raises(SystemExit, match="has runs of --smoke"):
+        run("table_handcrafted.py", "judge", "--runs", small)
+    shutil.copytree(small, full)
+    (full / ".smoke").unlink()
+    before = {file.name: file.read_bytes() for file in full.iterdir()}
+    for command in ("train", "judge"):
+        with pytest.raises(SystemExit, match="has runs of full size"):
+            run("table_handcrafted.py", command, "--smoke", "--runs", str(full))
+    assert {file.name: file.read_bytes() for file in full.iterdir()} == before
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match="is a file"):
+        run("table_cells.py", "judge", "--runs", str(tmp_path / "file"))
+    published = ROOT / "experiments" / "results" / "table_handcrafted.json"
+    before_it = published.read_bytes()
+    run("table_handcrafted.py", "judge", "--smoke", "--runs", small)
+    assert published.read_bytes() == before_it
+    assert json.loads((tmp_path / "small" / published.name).read_text())["asked"] == 40
+    assert "results of --smoke go to " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("table_cells", "enas, published NAT"), ("table_handcrafted", "resnet20, ")]
+)
+def test_the_small_form_without_a_command_does_all_of_it(name: str, said: str) -> None:
+    assert said in run(f"{name}.py", "--smoke")
+
+
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install ray")
 def test_trainings_over_a_real_cluster(tmp_path: Path) -> None:
     given = [sys.executable, ROOT / "experiments" / "table_handcrafted.py", "train", "--smoke", "--runs"]
