@@ -94,6 +94,33 @@ def test_a_network_of_the_zoo(run: Runner, tmp_path: Path) -> None:  # noqa: F81
     assert natpp.restore(folder)(torch.randn(1, 3, 32, 32)).shape == (1, 7)
 
 
+def test_a_result_that_needs_its_original_says_so(
+    run: Runner,  # noqa: F811
+    file: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file.write_text(
+        "from torch import nn\n\n\ndef make():\n"
+        "    module = nn.Sequential(nn.Conv2d(3, 8, 7, padding=3), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))\n"
+        "    module[0].padding = (2, 2)\n"
+        "    return module\n"
+    )
+    out = fine(run("optimize", "my_file.py:make", "--input", "1,3,16,16", "--out", "saved"))
+    assert "natpp.restore('saved', module=original) gives the module" in out
+    assert "0 need the original: natpp.restore(folder, module=original)" in caplog.text
+
+
+def test_what_is_no_architecture_is_not_written_over(run: Runner, tmp_path: Path) -> None:  # noqa: F811
+    notes, better = tmp_path / "notes.txt", str(tmp_path / "better.json")
+    notes.write_text("mine")
+    status, _, said = run("optimize", "naonet", "--out", str(notes))
+    assert status != 0
+    assert "is there and is no architecture" in said
+    assert notes.read_text() == "mine"
+    for _ in range(2):  # an earlier result makes room
+        ok(run("optimize", "naonet", "--out", better))
+
+
 def test_a_function_of_a_file(run: Runner, file: Path) -> None:  # noqa: F811
     flags = ("--input", "1,3,32,32", "--out", "saved")
     out = fine(run("optimize", "my_file.py:make_model", *flags, "--measure-latency"))

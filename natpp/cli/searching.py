@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from natpp.cli.output import (
     say,
     shown_progress,
 )
-from natpp.errors import SettingError, did_you_mean, shortened
+from natpp.errors import NatppError, SettingError, did_you_mean, shortened
 from natpp.files import write_whole
 from natpp.policies import default
 from natpp.registry import RULES
@@ -96,6 +97,8 @@ def optimize(flags: Optimize) -> None:
     if flags.arch.endswith(".py"):
         load_architecture(flags.arch)  # says that its function is missing
     _refuse(flags, OF_MODELS, "goes with a model, not with an architecture")
+    if flags.out is not None:
+        _check_target(flags.out)
     budget = parse_budget(flags.budget)
     arch = load_architecture(flags.arch)
     usual = "cifar" if arch.reduce is not None else "nasbench201"
@@ -127,6 +130,15 @@ def optimize(flags: Optimize) -> None:
         _remarks(flags)
 
 
+def _check_target(path: str) -> None:
+    """Refuse to write an architecture over what is none."""
+    if os.path.isfile(path) and os.path.getsize(path):
+        try:
+            load_architecture(os.path.abspath(path))
+        except NatppError:
+            raise SettingError(f"{path!r} is there and is no architecture: move it, or choose another place") from None
+
+
 def _optimize_module(flags: Optimize) -> None:
     _refuse(flags, OF_ARCHITECTURES, "goes with an architecture, not with a model")
     budget = parse_budget(flags.budget)
@@ -154,7 +166,9 @@ def _optimize_module(flags: Optimize) -> None:
     print(found)
     _remarks(flags)
     if flags.out is not None:
-        print(f"written to {flags.out}; natpp.restore({flags.out!r}) gives the module")
+        saved = json.loads(Path(flags.out, "architecture.json").read_text(encoding="utf-8"))
+        more = ", module=original" if saved["module"]["given"] else ""
+        print(f"written to {flags.out}; natpp.restore({flags.out!r}{more}) gives the module")
 
 
 def _named(found: R, flags: Optimize) -> R:

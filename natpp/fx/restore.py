@@ -38,8 +38,8 @@ def restore_module(folder: str | Path, original: nn.Module | None = None) -> fx.
     missing = data.get("given")
     if missing and original is None:
         raise SettingError(
-            f"{str(folder)!r} has parts that are not torch's ({', '.join(map(str, missing[:3]))}): give the module "
-            "it was made of, natpp.restore(folder, module=original)"
+            f"{str(folder)!r} has parts that its files cannot make ({', '.join(map(str, missing[:3]))}): give the"
+            " module it was made of, natpp.restore(folder, module=original)"
         )
     foreign = _Foreign(original, _example(data["example"])) if missing and original is not None else _Foreign()
     weights = _tensors(path / WEIGHTS)

@@ -106,6 +106,9 @@ def save_result(result: ModuleResult, folder: str | Path) -> Path:
             file.chmod((fresh / ARCHITECTURE).stat().st_mode)  # safetensors writes for the owner only
     if missing is not None:
         LOG.warning("%s holds no %s: %s. natpp.restore(folder, module=original) works", folder, SOURCE, missing)
+    elif content.given:
+        parts = ", ".join(content.given[:3])
+        LOG.warning("%s: to be made again, %s need the original: natpp.restore(folder, module=original)", folder, parts)
     return Path(folder)
 
 

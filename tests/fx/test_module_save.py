@@ -258,7 +258,7 @@ def test_parts_that_can_be_imported_are(tmp_path: Path) -> None:
     folder = result.save(tmp_path / "saved")
     assert "from test_module_save import Own" in (folder / "model.py").read_text()
     assert_same_module(written_module(folder).load(), result.module, X)
-    with pytest.raises(SettingError, match=r"parts that are not torch's \(own, .*natpp.restore\(folder, module="):
+    with pytest.raises(SettingError, match=r"parts that its files cannot make \(own, .*natpp.restore\(folder, module="):
         natpp.restore(folder)
     assert_same_module(natpp.restore(folder, Mixed(Own(3.0), function=True)), result.module, X)
     with pytest.raises(SettingError, match="no part own of type Own"):
