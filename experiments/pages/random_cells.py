@@ -43,8 +43,7 @@ def table_random(found: dict[str, Any]) -> str:
                 " Test accuracy, read once, mean ± sd; the paired difference to the originals, over the seeds that both"
                 " have, with its 95 % bootstrap interval over cells (there is one learned policy and one random change"
                 " of each cell, and no interval over these); live costs: of what reaches the output; latency of one"
-                " image on"
-                f" {one['latency_on']}, the least of several passes."
+                f" image on {one['latency_on']}, the least of several passes."
             ),
             "",
             *_shortlist(one.get("shortlist")),
@@ -193,7 +192,7 @@ def _bias(found: dict[str, Any]) -> str:
     return (
         f"Skips that reach the output, mean over all cells: {skips}. How many of those that a method changed have a"
         f" lower training loss than their input after a quarter of the training: {ahead}. By the first seed; the first"
-        " four cells:"
+        " cells that `nat++` changed:"
     )
 
 
