@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent / "natpp"
+PACKAGE = Path(__file__).parent.parent / "src" / "natpp"
 ABOVE = {  # what each room may import, besides itself
     "errors": set(),
     "files": {"errors"},
@@ -86,3 +86,11 @@ assert natpp.cost("darts").params == 3349342
 assert natpp.draw("darts").startswith("<svg")
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_script_beside_a_clone_finds_the_package(tmp_path: Path) -> None:
+    """A folder named natpp beside the script, such as a clone, does not hide the installed package."""
+    (tmp_path / "natpp" / "docs").mkdir(parents=True)
+    script = tmp_path / "script.py"
+    script.write_text("import natpp\nassert natpp.zoo.network('resnet20') is not None\n")
+    subprocess.run([sys.executable, script.name], cwd=tmp_path, check=True)
