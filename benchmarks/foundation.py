@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import natpp
 from natpp.arch.cost import cost_of, counts
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import setting
+from natpp.arch.networks import setting
 from natpp.arch.space import sample_batch
 from natpp.nets.network import build_network
 from natpp.policies import load_named

@@ -38,18 +38,18 @@ from torch import Tensor, nn
 
 import natpp
 from natpp import kernels
-from natpp.arch.layout import setting
 from natpp.arch.modules import BatchNorm2d, MaxPool2d
+from natpp.arch.networks import setting
 from natpp.arch.ops import Place
 from natpp.arch.space import CellSpace
 from natpp.data.batches import Batches
 from natpp.data.images import Images
-from natpp.evaluate.short import Branch, Feed, ShortConfig, train_together
-from natpp.improve.learn import WeightsConfig
-from natpp.improve.shared import SharedWeights
+from natpp.methods.learning import WeightsConfig
 from natpp.nets.network import build_network
 from natpp.registry import OPS
-from natpp.runs import make_fabric
+from natpp.runs.jobs import make_fabric
+from natpp.scorers.short import Branch, Feed, ShortConfig, train_together
+from natpp.scorers.supernet import SharedWeights
 
 BANDWIDTH = 4.8e12  # bytes a second, of an H200
 OPERATIONS = (
@@ -71,7 +71,7 @@ OPERATIONS = (
     ("max_pool_5x5", (128, 16, 32, 32), 1),
 )
 MUST = OPERATIONS[:4]
-TUNED: tuple[dict[str, Any], ...] = (  # of natpp.kernels.merged and natpp.kernels.separated
+TUNED: tuple[dict[str, Any], ...] = (  # of natpp.kernels.geometry, merged and separated
     {},
     {"MOST_PROGRAMS": 264},
     {"MOST_PROGRAMS": 792},
@@ -238,11 +238,11 @@ def changed(choices: Mapping[str, Any]) -> Iterator[None]:
     if not choices:
         yield
         return
-    from natpp.kernels import merged, separated
+    from natpp.kernels import geometry, merged, separated
 
     before = []
     for name, value in choices.items():
-        for module in (merged, separated):
+        for module in (geometry, merged, separated):
             if hasattr(module, name):
                 before.append((module, name, getattr(module, name)))
                 setattr(module, name, {**merged.PRODUCTS, **value} if name == "PRODUCTS" else value)

@@ -28,16 +28,16 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 import natpp
-from natpp.arch.layout import setting
+from natpp.arch.networks import setting
 from natpp.arch.space import nasbench201_space
 from natpp.data.images import Images
-from natpp.evaluate.recipe import cifar_600
-from natpp.evaluate.scratch import Training, make_batches
-from natpp.evaluate.short import Batches, Branch, Build, Feed, ShortConfig, train_together
-from natpp.improve.learn import WeightsConfig
-from natpp.improve.shared import SharedWeights
+from natpp.methods.learning import WeightsConfig
 from natpp.nets.network import build_network
-from natpp.runs import make_fabric
+from natpp.runs.jobs import make_fabric
+from natpp.scorers.short import Batches, Branch, Build, Feed, ShortConfig, train_together
+from natpp.scorers.supernet import SharedWeights
+from natpp.training.recipe import cifar_600
+from natpp.training.scratch import Training, make_batches
 
 FABRIC = make_fabric()
 DEVICE = FABRIC.device

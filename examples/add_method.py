@@ -3,11 +3,11 @@
 import numpy as np
 
 import natpp
-from natpp.arch.layout import setting
-from natpp.improve.inputs import Inputs
-from natpp.improve.method import picked
-from natpp.improve.scorer import Task
+from natpp.arch.networks import setting
+from natpp.methods.base import picked
 from natpp.registry import METHODS, OPS
+from natpp.scorers.base import Task
+from natpp.subjects.many import Inputs
 from natpp.testing import check_method
 
 

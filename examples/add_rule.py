@@ -2,7 +2,7 @@
 
 import natpp
 from natpp.arch.ops import Op, Place
-from natpp.arch.transitions import two_level
+from natpp.arch.rules import two_level
 from natpp.registry import RULES
 from natpp.testing import check_rule
 

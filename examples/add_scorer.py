@@ -4,7 +4,7 @@ import numpy as np
 
 import natpp
 from natpp.arch.graph import Architecture
-from natpp.improve.scorer import Scorer
+from natpp.scorers.base import Scorer
 from natpp.testing import check_scorer
 
 

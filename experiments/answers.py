@@ -12,17 +12,17 @@ import numpy as np
 
 from natpp.arch.formats import from_dict, to_dict
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import Setting
-from natpp.baselines.constant import Constant
-from natpp.baselines.nat import PolicyMethod
-from natpp.baselines.random import random_rows
+from natpp.arch.networks import Setting
 from natpp.files import write_whole
-from natpp.improve.inputs import Inputs, Row
-from natpp.improve.learn import best
-from natpp.improve.predict import Prediction
-from natpp.improve.scorer import Gain, Scores, Task
+from natpp.methods.constant import Constant
+from natpp.methods.learning import best
+from natpp.methods.policy import PolicyMethod
+from natpp.methods.random import random_rows
 from natpp.nets.policy import Policy
 from natpp.registry import OPS
+from natpp.scorers.base import Gain, Scores, Task
+from natpp.scorers.predicted import Prediction
+from natpp.subjects.many import Inputs, Row
 
 CANDIDATES = 10
 MAPPED = 200  # inputs that the fixed map is fitted on

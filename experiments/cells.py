@@ -14,12 +14,12 @@ import numpy as np
 
 import natpp
 from natpp.arch.graph import NULL, Architecture
-from natpp.arch.layout import setting
+from natpp.arch.networks import setting
 from natpp.arch.ops import PAPER_OPS
 from natpp.arch.space import CellSpace, Choices, GraphSpace, Space
-from natpp.improve.inputs import Inputs
-from natpp.improve.scorer import Task
 from natpp.registry import OPS, ZOO
+from natpp.scorers.base import Task
+from natpp.subjects.many import Inputs
 
 SEED = 12
 EACH = 27  # of every kind

@@ -45,16 +45,16 @@ from values import (
 )
 
 from natpp.arch.cost import counts
-from natpp.arch.layout import setting
+from natpp.arch.networks import setting
 from natpp.arch.space import CellSpace
-from natpp.baselines.nat import PolicyMethod
 from natpp.files import write_whole
-from natpp.improve.inputs import Inputs
-from natpp.improve.method import Method
-from natpp.improve.predict import PredictConfig, Prediction
-from natpp.improve.scorer import Task
-from natpp.improve.seeds import Use, generator
+from natpp.methods.base import Method
+from natpp.methods.policy import PolicyMethod
 from natpp.registry import OPS
+from natpp.scorers.base import Task
+from natpp.scorers.predicted import PredictConfig, Prediction
+from natpp.seeds import Use, generator
+from natpp.subjects.many import Inputs
 
 RESULTS = Path(__file__).parent / "results" / "crossed.json"
 KEPT = "crossed_{round}_{half}.json"

@@ -34,14 +34,14 @@ from values import LOSSES, PARTS, before, came_from, loss_of
 
 from natpp.arch.graph import Architecture
 from natpp.arch.space import CellSpace
-from natpp.baselines.nat import PolicyMethod
 from natpp.files import write_whole
-from natpp.improve.inputs import Inputs
-from natpp.improve.learn import best
-from natpp.improve.predict import Prediction
-from natpp.improve.scorer import Scores, Task
+from natpp.methods.learning import best
+from natpp.methods.policy import PolicyMethod
 from natpp.nets.policy import Transitions, masked_log_softmax
 from natpp.registry import OPS
+from natpp.scorers.base import Scores, Task
+from natpp.scorers.predicted import Prediction
+from natpp.subjects.many import Inputs
 
 RESULTS = Path(__file__).parent / "results" / "finals.json"
 TABLE = 2  # the round of table_random.py that has finals

@@ -35,10 +35,11 @@ import natpp
 from natpp.files import write_whole
 from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Site
-from natpp.fx.trace import TraceError
-from natpp.fx.transform import ModuleResult, optimize_module
+from natpp.fx.traced import TraceError
 from natpp.policies import DEFAULT, load_named
 from natpp.registry import MODELS
+from natpp.subjects.module import optimize_module
+from natpp.subjects.module_result import ModuleResult
 
 RESULTS = Path(__file__).parent / "results" / "fx_models.json"
 LIMIT = 300.0  # seconds a model

@@ -11,14 +11,14 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from natpp.data.batches import Augment, Batches
+from natpp.data.feeds import ImageSource
 from natpp.data.sets import load_images
-from natpp.evaluate.loop import Loop, fit
-from natpp.evaluate.recipe import Recipe
-from natpp.evaluate.source import ImageSource
-from natpp.improve.seeds import Use, number
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import Policy
 from natpp.policies import load_named
+from natpp.seeds import Use, number
+from natpp.training.loop import Loop, fit
+from natpp.training.recipe import Recipe
 from natpp.zoo.networks.weights import draw_weights
 
 

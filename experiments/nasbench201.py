@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 import natpp
-from natpp.evaluate.benchmark import BenchmarkConfig, benchmark
 from natpp.files import write_whole
-from natpp.improve.learn import PRESETS
-from natpp.improve.predict import PredictConfig
+from natpp.methods.learning import PRESETS
+from natpp.runs.benchmark import BenchmarkConfig, benchmark
+from natpp.scorers.predicted import PredictConfig
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "nasbench201.json"

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import natpp
-from natpp import api
-from natpp.arch.layout import setting
+from natpp import verbs
+from natpp.arch.networks import setting
 from natpp.arch.ops import PAPER_OPS, Place
-from natpp.arch.transitions import allowed
+from natpp.arch.rules import allowed
 from natpp.files import write_whole
 from natpp.report.scene import Box, Scene, Shape, Text, text_width, to_svg
 
@@ -36,7 +36,7 @@ def natpp_darts() -> str:
 
 def network() -> str:
     """DARTS in the network for CIFAR."""
-    return to_svg(api.scene("darts", network=setting("cifar")))
+    return to_svg(verbs.scene("darts", network=setting("cifar")))
 
 
 def rule() -> str:

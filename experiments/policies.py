@@ -56,18 +56,18 @@ import natpp
 from natpp import policies as shipped
 from natpp.arch.cost import counts
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import setting
-from natpp.baselines.nat import PolicyMethod
-from natpp.baselines.random import Random
+from natpp.arch.networks import setting
 from natpp.files import write_whole
-from natpp.improve.inputs import Inputs, Row
-from natpp.improve.learn import LearnConfig, Learner
-from natpp.improve.predict import PredictConfig, Prediction, ascended
-from natpp.improve.run import preset
-from natpp.improve.scorer import Gain, Score, Scores, Task
-from natpp.improve.seeds import Use, generator, number, torch_generator
+from natpp.methods.learning import LearnConfig, Learner
+from natpp.methods.policy import PolicyMethod
+from natpp.methods.random import Random
 from natpp.nets.policy import Policy, PolicyConfig
 from natpp.registry import OPS, ZOO
+from natpp.runs.search import preset
+from natpp.scorers.base import Gain, Score, Scores, Task
+from natpp.scorers.predicted import PredictConfig, Prediction, ascended
+from natpp.seeds import Use, generator, number, torch_generator
+from natpp.subjects.many import Inputs, Row
 
 RESULTS = Path(__file__).parent / "results"
 NAMES = {"nat++": "{}", "nat": "{}_nat"}  # under which they ship

@@ -22,12 +22,12 @@ from truth_nasbench201 import machine
 import natpp
 from natpp.arch.formats import to_dict
 from natpp.data.sets import load_images
-from natpp.evaluate.recipe import Recipe, quick
-from natpp.evaluate.scratch import Training, make_batches, train
-from natpp.evaluate.table import read_table
 from natpp.files import write_whole
 from natpp.registry import ZOO
-from natpp.runs import make_fabric
+from natpp.runs.jobs import make_fabric
+from natpp.scorers.table import read_table
+from natpp.training.recipe import Recipe, quick
+from natpp.training.scratch import Training, make_batches, train
 
 RESULTS = Path(__file__).parent / "results" / "quick_cifar10.json"
 RESNET = "|nor_conv_3x3~0|+|none~0|nor_conv_3x3~1|+|skip_connect~0|none~1|skip_connect~2|"

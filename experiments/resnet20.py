@@ -30,21 +30,23 @@ from torch import nn
 from truth_nasbench201 import machine
 
 import natpp
-from natpp.evaluate.losses import classification
-from natpp.evaluate.recipe import Recipe
-from natpp.evaluate.short import ShortConfig
 from natpp.files import write_whole
 from natpp.fx.blocks import find_blocks
-from natpp.fx.expand import Expanded, Judge, Rows, ShortTunings
-from natpp.fx.learn import Candidates, TuneConfig, learn_module
-from natpp.fx.recalibrate import recalibrate
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
-from natpp.fx.transform import ModuleResult, Problem, optimize_module, perturbed
-from natpp.improve.seeds import Use, number
+from natpp.methods.tuned import Candidates, TuneConfig, learn_module
 from natpp.nets.measure import module_cost
 from natpp.policies import default, load_named
-from natpp.runs import make_fabric
+from natpp.runs.jobs import make_fabric
+from natpp.scorers.module_supernet import Expanded, Judge, Rows, ShortTunings
+from natpp.scorers.short import ShortConfig
+from natpp.seeds import Use, number
+from natpp.subjects.module import optimize_module
+from natpp.subjects.module_problem import Problem, perturbed
+from natpp.subjects.module_result import ModuleResult
+from natpp.training.losses import classification
+from natpp.training.recalibrate import recalibrate
+from natpp.training.recipe import Recipe
 
 RESULTS = Path(__file__).parent / "results" / "resnet20.json"
 BUDGET = {"madds": 0.6}

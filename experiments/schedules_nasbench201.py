@@ -25,14 +25,14 @@ from truth_nasbench201 import NAMED, NAMED_SEED, WHERE, machine, named_set
 
 from natpp.arch.cost import counts
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import setting
+from natpp.arch.networks import setting
 from natpp.data.batches import Batches
 from natpp.data.sets import load_images
-from natpp.evaluate.short import ShortConfig, train_together
-from natpp.evaluate.table import Table, read_table
 from natpp.files import write_whole
 from natpp.nets.network import build_network
-from natpp.runs import make_fabric
+from natpp.runs.jobs import make_fabric
+from natpp.scorers.short import ShortConfig, train_together
+from natpp.scorers.table import Table, read_table
 
 RESULTS = Path(__file__).parent / "results" / "schedules_nasbench201.json"
 PICKED = "1200 steps, learning rate 0.1 after 0.2 of warm-up"

@@ -25,8 +25,8 @@ from values import LOSSES, Known, Pick, before, came_from, families_of, left_out
 
 from natpp.arch.graph import Architecture
 from natpp.files import write_whole
-from natpp.improve.predict import normal_scores
-from natpp.improve.scorer import Scores
+from natpp.scorers.base import Scores
+from natpp.scorers.predicted import normal_scores
 
 NAME, FINALS = "{}_short", "{}_finals"  # of what is kept
 FINALISTS = 2

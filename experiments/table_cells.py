@@ -24,7 +24,7 @@ from worth import PUBLISHED, beside_originals, published_figures, tell_originals
 
 import natpp
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import Setting
+from natpp.arch.networks import Setting
 from natpp.files import write_whole
 from natpp.registry import ZOO
 

@@ -41,13 +41,13 @@ import natpp
 from natpp.data.batches import Batches
 from natpp.data.sets import load_images
 from natpp.errors import did_you_mean
-from natpp.evaluate.loop import fastest_kernels
-from natpp.evaluate.outcome import Outcome
-from natpp.evaluate.short import Seconds, train_together
 from natpp.files import write_whole
-from natpp.improve.seeds import Use, number
 from natpp.nets.measure import module_cost
-from natpp.runs import make_fabric
+from natpp.runs.jobs import make_fabric
+from natpp.scorers.outcome import Outcome
+from natpp.scorers.short import Seconds, train_together
+from natpp.seeds import Use, number
+from natpp.training.loop import fastest_kernels
 from natpp.zoo.published import published_rows
 
 RESULTS = Path(__file__).parent / "results" / "table_handcrafted.json"

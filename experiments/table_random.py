@@ -50,15 +50,15 @@ from values import Pick
 from worth import Rows, asked_inputs, compared, figures_by_seed, of_both
 
 from natpp.arch.graph import SKIP, Architecture
-from natpp.arch.layout import Setting
+from natpp.arch.networks import Setting
 from natpp.arch.space import CellSpace
 from natpp.files import write_whole
-from natpp.improve.inputs import Inputs
-from natpp.improve.predict import PredictConfig, Prediction
-from natpp.improve.scorer import Task
 from natpp.nets.policy import Policy
 from natpp.policies import DEFAULT, FOLDER, load_named
 from natpp.registry import OPS
+from natpp.scorers.base import Task
+from natpp.scorers.predicted import PredictConfig, Prediction
+from natpp.subjects.many import Inputs
 from natpp.zoo.published import published_rows
 
 RESULTS = Path(__file__).parent / "results" / "table_random.json"

@@ -22,7 +22,7 @@ import natpp
 from natpp.arch.cost import counts
 from natpp.arch.formats import to_json
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import Setting
+from natpp.arch.networks import Setting
 from natpp.files import write_whole
 
 TITLES = {"supernet": "a supernet", "paper": "the supernet of preset `paper`"}  # of rivals of truth_cells.py

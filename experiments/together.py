@@ -25,14 +25,14 @@ from truth_nasbench201 import machine
 from natpp.arch.cost import counts
 from natpp.arch.formats import from_dict, to_dict
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import Setting, setting
+from natpp.arch.networks import Setting, setting
 from natpp.data.batches import Batches
 from natpp.data.sets import load_images
 from natpp.errors import NatppError
-from natpp.evaluate.outcome import Outcome
-from natpp.evaluate.short import ShortConfig, ShortScorer
 from natpp.files import write_whole
-from natpp.runs import make_fabric
+from natpp.runs.jobs import make_fabric
+from natpp.scorers.outcome import Outcome
+from natpp.scorers.short import ShortConfig, ShortScorer
 
 HERE = Path(__file__).parent
 EPOCHS, IMAGES, BATCH = 15, 45_000, 128

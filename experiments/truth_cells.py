@@ -61,17 +61,17 @@ from views import WHERE
 from natpp.arch.cost import counts
 from natpp.arch.formats import from_dict, to_dict
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import Setting, setting
+from natpp.arch.networks import Setting, setting
 from natpp.arch.space import CellSpace
 from natpp.data.batches import Batches
-from natpp.evaluate.short import ShortConfig, ShortScorer
 from natpp.files import write_whole
-from natpp.improve.learn import WeightsConfig
-from natpp.improve.run import Search, SearchConfig, preset
-from natpp.improve.scorer import Scores, Task
-from natpp.improve.shared import GRAPHS, MOST_STEPS_A_GRAPH, SharedWeights, SupernetScorer, usual_setting
+from natpp.methods.learning import WeightsConfig
 from natpp.nets.supernet import Supernet
 from natpp.registry import OPS
+from natpp.runs.search import Search, SearchConfig, preset
+from natpp.scorers.base import Scores, Task
+from natpp.scorers.short import ShortConfig, ShortScorer
+from natpp.scorers.supernet import GRAPHS, MOST_STEPS_A_GRAPH, SharedWeights, SupernetScorer, usual_setting
 
 RESULTS = Path(__file__).parent / "results" / "truth_cells.json"
 SECONDS = 376.0  # of a search, from images on the device to the closed policy file

@@ -44,26 +44,26 @@ import natpp
 from natpp.arch.cost import counts
 from natpp.arch.formats import NASBENCH201_OPS, from_dict, to_dict
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import Setting, setting
+from natpp.arch.networks import Setting, setting
 from natpp.arch.space import GraphSpace, nasbench201_space
-from natpp.baselines.constant import Constant
-from natpp.baselines.nat import PolicyMethod
-from natpp.baselines.random import Random
 from natpp.data.batches import Batches
 from natpp.data.sets import load_images
-from natpp.evaluate.benchmark import held_out_split, mean_score
-from natpp.evaluate.short import ShortConfig, ShortScorer, usual_schedule
-from natpp.evaluate.table import Table, read_table
 from natpp.files import write_whole
-from natpp.improve.inputs import Inputs
-from natpp.improve.learn import WeightsConfig, best
-from natpp.improve.method import Method
-from natpp.improve.predict import PredictConfig, Prediction
-from natpp.improve.run import Search, SearchConfig, preset
-from natpp.improve.scorer import Scores, Task
-from natpp.improve.shared import SharedWeights, usual_setting
+from natpp.methods.base import Method
+from natpp.methods.constant import Constant
+from natpp.methods.learning import WeightsConfig, best
+from natpp.methods.policy import PolicyMethod
+from natpp.methods.random import Random
 from natpp.nets.policy import Policy
-from natpp.runs import make_fabric
+from natpp.runs.benchmark import held_out_split, mean_score
+from natpp.runs.jobs import make_fabric
+from natpp.runs.search import Search, SearchConfig, preset
+from natpp.scorers.base import Scores, Task
+from natpp.scorers.predicted import PredictConfig, Prediction
+from natpp.scorers.short import ShortConfig, ShortScorer, usual_schedule
+from natpp.scorers.supernet import SharedWeights, usual_setting
+from natpp.scorers.table import Table, read_table
+from natpp.subjects.many import Inputs
 
 RESULTS = Path(__file__).parent / "results" / "truth_nasbench201.json"
 NAMED, NAMED_SEED = 64, 1000  # architectures that the schedule of short trainings was picked on

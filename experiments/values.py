@@ -25,9 +25,9 @@ from views import cost_features, place_features
 
 from natpp.arch.formats import from_dict
 from natpp.arch.graph import Architecture
-from natpp.improve.features import flow_features, walk_features
-from natpp.improve.predict import PredictConfig, Prediction, View
-from natpp.improve.scorer import Scores
+from natpp.scorers.base import Scores
+from natpp.scorers.features import flow_features, walk_features
+from natpp.scorers.predicted import PredictConfig, Prediction, View
 
 LOSSES = {"validation": 0.0, "both": 0.5, "training": 1.0}  # the share of the training loss in a score
 COST = " with cost"  # a model that expects what costs as much, before it looks at the graph

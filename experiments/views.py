@@ -8,8 +8,8 @@ from collections import defaultdict
 
 from natpp.arch.cost import counts
 from natpp.arch.graph import NUM_INPUTS, Architecture
-from natpp.arch.layout import setting
-from natpp.improve.features import Features, Name
+from natpp.arch.networks import setting
+from natpp.scorers.features import Features, Name
 
 WHERE = setting("cifar", channels=16, cells=8, classes=10, size=32)  # of the longer training: costs are counted in it
 MOST_SEEN = 1 << 16

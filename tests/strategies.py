@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from natpp.arch.graph import Architecture, Edge, Graph
-from natpp.arch.layout import Setting, setting
+from natpp.arch.networks import Setting, setting
 from natpp.registry import OPS
 
 ALL_OPS = tuple(OPS)

@@ -79,9 +79,9 @@ def test_training(tmp_path: Path, capsys: pytest.CaptureFixture[str], read: Read
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="without a GPU it is small")
-def test_detours(tmp_path: Path, capsys: pytest.CaptureFixture[str], read: Read) -> None:
+def test_workarounds(tmp_path: Path, capsys: pytest.CaptureFixture[str], read: Read) -> None:
     file = tmp_path / "steps.json"
-    read("detours").main(["--json", str(file)])
+    read("workarounds").main(["--json", str(file)])
     found = json.loads(file.read_text())
     assert [row["groups"] for row in found["steps"]] == [2, 3, 4, 8]
     assert all(row["torch_ms"] > 0 and row["dense_ms"] > 0 for row in found["steps"])

@@ -20,8 +20,8 @@ from xml.etree import ElementTree
 import pytest
 
 from natpp.arch.formats import from_dict
-from natpp.evaluate import short
 from natpp.policies import BY_RULE, FOLDER, names
+from natpp.scorers import short
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.usefixtures("experiments_importable")

@@ -5,17 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .shapes import methods_table, originals_table
-from .words import (
-    counted,
-    epochs_of,
-    hardware,
-    memory_used,
-    paragraph,
-    peak_of,
-    per_cent,
-    with_interval,
-    with_sign,
-)
+from .words import counted, epochs_of, hardware, memory_used, paragraph, peak_of, per_cent, with_interval, with_sign
 
 
 def truth_cells(found: dict[str, Any]) -> str:

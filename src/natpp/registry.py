@@ -1,7 +1,7 @@
 """Named things that can be added from outside: operations, rules, networks, architectures, models, methods.
 
 The rooms fill their registries when they are imported: `import natpp` imports all but the methods, which need torch and
-come with `import natpp.baselines`.
+come with `import natpp.methods`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 from natpp.errors import NatppError, UnknownNameError, did_you_mean, shortened
 
 if TYPE_CHECKING:
-    from natpp.arch.layout import Skeleton
+    from natpp.arch.networks import Skeleton
     from natpp.arch.ops import Op
-    from natpp.arch.transitions import Rule
-    from natpp.improve.method import MakeMethod
+    from natpp.arch.rules import Rule
+    from natpp.methods.base import MakeMethod
     from natpp.zoo.cells import Entry
     from natpp.zoo.models import Model
 

@@ -15,11 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from natpp.arch.graph import Architecture
 from natpp.arch.layers import halved
 from natpp.arch.ops import Place
-from natpp.arch.transitions import allowed
-from natpp.improve.inputs import Inputs
-from natpp.improve.method import Method
-from natpp.improve.scorer import LimitReached, Score, Scorer
+from natpp.arch.rules import allowed
+from natpp.methods.base import Method
 from natpp.registry import OPS
+from natpp.scorers.base import LimitReached, Score, Scorer
+from natpp.subjects.many import Inputs
 
 PLACES = tuple(
     Place(channels_in, channels_out, stride, size)
@@ -85,7 +85,7 @@ def check_scorer(make: Callable[..., Scorer], archs: Sequence[Architecture]) -> 
 
     Examples:
         >>> import numpy as np
-        >>> from natpp.improve.scorer import Scorer
+        >>> from natpp.scorers.base import Scorer
         >>> from natpp.testing import check_scorer
         >>> class Cheap(Scorer):
         ...     def _score(self, archs):
@@ -112,11 +112,11 @@ def check_method(method: Method, inputs: Inputs, score: Score) -> None:
     """A method answers every input within rule and budget, and the same for the same seed.
 
     Examples:
-        >>> import natpp.baselines
-        >>> from natpp.arch.layout import setting
-        >>> from natpp.improve.inputs import Inputs
-        >>> from natpp.improve.learn import LearnConfig
-        >>> from natpp.improve.scorer import Task
+        >>> import natpp.methods
+        >>> from natpp.arch.networks import setting
+        >>> from natpp.subjects.many import Inputs
+        >>> from natpp.methods.learning import LearnConfig
+        >>> from natpp.scorers.base import Task
         >>> from natpp.registry import METHODS, OPS
         >>> from natpp.testing import check_method
         >>> inputs = Inputs([natpp.load("darts")], Task("nat++", setting("cifar")), tuple(OPS))

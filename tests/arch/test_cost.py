@@ -11,7 +11,7 @@ import natpp
 from natpp.arch.cost import cost_of, counts
 from natpp.arch.formats import parse
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import Setting, setting
+from natpp.arch.networks import Setting, setting
 from natpp.errors import NatppError
 from natpp.nets.measure import module_cost
 from natpp.nets.network import build_network

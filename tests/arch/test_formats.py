@@ -9,15 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import natpp
-from natpp.arch.formats import (
-    NASBENCH201_OPS,
-    from_dict,
-    parse,
-    to_dict,
-    to_genotype,
-    to_json,
-    to_nasbench201,
-)
+from natpp.arch.formats import NASBENCH201_OPS, from_dict, parse, to_dict, to_genotype, to_json, to_nasbench201
 from natpp.arch.graph import Architecture, Graph
 from natpp.errors import NatppError
 from tests.strategies import architectures, graphs

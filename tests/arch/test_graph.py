@@ -15,7 +15,7 @@ import natpp
 from natpp.arch.cost import counts
 from natpp.arch.formats import parse
 from natpp.arch.graph import Architecture, Edge, Graph
-from natpp.arch.layout import setting
+from natpp.arch.networks import setting
 from natpp.errors import GraphError, NatppError, UnknownNameError
 from tests.strategies import architectures, graphs, wide_graphs
 

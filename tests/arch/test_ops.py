@@ -8,9 +8,9 @@ import torch
 import natpp
 from natpp.arch.graph import Architecture, Edge, Graph
 from natpp.arch.layers import BatchNorm, Conv, ReLU
-from natpp.arch.layout import setting
+from natpp.arch.networks import setting
 from natpp.arch.ops import PAPER_OPS, Op, Place
-from natpp.arch.transitions import allowed, masks
+from natpp.arch.rules import allowed, masks
 from natpp.errors import NatppError, SettingError
 from natpp.registry import OPS, RULES, Registry
 from natpp.testing import check_op, check_rule

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 import natpp
-from natpp.api import samples
 from natpp.arch.formats import to_nasbench201
-from natpp.arch.layout import setting
+from natpp.arch.networks import setting
 from natpp.arch.ops import PAPER_OPS, Place
+from natpp.arch.rules import allowed, masks
 from natpp.arch.space import CellSpace, dealt_again, named_space, nasbench201_space, sample_batch, space_around
-from natpp.arch.transitions import allowed, masks
 from natpp.errors import NatppError
 from natpp.registry import OPS
+from natpp.verbs import samples
 
 
 def test_a_seed_gives_one_architecture() -> None:

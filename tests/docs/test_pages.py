@@ -19,10 +19,10 @@ import natpp
 from natpp.cli import VERBS, main
 from natpp.cli.training import Train
 from natpp.data.images import Images
-from natpp.evaluate.recipe import RECIPES, Recipe, named_recipe
-from natpp.evaluate.scratch import make_batches, make_setting
-from natpp.evaluate.short import ShortConfig
 from natpp.registry import NETWORKS, OPS
+from natpp.scorers.short import ShortConfig
+from natpp.training.recipe import RECIPES, Recipe, named_recipe
+from natpp.training.scratch import make_batches, make_setting
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"

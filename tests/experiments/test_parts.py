@@ -16,11 +16,11 @@ import torch
 from scipy.stats import spearmanr
 
 import natpp
-from natpp.api import samples
 from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import setting
-from natpp.improve.predict import PredictConfig, Prediction
+from natpp.arch.networks import setting
+from natpp.scorers.predicted import PredictConfig, Prediction
+from natpp.verbs import samples
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 pytestmark = pytest.mark.usefixtures("experiments_importable")
@@ -927,10 +927,10 @@ def test_where_the_value_model_knows_nothing_the_edges_stay(values: ModuleType) 
     import cells
     import policies
 
-    from natpp.baselines.nat import PolicyMethod
-    from natpp.improve.inputs import Inputs
-    from natpp.improve.scorer import Task
+    from natpp.methods.policy import PolicyMethod
     from natpp.registry import OPS
+    from natpp.scorers.base import Task
+    from natpp.subjects.many import Inputs
 
     archs = cells.Pool().draw(90, np.random.default_rng(2))
     noise = dict(zip((arch.essence() for arch in archs[:40]), np.random.default_rng(3).normal(size=40), strict=True))

@@ -19,9 +19,11 @@ from torch.utils._pytree import tree_flatten
 import natpp
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
-from natpp.fx.trace import Traced, trace
-from natpp.fx.transform import ModuleResult, optimize_module
+from natpp.fx.trace import trace
+from natpp.fx.traced import Traced
 from natpp.nets.policy import Policy, PolicyConfig
+from natpp.subjects.module import optimize_module
+from natpp.subjects.module_result import ModuleResult
 
 
 def call(module: nn.Module, example: Any) -> Any:

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
 
-from natpp.fx.transform import optimize_module
 from natpp.policies import DEFAULT, load_named
+from natpp.subjects.module import optimize_module
+from tests.fx.promises import keeps_promises
 
 
 class Attention(nn.Module):

@@ -1,8 +1,9 @@
 """Branches that are concatenated."""
 
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
+
+from tests.fx.promises import keeps_promises
 
 
 class Concatenated(nn.Module):

@@ -1,8 +1,9 @@
 """Dense connections: every layer reads all earlier ones."""
 
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
+
+from tests.fx.promises import keeps_promises
 
 
 class Dense(nn.Module):

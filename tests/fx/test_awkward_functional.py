@@ -1,11 +1,11 @@
 """Functional style: parameters and calls, dropout and batch norm with the module's own `training`."""
 
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from natpp.fx.sites import Site, find_items
+from tests.fx.promises import keeps_promises
 
 
 class Functional(nn.Module):

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from promises import keeps_promises, no_change_is_no_change
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from natpp.fx.rewrite import rewrite
-from natpp.fx.trace import TraceError, trace
+from natpp.fx.trace import trace
+from natpp.fx.traced import TraceError
+from tests.fx.promises import keeps_promises, no_change_is_no_change
 
 
 class Sign(torch.autograd.Function):

@@ -4,12 +4,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from promises import keeps_promises
 from torch import nn
 
-from natpp.fx.replace import build, cost, forms
+from natpp.decisions.operation import build, cost, forms
 from natpp.fx.sites import Site, find_items
-from natpp.fx.trace import Traced, trace
+from natpp.fx.trace import trace
+from natpp.fx.traced import Traced
+from tests.fx.promises import keeps_promises
 
 
 def test_grouped_and_dilated_are_sites() -> None:

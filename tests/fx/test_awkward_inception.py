@@ -1,10 +1,10 @@
 """Inception branches: convolutions of several sizes and a pooling, side by side."""
 
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
 
 from natpp.fx.blocks import find_blocks, grouped
+from tests.fx.promises import keeps_promises
 
 
 def unit(channels: int, width: int, kernel: int) -> nn.Module:

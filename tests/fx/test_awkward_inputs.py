@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from promises import keeps_promises, outputs
 from torch import Tensor, nn
 
 import natpp
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
+from tests.fx.promises import keeps_promises, outputs
 
 
 class TwoStreams(nn.Module):

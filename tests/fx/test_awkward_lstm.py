@@ -1,8 +1,9 @@
 """A convolutional front with an LSTM head that reads columns as time."""
 
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
+
+from tests.fx.promises import keeps_promises
 
 
 class Reader(nn.Module):

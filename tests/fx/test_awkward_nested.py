@@ -1,8 +1,9 @@
 """Sequentials inside Sequentials, with identities between."""
 
 import torch
-from promises import keeps_promises
 from torch import nn
+
+from tests.fx.promises import keeps_promises
 
 
 def test_nested_sequentials() -> None:

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
 
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
+from tests.fx.promises import keeps_promises
 
 
 class Tokens(nn.Module):

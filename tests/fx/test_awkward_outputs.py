@@ -1,8 +1,9 @@
 """A dict of outputs, one of them a tuple, from several depths of the network."""
 
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
+
+from tests.fx.promises import keeps_promises
 
 
 class Heads(nn.Module):

@@ -1,12 +1,12 @@
 """Padding worked out from sizes, as in TensorFlow: the sizes are checked, and a check is no reader."""
 
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from natpp.fx.transform import optimize_module
 from natpp.policies import load_named
+from natpp.subjects.module import optimize_module
+from tests.fx.promises import keeps_promises
 
 
 class Padded(nn.Conv2d):

@@ -1,10 +1,10 @@
 """A pre-activation ResNet: norm and activation come first."""
 
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
 
 from natpp.fx.sites import Site, find_items
+from tests.fx.promises import keeps_promises
 
 
 class PreBlock(nn.Module):

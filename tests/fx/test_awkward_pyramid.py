@@ -1,16 +1,16 @@
 """Feature pyramids: a value whose shape is looked at is not computed for its shape alone."""
 
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from natpp.fx.aliasing import way_out
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
-from natpp.fx.transform import optimize_module
-from natpp.fx.upstream import way_out
 from natpp.policies import load_named
+from natpp.subjects.module import optimize_module
+from tests.fx.promises import keeps_promises
 
 
 def conv(wide: int, out: int, stride: int = 1, kernel: int = 3) -> nn.Sequential:

@@ -1,10 +1,10 @@
 """Shared weights: a module called twice, and two modules with one tensor."""
 
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
 
 from natpp.fx.sites import Site, find_items
+from tests.fx.promises import keeps_promises
 
 
 class Shared(nn.Module):

@@ -1,8 +1,9 @@
 """Split and channel shuffle, as in ShuffleNet V2."""
 
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
+
+from tests.fx.promises import keeps_promises
 
 
 def shuffled(x: Tensor, groups: int) -> Tensor:

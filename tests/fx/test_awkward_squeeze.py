@@ -1,11 +1,11 @@
 """Squeeze-and-excite, with 1x1 convolutions on a single pixel, which are no sites."""
 
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
 
 from natpp.fx.blocks import find_blocks
 from natpp.fx.sites import Site, find_items
+from tests.fx.promises import keeps_promises
 
 
 class Squeeze(nn.Module):

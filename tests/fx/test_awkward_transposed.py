@@ -1,10 +1,10 @@
 """Transposed and 1-D convolutions have no name in the vocabulary."""
 
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
 
 from natpp.fx.sites import Site, find_items
+from tests.fx.promises import keeps_promises
 
 
 class Generator(nn.Module):

@@ -1,9 +1,10 @@
 """A U-Net: far skips by concatenation, transposed convolutions, interpolation."""
 
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tests.fx.promises import keeps_promises
 
 
 def double(channels: int, width: int) -> nn.Sequential:

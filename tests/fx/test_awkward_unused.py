@@ -1,8 +1,9 @@
 """Layers that are computed and then not used stay as they are."""
 
 import torch
-from promises import keeps_promises
 from torch import Tensor, nn
+
+from tests.fx.promises import keeps_promises
 
 
 class Unused(nn.Module):

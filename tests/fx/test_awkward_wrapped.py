@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from promises import assert_same, no_change_is_no_change, outputs
 from torch import Tensor, nn
 
 import natpp
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
+from tests.fx.promises import assert_same, no_change_is_no_change, outputs
 
 
 def recorded(forward: Callable[..., Any]) -> Callable[..., Any]:

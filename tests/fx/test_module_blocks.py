@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from fx_models import MOBILE, SMALL, VGG, VGG16, BasicBlock, MobileNetV2, ResNet
 from torch import nn
 
 import natpp
@@ -13,7 +12,8 @@ from natpp.errors import SettingError
 from natpp.fx.blocks import Block, find_blocks, grouped
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
-from natpp.fx.transform import adopt
+from natpp.subjects.module import adopt
+from tests.fx.fx_models import MOBILE, SMALL, VGG, VGG16, BasicBlock, MobileNetV2, ResNet
 
 NETWORKS = {
     "vgg_block": (lambda: VGG(VGG16), 32),

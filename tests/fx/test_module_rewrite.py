@@ -4,20 +4,21 @@ import copy
 
 import pytest
 import torch
-from fx_models import SMALL
-from promises import no_change_is_no_change, warmed
 from torch import Tensor, nn
 
 import natpp
+from natpp.decisions.operation import FadeIn, build, cost, forms, rank_one
 from natpp.errors import GraphError
 from natpp.fx.blocks import Block, find_blocks
-from natpp.fx.recalibrate import recalibrate
-from natpp.fx.replace import FadeIn, build, cost, forms, rank_one
 from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Site, find_items
-from natpp.fx.trace import Traced, trace
+from natpp.fx.trace import trace
+from natpp.fx.traced import Traced
 from natpp.nets.measure import module_cost
 from natpp.registry import OPS, RULES
+from natpp.training.recalibrate import recalibrate
+from tests.fx.fx_models import SMALL
+from tests.fx.promises import no_change_is_no_change, warmed
 
 X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fx_models import SMALL, BasicBlock
-from promises import assert_same, no_change_is_no_change, outputs, written_module
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,6 +16,8 @@ from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.report.page import write_report
+from tests.fx.fx_models import SMALL, BasicBlock
+from tests.fx.promises import assert_same, no_change_is_no_change, outputs, written_module
 
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 

@@ -9,18 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fx_models import SMALL, BasicBlock, ResNet
-from promises import keeps_promises, no_change_is_no_change, warmed, written_module
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import natpp
 from natpp.errors import SettingError
 from natpp.fx.leaf import is_leaf
+from natpp.fx.modes import ByMode
 from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Site, find_items
-from natpp.fx.trace import ByMode, TraceError, trace, value
+from natpp.fx.trace import trace
+from natpp.fx.traced import TraceError, value
 from natpp.nets.measure import module_cost
+from tests.fx.fx_models import SMALL, BasicBlock, ResNet
+from tests.fx.promises import keeps_promises, no_change_is_no_change, warmed, written_module
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -5,17 +5,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from promises import assert_alike, assert_same, deployed_is_the_same, outputs, written_module
 from test_module_blocks import plain
 from torch import Tensor, nn
 
 import natpp
 from natpp.fx.blocks import Block, find_blocks
 from natpp.fx.rewrite import rewrite
-from natpp.fx.trace import Traced, trace
-from natpp.fx.transform import adopt
+from natpp.fx.trace import trace
+from natpp.fx.traced import Traced
 from natpp.registry import MODELS
+from natpp.subjects.module import adopt
 from natpp.zoo import Model, network
+from tests.fx.promises import assert_alike, assert_same, deployed_is_the_same, outputs, written_module
 
 LARGE = ("vgg16_imagenet", "lresnet34e_ir")  # of so many weights that copies of them take seconds
 CUT = ("vgg16_imagenet", "resnet18", "resnet50", "mobilenetv2_imagenet")

@@ -134,7 +134,7 @@ def test_other_convs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_strips() -> None:
     """As many pixels as a product takes; fewer where less is read of a row so."""
-    from natpp.kernels.merged import Conv
+    from natpp.kernels.geometry import Conv
 
     def strip(width: int, channels: int, kernel: int, stride: int = 1, dilation: int = 1) -> tuple[int, int, int]:
         conv = Conv(2, width, width, channels, channels, kernel, stride, dilation)

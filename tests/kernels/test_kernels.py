@@ -23,7 +23,7 @@ from natpp import kernels
 from natpp.arch.layers import BatchNorm, Conv, Pool, ReLU, build_chain
 from natpp.arch.modules import AvgPool2d, BatchNorm2d, MaxPool2d
 from natpp.errors import SettingError
-from natpp.kernels import composed
+from natpp.kernels import reference
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}  # relative, and of the largest
@@ -76,7 +76,7 @@ def compare_batch_norm(
     given = [one for one in inputs if one is not None]
     gradients = torch.autograd.grad(y, given, dy)
     exact_inputs = [None if one is None else one.detach().double().requires_grad_() for one in inputs]
-    exact_y, exact_mean, exact_var = composed.batch_norm(*exact_inputs, eps=1e-5, groups=groups)
+    exact_y, exact_mean, exact_var = reference.batch_norm(*exact_inputs, eps=1e-5, groups=groups)
     exact_gradients = torch.autograd.grad(exact_y, [one for one in exact_inputs if one is not None], dy.double())
     assert_near(y, exact_y, tolerance)
     assert_near(mean, exact_mean, 1e-5)

@@ -18,7 +18,7 @@ from natpp.arch.layers import Chain, build_chain
 from natpp.arch.modules import GlobalPool2d, Layers
 from natpp.arch.ops import Place
 from natpp.errors import SettingError
-from natpp.kernels import Half, Norm, composed
+from natpp.kernels import Half, Norm, reference
 from natpp.nets.supernet import Shared
 from natpp.registry import OPS
 
@@ -99,7 +99,7 @@ def distance(found: Tensor, exact: Tensor) -> float:
 
 
 def results(
-    x: Tensor, some: Sequence[Half], groups: int, run: Callable[..., Tensor] = composed.separable
+    x: Tensor, some: Sequence[Half], groups: int, run: Callable[..., Tensor] = reference.separable
 ) -> list[Tensor]:
     """Values, all gradients and running statistics."""
     x = x.detach().requires_grad_()
@@ -254,7 +254,7 @@ def test_any_shape(
     made = halves(channels, kernel, "cpu", stride=stride, dilation=dilation, running=groups == 1)
     x = images((groups * count, channels[0], height, width), "cpu", mean=0.5)
     z = kernels.separable(x, made, groups)
-    exact = composed.separable(
+    exact = reference.separable(
         x.double(), [with_gradients(half, lambda tensor: tensor.double()) for half in made], groups
     )
     torch.testing.assert_close(z.double(), exact, rtol=1e-3, atol=1e-3)
@@ -265,11 +265,11 @@ def test_any_shape(
 def test_programs_that_go_over_many_tiles(device: str, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for tensors of many megabytes: tiles made small, and few programs, whose parts are joined in steps."""
     if takes(device):
-        from natpp.kernels import merged, separated
+        from natpp.kernels import geometry, separated
 
-        monkeypatch.setattr(merged, "STRIPS", 16)
-        monkeypatch.setattr(merged, "DEPTH", 16)
-        monkeypatch.setattr(merged, "TALL", (32, 16))
+        monkeypatch.setattr(geometry, "STRIPS", 16)
+        monkeypatch.setattr(geometry, "DEPTH", 16)
+        monkeypatch.setattr(geometry, "TALL", (32, 16))
         monkeypatch.setattr(separated, "NUMBERS", 1024)
         monkeypatch.setattr(separated, "COPYING", 6)
         monkeypatch.setattr(separated, "PARTS", 48)
@@ -339,7 +339,7 @@ def test_a_large_mean_costs_few_digits(device: str) -> None:
     given_halves = [with_gradients(inner), made[1]]
     exact_halves = [with_gradients(half, lambda tensor: tensor.double()) for half in given_halves]
     z = kernels.separable(x, given_halves)
-    exact = composed.separable(x.double(), exact_halves, 1)
+    exact = reference.separable(x.double(), exact_halves, 1)
     torch.testing.assert_close(z.double(), exact, rtol=5e-3, atol=5e-3)
 
 
@@ -593,7 +593,7 @@ def test_float32_is_left_to_torch(device: str, monkeypatch: pytest.MonkeyPatch) 
     assert not kernels.fits(x, made)
     with torch.autocast(device, torch.bfloat16):
         assert kernels.fits(x, made)
-    assert torch.equal(kernels.separable(x, made), composed.separable(x, made, 1))
+    assert torch.equal(kernels.separable(x, made), reference.separable(x, made, 1))
 
 
 @both

@@ -11,7 +11,7 @@ from torch import nn
 import natpp
 from natpp.arch.formats import parse
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import Setting
+from natpp.arch.networks import Setting
 from natpp.errors import NatppError, SettingError
 from natpp.nets.network import Network, build_network, dropped
 from natpp.registry import ZOO

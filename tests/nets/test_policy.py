@@ -9,10 +9,9 @@ import pytest
 import torch
 
 import natpp
-from natpp.api import samples
 from natpp.arch.graph import Architecture, Graph
-from natpp.arch.layout import setting
-from natpp.arch.transitions import masks
+from natpp.arch.networks import setting
+from natpp.arch.rules import masks
 from natpp.errors import FormatError, SettingError
 from natpp.nets.policy import (
     GraphBatch,
@@ -26,6 +25,7 @@ from natpp.nets.policy import (
     masked_log_softmax,
 )
 from natpp.registry import OPS, ZOO
+from natpp.verbs import samples
 
 FORMS = ("edges", "paper")
 

@@ -7,7 +7,7 @@ from torch import nn
 
 import natpp
 from natpp.arch.graph import Architecture, Graph
-from natpp.arch.layout import Setting, setting
+from natpp.arch.networks import Setting, setting
 from natpp.arch.space import CellSpace, Space, dealt_again, nasbench201_space, space_around
 from natpp.errors import SettingError
 from natpp.nets.network import Network, build_network

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 import natpp
 from natpp.arch.graph import Graph
-from natpp.arch.layout import setting
+from natpp.arch.networks import setting
 from natpp.arch.ops import PAPER_OPS, Place
 from natpp.registry import ZOO
 from natpp.report.bars import cost_bars_picture, cost_bars_text, op_costs

@@ -16,11 +16,9 @@ from torch import nn
 import natpp
 from natpp.arch.cost import counts
 from natpp.arch.formats import to_dict, to_json
-from natpp.arch.layout import setting
+from natpp.arch.networks import setting
 from natpp.cli import main
 from natpp.errors import FormatError, NatppError
-from natpp.improve.predict import PredictConfig
-from natpp.improve.run import PRESETS, SearchConfig
 from natpp.registry import ZOO
 from natpp.report.cells import cell_figures
 from natpp.report.charts import Series, chart, number, ticks
@@ -29,7 +27,9 @@ from natpp.report.edges import Book
 from natpp.report.page import LARGEST, MARK, report_html, write_report
 from natpp.report.searches import search_command, seconds, signed, spearman
 from natpp.report.sources import read_source, trained_accuracies
-from tests.improve.test_run import TINY, images
+from natpp.runs.search import PRESETS, SearchConfig
+from natpp.scorers.predicted import PredictConfig
+from tests.runs.test_search import TINY, images
 
 pytestmark = pytest.mark.xdist_group("report")  # the searches are run once
 EVIL = "</script><img src=x onerror=alert(1)><!--"

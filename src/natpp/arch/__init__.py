@@ -1,5 +1,5 @@
 """What an architecture is: values only, no training. Importing it fills the registries of ops, rules and networks."""
 
-from natpp.arch import cost, formats, graph, layers, layout, ops, space, transitions
+from natpp.arch import cost, formats, graph, layers, networks, ops, rules, space
 
-__all__ = ["cost", "formats", "graph", "layers", "layout", "ops", "space", "transitions"]
+__all__ = ["cost", "formats", "graph", "layers", "networks", "ops", "rules", "space"]

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import CellPart, Plan, Setting, plan
 from natpp.arch.memory import peak_memory
+from natpp.arch.networks import CellPart, Plan, Setting, plan
 from natpp.registry import OPS
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from natpp.arch.graph import NUM_INPUTS, Graph, Liveness
 from natpp.arch.layers import FLOAT_BYTES, Chain, Size, area, chain_memory
-from natpp.arch.layout import IMAGE_CHANNELS, Block, CellPart, Plan
+from natpp.arch.networks import IMAGE_CHANNELS, Block, CellPart, Plan
 from natpp.registry import OPS
 
 

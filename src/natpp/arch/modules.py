@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from natpp import kernels
-from natpp.kernels import composed
+from natpp.kernels import reference
 
 
 class Layers(nn.Sequential):
@@ -258,9 +258,9 @@ class FactorizedConv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.conv_1 is None:
-            out: Tensor = self.conv_2(composed.shifted(x))
+            out: Tensor = self.conv_2(reference.shifted(x))
             return out
-        return torch.cat([self.conv_1(x), self.conv_2(composed.shifted(x))], dim=1)
+        return torch.cat([self.conv_1(x), self.conv_2(reference.shifted(x))], dim=1)
 
 
 class Pool2x2(nn.Module):

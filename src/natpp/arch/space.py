@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from natpp.arch.formats import NASBENCH201_OPS, parse
 from natpp.arch.graph import KINDS, NUM_INPUTS, Architecture, Edge, Graph
-from natpp.arch.layout import Setting
+from natpp.arch.networks import Setting
 from natpp.arch.ops import PAPER_OPS, Place
-from natpp.arch.transitions import Mask, allowed, masks
+from natpp.arch.rules import Mask, allowed, masks
 from natpp.errors import SettingError, did_you_mean
 from natpp.registry import OPS
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from natpp import api
+from natpp import verbs
 from natpp.arch.cost import Cost
 from natpp.arch.formats import FORMATS, to_dict, to_genotype
 from natpp.arch.graph import Architecture
 from natpp.arch.ops import Place
-from natpp.arch.transitions import allowed, changes, same_graphs
+from natpp.arch.rules import allowed, changes, same_graphs
 from natpp.cli.flags import Arch, Common, NetworkFlags, Output, Shapes, Subject, Switch, Whole, Word
 from natpp.cli.modules import is_module, load_architecture, make_module
 from natpp.cli.output import new_table, picture_suffix, print_json, print_table, write_picture
@@ -32,7 +32,7 @@ class Zoo(Common):
 
 
 def zoo(flags: Zoo) -> None:
-    entries = [(entry, api.cost(entry.arch)) for entry in ZOO.values()]
+    entries = [(entry, verbs.cost(entry.arch)) for entry in ZOO.values()]
     if flags.json:
         cells = {entry.name: _entry_json(entry, found) for entry, found in entries}
         print_json({**cells, **{model.name: _model_json(model) for model in MODELS.values()}})
@@ -71,14 +71,14 @@ def show(flags: Show) -> None:
         raise SettingError(f"unknown view {flags.view!r}. {did_you_mean(flags.view, ('cells', 'network'))}")
     where = flags.setting()
     if flags.output is not None:
-        picture = api.scene(flags.arch, flags.against, where if flags.view == "network" else None)
+        picture = verbs.scene(flags.arch, flags.against, where if flags.view == "network" else None)
         write_picture(flags.output, picture)
         if flags.json:
             print_json({"picture": flags.output})
         return
     if flags.view == "network":
         raise SettingError("the network view is a picture: name a file with -o, such as -o network.svg")
-    arch, against = api.load(flags.arch), None if flags.against is None else api.load(flags.against)
+    arch, against = verbs.load(flags.arch), None if flags.against is None else verbs.load(flags.against)
     if flags.json:
         print_json(_shown_json(arch, against))
         return
@@ -105,7 +105,7 @@ def cost(flags: CostFlags) -> None:
     if flags.input is not None and not flags.arch.endswith(".py"):
         raise SettingError("--input goes with a model, not with an architecture")
     where = flags.setting()
-    found = api.cost(
+    found = verbs.cost(
         load_architecture(flags.arch),
         where.network,
         channels=where.channels,
@@ -128,7 +128,7 @@ def _module_cost(flags: CostFlags) -> None:
     if flags.network != "cifar" or any(value is not None for value in (flags.channels, flags.cells, flags.size)):
         raise SettingError("--network, --channels, --cells and --size go with an architecture, not with a model")
     module, example = make_module(flags.arch, flags.input, classes=flags.classes)
-    found = api.cost(module, example_input=example, latency=flags.latency)
+    found = verbs.cost(module, example_input=example, latency=flags.latency)
     if flags.json:
         print_json(found.to_dict())
         return
@@ -202,7 +202,7 @@ class Convert(Common):
 def convert(flags: Convert) -> None:
     if flags.to not in FORMATS:
         raise SettingError(f"unknown form {flags.to!r}. {did_you_mean(flags.to, FORMATS)}")
-    text = FORMATS[flags.to](api.load(flags.arch))
+    text = FORMATS[flags.to](verbs.load(flags.arch))
     if flags.json:
         print_json({"form": flags.to, "text": text})
     else:
@@ -222,7 +222,7 @@ class Sample(Common):
 
 
 def sample(flags: Sample) -> None:
-    drawn = api.samples(flags.count, nodes=flags.nodes, seed=flags.seed)
+    drawn = verbs.samples(flags.count, nodes=flags.nodes, seed=flags.seed)
     if flags.json:
         print_json(to_dict(drawn[0]) if flags.count == 1 else [to_dict(arch) for arch in drawn])
         return

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_type_hints
 
 import tyro
 
-from natpp.arch.layout import Setting, setting
+from natpp.arch.networks import Setting, setting
 from natpp.errors import SettingError, shortened
 
 POSITIONAL = ("arch", "archs", "op", "which", "name", "what")  # fields that are no flags

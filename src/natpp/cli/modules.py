@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from natpp import api
+from natpp import verbs
 from natpp.errors import FormatError, NatppError, SettingError, did_you_mean, shortened
 from natpp.registry import MODELS, ZOO
 
@@ -32,7 +32,7 @@ def is_module(word: str) -> bool:
 def load_architecture(word: str) -> Any:
     """The architecture of a word; an unknown one is answered by the nearest architecture or network."""
     try:
-        return api.load(word)
+        return verbs.load(word)
     except FormatError:
         if word.endswith(".py") and os.path.isfile(word):
             raise FormatError(

@@ -19,8 +19,8 @@ from natpp.files import write_whole
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from natpp.improve.run import Watch
     from natpp.report.scene import Scene
+    from natpp.runs.search import Watch
 
 
 COMMAND: ContextVar[str] = ContextVar("COMMAND", default="")  # as it was typed, for reports

@@ -10,20 +10,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import tyro
 
-from natpp import api
+from natpp import verbs
 from natpp.arch.formats import to_json
 from natpp.cli.flags import Common, NetworkFlags, NumberOrDefault, Shapes, Subject, Switch, Whole, WholeOrDefault, Word
 from natpp.cli.modules import is_module, load_architecture, make_module, parse_budget
-from natpp.cli.output import (
-    COMMAND,
-    is_first_process,
-    new_table,
-    print_json,
-    print_table,
-    remark,
-    say,
-    shown_progress,
-)
+from natpp.cli.output import COMMAND, is_first_process, new_table, print_json, print_table, remark, say, shown_progress
 from natpp.errors import NatppError, SettingError, did_you_mean, shortened
 from natpp.files import write_whole
 from natpp.policies import default
@@ -31,8 +22,8 @@ from natpp.registry import RULES
 from natpp.report.page import check_target
 
 if TYPE_CHECKING:
-    from natpp.fx.transform import ModuleResult
-    from natpp.improve.transform import Result
+    from natpp.subjects.cells import Result
+    from natpp.subjects.module_result import ModuleResult
 
 R = TypeVar("R", "Result", "ModuleResult")
 
@@ -103,7 +94,7 @@ def optimize(flags: Optimize) -> None:
     arch = load_architecture(flags.arch)
     usual = "cifar" if arch.reduce is not None else "nasbench201"
     network = usual if flags.network == "auto" else flags.network
-    found = api.optimize(
+    found = verbs.optimize(
         arch,
         flags.policy,
         flags.rule,
@@ -143,7 +134,7 @@ def _optimize_module(flags: Optimize) -> None:
     _refuse(flags, OF_ARCHITECTURES, "goes with an architecture, not with a model")
     budget = parse_budget(flags.budget)
     module, example = make_module(flags.arch, flags.input, classes=flags.classes, seed=flags.seed)
-    found = api.optimize(
+    found = verbs.optimize(
         module,
         flags.policy,
         flags.rule,
@@ -266,10 +257,10 @@ class Search(Common):
 
 
 def search(flags: Search) -> None:
-    from natpp.runs import last_row
+    from natpp.runs.jobs import last_row
 
     with shown_progress() as watch:
-        policy = api.search(
+        policy = verbs.search(
             flags.data,
             flags.rule,
             flags.preset,
@@ -316,14 +307,14 @@ def search(flags: Search) -> None:
     if flags.arch is not None and os.path.exists(best):
         from natpp.report.text import architecture_text
 
-        before, after = api.load(flags.arch), api.load(best)
+        before, after = verbs.load(flags.arch), verbs.load(best)
         print(architecture_text(after, before))
         for name in ("live_params", "live_madds"):
-            old, new = (getattr(api.cost(arch), name) for arch in (before, after))
+            old, new = (getattr(verbs.cost(arch), name) for arch in (before, after))
             print(f"{name.replace('_', ' '):<14} {old:>15,} → {new:>15,}  ({new / old - 1:+.1%})")
         print(f"best found: {best}")
     elif flags.arch is not None:
-        print(api.optimize(flags.arch, policy, flags.rule, seed=flags.seed, budget=flags.budget))
+        print(verbs.optimize(flags.arch, policy, flags.rule, seed=flags.seed, budget=flags.budget))
     if choices is not None:
         inputs = "the input" if choices["inputs"] == 1 else f"{choices['inputs']} inputs"
         print(f"score of {inputs}: {choices['before']:.2f}, of what became of them: {choices['after']:.2f}")
@@ -362,7 +353,7 @@ def score(flags: Score) -> None:
     if not flags.archs:
         raise SettingError("name at least one architecture: natpp score darts enas --data digits")
     with shown_progress() as watch:
-        found = api.score(
+        found = verbs.score(
             flags.archs,
             flags.data,
             flags.scorer,
@@ -439,8 +430,8 @@ def benchmark(flags: Benchmark) -> None:
     if flags.budget not in ("rule", "strict"):
         raise SettingError(f"unknown budget {flags.budget!r}. {did_you_mean(flags.budget, ['rule', 'strict'])}")
     RULES[flags.rule]  # answers an unknown name
-    from natpp.evaluate.benchmark import BenchmarkConfig
-    from natpp.evaluate.benchmark import benchmark as run
+    from natpp.runs.benchmark import BenchmarkConfig
+    from natpp.runs.benchmark import benchmark as run
 
     config = BenchmarkConfig(
         table=flags.table,

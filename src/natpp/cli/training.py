@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from natpp import api
+from natpp import verbs
 from natpp.cli.flags import Arch, Common, NumberOrDefault, Switch, Whole, WholeOrDefault, Word
 from natpp.cli.output import is_first_process, print_json, say, shown_progress
 
@@ -58,7 +58,7 @@ class Train(Common):
 
 def train(flags: Train) -> None:
     with shown_progress() as watch:
-        found = api.train(
+        found = verbs.train(
             flags.arch,
             flags.data,
             flags.recipe,

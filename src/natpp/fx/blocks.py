@@ -22,7 +22,7 @@ from torch.fx.node import Node
 
 from natpp.arch.graph import NULL, SKIP, Graph
 from natpp.fx.sites import Item, Keep, Site, Sum, find_items
-from natpp.fx.trace import Traced, value
+from natpp.fx.traced import Traced, value
 from natpp.registry import OPS
 
 MAX_SITES = 5  # of a block without a sum: the paper's cells have four nodes and five

@@ -18,12 +18,12 @@ from torch import fx, nn
 from torch.fx.node import Node
 
 from natpp.arch.graph import NULL, SKIP
+from natpp.decisions.operation import FadeIn, build, forms, shortcut
 from natpp.errors import GraphError
+from natpp.fx.aliasing import idle
 from natpp.fx.blocks import Block, BlockNode, Term, shape
-from natpp.fx.replace import FadeIn, build, forms, shortcut
 from natpp.fx.sites import Site, Sum, mutated
-from natpp.fx.trace import Traced, copied, value
-from natpp.fx.upstream import idle
+from natpp.fx.traced import Traced, copied, value
 
 Ops = Sequence[str]  # one operation for each term of a block
 TAKEN = {*dir(fx.GraphModule), "meta"} - set(dir(nn.Module))

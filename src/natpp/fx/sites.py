@@ -25,7 +25,7 @@ from natpp.arch.layers import Size, halved
 from natpp.arch.modules import MaxPool2d
 from natpp.arch.ops import Place
 from natpp.errors import SettingError, did_you_mean
-from natpp.fx.trace import Traced, value
+from natpp.fx.traced import Traced, value
 from natpp.registry import OPS
 
 Keep = str | type[nn.Module] | Iterable[str | type[nn.Module]]

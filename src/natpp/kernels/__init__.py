@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from natpp.errors import SettingError
-from natpp.kernels import composed
-from natpp.kernels.halves import Half, Norm
+from natpp.kernels import reference
+from natpp.kernels.conv_block import Half, Norm
 from natpp.kernels.tiles import aligned
 
 __all__ = [
@@ -79,8 +79,8 @@ def batch_norm(
 
         y, mean, var = Normalized.apply(x, weight, bias, float(eps), groups, running_mean, running_var, float(momentum))  # type: ignore[no-untyped-call]
         return y, mean, var
-    y, mean, var = composed.batch_norm(x, weight, bias, eps, groups)
-    composed.follow(running_mean, running_var, mean, var, rows, momentum)
+    y, mean, var = reference.batch_norm(x, weight, bias, eps, groups)
+    reference.follow(running_mean, running_var, mean, var, rows, momentum)
     return y, mean, var
 
 
@@ -102,7 +102,7 @@ def separable(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor 
         tensors = [tensor for half in halves for tensor in half.tensors()]
         z: Tensor = Separated.apply(x, tuple(halves), groups, dtype, added, *tensors)  # type: ignore[no-untyped-call]
         return z
-    found = composed.separable(x, halves, groups, dtype)
+    found = reference.separable(x, halves, groups, dtype)
     return found if added is None else added + found
 
 
@@ -163,7 +163,7 @@ def average_pool(x: Tensor, kernel: int, stride: int = 1) -> Tensor:
 
         y: Tensor = Pooled.apply(x, kernel, stride)  # type: ignore[no-untyped-call]
         return y
-    return composed.average_pool(x, kernel, stride)
+    return reference.average_pool(x, kernel, stride)
 
 
 def max_pool(x: Tensor, kernel: int, stride: int = 1) -> Tensor:
@@ -201,7 +201,7 @@ def compile_ahead(step: Callable[[], object], device: torch.device, kind: Hashab
     """
     if device.type != "cuda" or _PLAIN.get() or _interpreted() or not _available(device):
         return 0
-    from natpp.kernels.ahead import compile_for
+    from natpp.kernels.precompile import compile_for
 
     return compile_for(step, kind)
 
@@ -231,7 +231,7 @@ def _available(device: torch.device) -> bool:
     if importlib.util.find_spec("triton") is None:
         LOG.warning("%s: torch's kernels, which take longer, since triton is not installed", what)
         return False
-    from natpp.kernels.trial import trial
+    from natpp.kernels.probe import trial
 
     obstacle = trial(device)
     if obstacle is not None:

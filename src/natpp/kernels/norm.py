@@ -19,8 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from natpp.kernels import composed
-from natpp.kernels.ahead import launch
+from natpp.kernels import reference
+from natpp.kernels.precompile import launch
 from natpp.kernels.tiles import columns_of, in_steps, on_device_of
 
 TILE_BYTES = 16 * 1024  # of a tensor, what a program loads at once
@@ -60,7 +60,7 @@ class Normalized(torch.autograd.Function):
             return (None,) * 8
         x, weight, bias, statistics, counters = ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody wants the gradient of the gradient
-            y = composed.batch_norm(x, weight, bias, ctx.eps, ctx.groups)[0]
+            y = reference.batch_norm(x, weight, bias, ctx.eps, ctx.groups)[0]
             inputs = [one for one, wanted in zip((x, weight, bias), ctx.needs_input_grad, strict=False) if wanted]
             found = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
             return (*(next(found) if wanted else None for wanted in ctx.needs_input_grad[:3]), *(None,) * 5)

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from natpp.kernels import composed
-from natpp.kernels.ahead import launch
+from natpp.kernels import reference
+from natpp.kernels.precompile import launch
 from natpp.kernels.tiles import columns_of, in_steps, on_device_of
 
 TILE_BYTES = 4096  # that a program makes
@@ -42,7 +42,7 @@ class Pooled(torch.autograd.Function):
         (dy,) = gradients
         if torch.is_grad_enabled():  # somebody wants the gradient of the gradient
             x = torch.zeros(ctx.shape, dtype=dy.dtype, device=dy.device, requires_grad=True)
-            y = composed.average_pool(x, ctx.kernel, ctx.stride)
+            y = reference.average_pool(x, ctx.kernel, ctx.stride)
             return torch.autograd.grad(y, x, dy, create_graph=True)[0], None, None
         dx = torch.empty(ctx.shape, dtype=dy.dtype, device=dy.device, memory_format=torch.channels_last)
         _launch(_pool_back, dy, dx, dx, dy, ctx.kernel, ctx.stride)

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from natpp.kernels import composed, merged
-from natpp.kernels.ahead import launch
-from natpp.kernels.halves import Half, Norm
-from natpp.kernels.merged import Conv
+from natpp.kernels import geometry, merged, merged_back, reference
+from natpp.kernels.conv_block import Half, Norm
+from natpp.kernels.geometry import Conv
 from natpp.kernels.norm import gradient_sums, normalize
+from natpp.kernels.precompile import launch
 from natpp.kernels.tiles import columns_of, in_steps, on_device_of
 
 NUMBERS = 4096  # of a tile that is copied: 32 for each thread
@@ -101,7 +101,7 @@ def _again(ctx: Any, x: Tensor, tensors: Sequence[Tensor], dz: Tensor) -> tuple[
     """Gradients with a graph of their own, from what is composed of torch's operations."""
     given = iter(tensors)
     halves = [half.with_tensors([next(given) for _ in half.tensors()]) for half in ctx.halves]
-    z = composed.separable(x, halves, ctx.groups, ctx.dtype)
+    z = reference.separable(x, halves, ctx.groups, ctx.dtype)
     inputs = [x, *tensors]
     wanted = [ctx.needs_input_grad[0], *ctx.needs_input_grad[5:]]
     some = [one for one, want in zip(inputs, wanted, strict=True) if want]
@@ -162,15 +162,15 @@ def _finish(steps: Sequence[_Step], partial: Sequence[Tensor]) -> Any:
         pair = steps[begin : begin + 2]
         taps = max(16, 1 << max(step.conv.kernel**2 - 1 for step in pair).bit_length())
         launch(
-            merged.finish,
+            merged_back.finish,
             (max(step.conv.channels_in for step in pair), len(pair)),
             found,
             *rows[begin],
             *rows[min(begin + 1, len(rows) - 1)],
             taps,
-            merged.BREADTH,
+            geometry.BREADTH,
             FINISHED // taps,
-            **merged.SUMS,
+            **merged_back.SUMS,
         )
     return iter(torch.split(found, [number for some in numbers for number in some]))
 
@@ -212,7 +212,7 @@ class _Step:
         reach = max(before, after)
         self.rows, self.columns = self.height + reach, self.width + reach
         self.lead = reach * (self.columns + 1)
-        self.pixels = 2 * self.lead + self.images * self.rows * self.columns + 2 * merged.WIDEST
+        self.pixels = 2 * self.lead + self.images * self.rows * self.columns + 2 * geometry.WIDEST
         self.corner = self.lead - before * (self.columns + 1)  # where the window of the first pixel starts
         self.corner_back = self.lead - after * (self.columns + 1)
 
@@ -253,7 +253,7 @@ class _Step:
         whole = self.whole
         count = -(-self.images * self.rows * self.columns // whole.strip)
         room = max(MOST_PROGRAMS - self.cut_back.blocks * self.back.beside * self.groups, FOR_WEIGHTS)
-        return _shared(count, merged.TALL[1], room // (whole.tall * whole.beside), LONG)
+        return _shared(count, geometry.TALL[1], room // (whole.tall * whole.beside), LONG)
 
     @functools.cached_property
     def cut_back(self) -> _Shared:
@@ -263,7 +263,7 @@ class _Step:
     def _cut(self, conv: Conv, most: int) -> _Shared:
         """How the strips of a group are shared by programs that sum up what they find."""
         most = min(max(PARTS // conv.channels_out, LEAST), most) // self.groups
-        return _shared(conv.images // self.groups * conv.height * conv.across, merged.STRIPS, most, MULTIPLIED)
+        return _shared(conv.images // self.groups * conv.height * conv.across, geometry.STRIPS, most, MULTIPLIED)
 
     def _copied(self, channels: int) -> tuple[_Shared, int, int]:
         """How the pixels of a buffer are shared by programs that copy; rows and columns of a tile."""
@@ -282,8 +282,8 @@ class _Step:
         `norm`, with the statistics of x, is applied to x before.
         """
         conv, back = self.conv, self.back
-        weights = torch.empty(conv.depth, conv.beside * merged.BREADTH, dtype=dtype, device=x.device)
-        weights_back = torch.empty(back.depth, back.beside * merged.BREADTH, dtype=dtype, device=x.device)
+        weights = torch.empty(conv.depth, conv.beside * geometry.BREADTH, dtype=dtype, device=x.device)
+        weights_back = torch.empty(back.depth, back.beside * geometry.BREADTH, dtype=dtype, device=x.device)
         shared, block_r, block_c = self._copied(conv.channels_in)
         across = -(-conv.channels_in // block_c)
         buffer, programs = x, shared.blocks
@@ -292,7 +292,7 @@ class _Step:
             programs, across = 0, 1
         else:
             buffer = torch.empty(self.pixels, conv.channels_in, dtype=dtype, device=x.device)
-        blocks = [one.depth // merged.MERGED * one.beside for one in (conv, back)]
+        blocks = [one.depth // geometry.MERGED * one.beside for one in (conv, back)]
         any_pointer = self.half.norm.weight
         launch(
             merged.prepare,
@@ -334,8 +334,8 @@ class _Step:
             self.align,
             block_r,
             block_c,
-            merged.MERGED,
-            merged.BREADTH,
+            geometry.MERGED,
+            geometry.BREADTH,
             **merged.COPIES,
         )
         return buffer, weights, weights_back, counters
@@ -387,9 +387,9 @@ class _Step:
             conv.period if even else 0,
             self.align,
             self.align_out,
-            merged.STRIPS,
-            merged.DEPTH,
-            merged.BREADTH,
+            geometry.STRIPS,
+            geometry.DEPTH,
+            geometry.BREADTH,
             block_c,
             JOINED // block_c,
             **merged.PRODUCTS,
@@ -405,7 +405,7 @@ class _Step:
         buffer = torch.empty(self.pixels, channels, dtype=y.dtype, device=y.device)
         gradients = torch.empty(2, self.groups, channels, dtype=torch.float32, device=y.device)
         launch(
-            merged.through_norm,
+            merged_back.through_norm,
             (shared.blocks, -(-channels // block_c), self.groups),
             y,
             dz,
@@ -454,11 +454,11 @@ class _Step:
         parts = torch.empty(2, self.groups, shared.blocks, back.channels_out, dtype=torch.float32, device=x.device)
         even = back.even(self.groups)
         block_c, _ = columns_of(back.channels_out)
-        shape = (strips.blocks, whole.depth, whole.beside * merged.BREADTH)
+        shape = (strips.blocks, whole.depth, whole.beside * geometry.BREADTH)
         partial = torch.empty(shape, dtype=torch.float32, device=x.device)
         programs = whole.tall * whole.beside * strips.blocks + shared.blocks * back.beside * self.groups
         launch(
-            merged.backward,
+            merged_back.backward,
             (programs,),
             buffer,
             gradient,
@@ -499,10 +499,10 @@ class _Step:
             back.period if even and before is not None else 0,
             self.align,
             self.align_out,
-            merged.STRIPS,
-            merged.DEPTH,
-            *merged.TALL,
-            merged.BREADTH,
+            geometry.STRIPS,
+            geometry.DEPTH,
+            *geometry.TALL,
+            geometry.BREADTH,
             block_c if before is not None else 16,
             JOINED // block_c if before is not None else 16,
             **merged.PRODUCTS,

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from natpp.arch.cost import Cost, cost_of
 from natpp.arch.graph import NUM_INPUTS, Architecture
 from natpp.arch.layers import build_chain
-from natpp.arch.layout import Block, CellBlock, CellPart, Plan, Setting, plan
 from natpp.arch.memory import last_blocks, last_readers
 from natpp.arch.modules import Layers
+from natpp.arch.networks import Block, CellBlock, CellPart, Plan, Setting, plan
 from natpp.errors import SettingError
 from natpp.nets.measure import with_latency
 from natpp.registry import OPS

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from natpp.arch.graph import KINDS, NUM_INPUTS, Architecture, Graph
-from natpp.arch.transitions import Mask
+from natpp.arch.rules import Mask
 from natpp.errors import FormatError, SettingError
 from natpp.files import write_whole
 from natpp.registry import OPS

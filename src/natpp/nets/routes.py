@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from natpp.arch.graph import NUM_INPUTS, Architecture
-from natpp.arch.layout import CellPart, Plan, Setting, plan
+from natpp.arch.networks import CellPart, Plan, Setting, plan
 from natpp.arch.space import GraphSpace
 from natpp.registry import OPS
 

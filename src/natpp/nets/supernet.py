@@ -23,8 +23,8 @@ from torch.nn import functional as F
 from natpp import kernels
 from natpp.arch.graph import Architecture
 from natpp.arch.layers import BatchNorm, Chain
-from natpp.arch.layout import Block, CellBlock, Setting, layout_of
 from natpp.arch.modules import Batched, along
+from natpp.arch.networks import Block, CellBlock, Setting, layout_of
 from natpp.arch.ops import Op, Place
 from natpp.arch.space import Space
 from natpp.errors import FormatError, SettingError

@@ -8,9 +8,9 @@ from typing import Any
 from natpp.arch.cost import counts
 from natpp.arch.formats import FORMATS, from_dict, to_json
 from natpp.arch.graph import Architecture
-from natpp.arch.layout import CellPart, Setting, plan
+from natpp.arch.networks import CellPart, Setting, plan
 from natpp.arch.ops import Place
-from natpp.arch.transitions import same_graphs
+from natpp.arch.rules import same_graphs
 from natpp.errors import NatppError
 from natpp.registry import OPS
 from natpp.report.draw import TITLES

@@ -9,7 +9,7 @@ from typing import Any
 
 from natpp.arch.cost import cost_of
 from natpp.arch.formats import from_dict
-from natpp.arch.layout import Setting, setting
+from natpp.arch.networks import Setting, setting
 from natpp.errors import FormatError
 from natpp.report import searches
 from natpp.report.cells import cell_figures, copied_form, picture

@@ -11,8 +11,8 @@ from itertools import groupby
 
 from natpp.arch.cost import Cost, cost_of, part_counts
 from natpp.arch.graph import NUM_INPUTS, Architecture, Graph
-from natpp.arch.layout import CellPart, Plan, Setting, plan
-from natpp.arch.transitions import same_graphs
+from natpp.arch.networks import CellPart, Plan, Setting, plan
+from natpp.arch.rules import same_graphs
 from natpp.report.layered import Item, Vertex, layered
 from natpp.report.scene import Box, Curve, Scene, Shape, Text, beside, stacked, text_width
 

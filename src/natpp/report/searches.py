@@ -10,7 +10,7 @@ from typing import Any
 
 from natpp.arch.cost import cost_of
 from natpp.arch.formats import from_dict
-from natpp.arch.layout import Setting
+from natpp.arch.networks import Setting
 from natpp.report.charts import Series, chart, number
 from natpp.report.edges import cost_text
 

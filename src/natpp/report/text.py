@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from natpp.arch.graph import Architecture, Edge, Graph
-from natpp.arch.transitions import changes, same_graphs
+from natpp.arch.rules import changes, same_graphs
 from natpp.report.draw import TITLES
 
 

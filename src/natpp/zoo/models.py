@@ -1,6 +1,6 @@
 """Hand-crafted networks by name: what each is, what it costs, what was published about it.
 
-A network is one entry here and its code in `natpp/zoo/networks`, which is imported when the network is built.
+A network is one entry here and its code in `src/natpp/zoo/networks`, which is imported when the network is built.
 """
 
 from __future__ import annotations

@@ -1,0 +1,250 @@
+"""What an architecture may become: rules, their masks, and a budget that holds for the whole network.
+
+A rule says which operation may replace which at a place. `masks` applies it at the real places of a
+network; under a strict budget a transition must also raise neither parameters nor multiply-adds where
+it stands. That is only a first filter: null → skip can bring dead parts or an input conv to life, and
+a new loose end widens the output. So `within_budget` compares whole networks, and takes changes back
+until the living cost is at most the input's. It also keeps the network alive: a transformation that cuts
+the head off from the image is taken back likewise.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from natpp.arch.cost import Counts, plan_counts
+from natpp.arch.graph import NUM_INPUTS, Architecture, Edge
+from natpp.arch.networks import CellBlock, Setting, Skeleton, plan
+from natpp.arch.ops import Op, Place
+from natpp.errors import GraphError
+from natpp.registry import NETWORKS, OPS, RULES
+
+Mask = NDArray[np.bool_]
+Rule = Callable[[Op, Op, Place], bool]  # whether an operation may become another one at a place
+
+TYPE_ORDER = ("conv", "sep_conv", "dil_conv", "pool")  # rule 1 of the paper, costly to cheap
+
+
+def nat(source: Op, target: Op, place: Place) -> bool:
+    """Keep it, skip it or drop it; skip and null into each other."""
+    return target is source or target.family in ("skip", "null")
+
+
+def two_level(source: Op, target: Op, place: Place) -> bool:
+    """The rule of NAT++: a type no costlier and a kernel no larger; skip and null as in NAT.
+
+    Max and average pooling are one type. From skip and null there is no way back to an operation.
+    """
+    if nat(source, target, place):
+        return True
+    if source.family not in TYPE_ORDER or target.family not in TYPE_ORDER:
+        return False
+    cheaper_type = TYPE_ORDER.index(target.family) >= TYPE_ORDER.index(source.family)  # rule 1
+    return cheaper_type and target.kernel <= source.kernel  # rule 2
+
+
+def cost(source: Op, target: Op, place: Place) -> bool:
+    """Anything that raises neither parameters nor multiply-adds at the place."""
+    (params, madds), (most_params, most_madds) = target.cost(place), source.cost(place)
+    return params <= most_params and madds <= most_madds
+
+
+RULES.add("nat", nat)
+RULES.add("nat++", two_level)
+RULES.add("cost", cost)
+
+
+def allowed(rule: str, place: Place, ops: tuple[str, ...] | None = None) -> Mask:
+    """The transitions a rule allows at a place: (ops, ops), row = before, column = after; read-only.
+
+    Nothing moves to an extra operation. An extra may stay, or move to one of the thirteen that the
+    rule allows and that costs no more at the place.
+
+    Examples:
+        >>> from natpp.arch.ops import PAPER_OPS, Place
+        >>> from natpp.arch.rules import allowed
+        >>> table = allowed("nat++", Place(16, 16), PAPER_OPS)
+        >>> [name for name, may in zip(PAPER_OPS, table[PAPER_OPS.index("conv_1x1")]) if may]
+        ['conv_1x1', 'skip_connect', 'null']
+    """
+    return _allowed(RULES[rule], place, tuple(OPS[name] for name in ops or OPS))
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _allowed(check: Rule, place: Place, entries: tuple[Op, ...]) -> Mask:
+    table = np.zeros((len(entries), len(entries)), dtype=bool)
+    for row, source in enumerate(entries):
+        for column, target in enumerate(entries):
+            table[row, column] = target is source or (
+                not target.extra and check(source, target, place) and (not source.extra or cost(source, target, place))
+            )
+    table.setflags(write=False)
+    return table
+
+
+def masks(arch: Architecture, rule: str, where: Setting, *, strict: bool = True) -> dict[str, Mask]:
+    """Per cell, which operation every edge may get: (edges, ops), ops in the order of the registry.
+
+    A cell stands in several places of the network; a transition is allowed when it is at all of them.
+    Fixed edges keep what they have.
+
+    Examples:
+        >>> from natpp.arch.networks import setting
+        >>> from natpp.arch.rules import masks
+        >>> masks(natpp.load("darts"), "nat++", setting("cifar"))["normal"].shape
+        (8, 19)
+    """
+    widths = (len(arch.normal.outputs), len(arch.graph("reduce").outputs))
+    places = _places(NETWORKS[where.network], where, widths, tuple(kind for kind, _ in arch.cells()))
+    entries = tuple(OPS.values())
+    numbers = {name: number for number, name in enumerate(OPS)}
+    found = {}
+    for kind, graph in arch.cells():
+        from_input, from_node = (_everywhere(RULES[rule], some, entries, strict) for some in places[kind])
+        mask = np.empty((len(graph.edges), len(entries)), dtype=bool)
+        for row, edge in zip(mask, graph.edges, strict=True):
+            number = numbers[edge.op]
+            if edge.fixed:
+                row[:] = False
+                row[number] = True
+            else:
+                row[:] = (from_input if edge.source < NUM_INPUTS else from_node)[number]
+        found[kind] = mask
+    return found
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _everywhere(check: Rule, places: frozenset[Place], entries: tuple[Op, ...], strict: bool) -> Mask:
+    """The transitions that are allowed in all of these places: (ops, ops)."""
+    table = np.ones((len(entries), len(entries)), dtype=bool)
+    for place in places:
+        table &= _allowed(check, place, entries)
+        if strict:
+            table &= _allowed(cost, place, entries)
+    return table
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _places(
+    skeleton: Skeleton, where: Setting, widths: tuple[int, int], kinds: tuple[str, ...]
+) -> dict[str, tuple[frozenset[Place], frozenset[Place]]]:
+    """The distinct places of each cell in the network: of edges that read an input, of edges that read a node."""
+    found: dict[str, list[CellBlock]] = {kind: [] for kind in kinds}
+    for block in skeleton.layout(where, widths).blocks:
+        if isinstance(block, CellBlock):
+            found[block.kind if block.kind in found else "normal"].append(block)
+    anywhere = frozenset([Place(where.channels, where.channels)])  # for a cell that the network does not use
+    return {
+        kind: (
+            frozenset(block.from_input for block in blocks) or anywhere,
+            frozenset(block.from_node for block in blocks) or anywhere,
+        )
+        for kind, blocks in found.items()
+    }
+
+
+@dataclass(frozen=True)
+class Change:
+    """One edge that carries another operation than before."""
+
+    cell: str
+    index: int
+    before: Edge
+    after: Edge
+
+
+def changes(before: Architecture, after: Architecture) -> list[Change]:
+    """The edges that differ; the two must be the same graphs but for their operations."""
+    if not same_graphs(before, after):
+        raise GraphError("the two architectures are different graphs: a transformation changes operations only")
+    return list(_changes(before, after))
+
+
+def same_graphs(before: Architecture, after: Architecture) -> bool:
+    """Whether two architectures differ in nothing but operations."""
+    return _topology(before) == _topology(after)
+
+
+def _topology(arch: Architecture) -> list[object]:
+    return [
+        (kind, graph.concat, [(edge.source, edge.target, edge.fixed) for edge in graph.edges])
+        for kind, graph in arch.cells()
+    ]
+
+
+def _changes(before: Architecture, after: Architecture) -> Iterator[Change]:
+    for (kind, old), (_, new) in zip(before.cells(), after.cells(), strict=True):
+        for index, pair in enumerate(zip(old.edges, new.edges, strict=True)):
+            if pair[0].op != pair[1].op:
+                yield Change(kind, index, *pair)
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """An architecture within budget, its counts, and the changes that had to be taken back."""
+
+    arch: Architecture
+    counts: Counts
+    undone: tuple[Change, ...]
+
+
+def within_budget(
+    before: Architecture,
+    after: Architecture,
+    where: Setting,
+    probability: Mapping[str, Sequence[float]] | None = None,
+) -> Repaired:
+    """`after` with as many changes taken back as it needs to cost no more than `before`, alive, in the network.
+
+    The least probable change goes first: `probability` holds one number per edge for each cell; without
+    it, the last edge goes first. Then those that do no harm come back, the most probable first. Living
+    parameters and living multiply-adds are both at most `before`'s, and an architecture that carries something of
+    the image to the head still does.
+
+    Examples:
+        >>> from natpp.arch.networks import setting
+        >>> from natpp.arch.rules import within_budget
+        >>> repaired = within_budget(natpp.load("darts"), natpp.load("natpp_darts"), setting("cifar"))
+        >>> repaired.arch == natpp.load("natpp_darts"), repaired.undone
+        (True, ())
+    """
+
+    def spent_and_connected(arch: Architecture) -> tuple[Counts, bool]:
+        planned = plan(arch, where)
+        return plan_counts(planned), planned.hears[-1]
+
+    limit, connected = spent_and_connected(before)
+
+    def spent_if_fits(arch: Architecture) -> Counts | None:
+        spent, still_connected = spent_and_connected(arch)
+        if spent.live_params > limit.live_params or spent.live_madds > limit.live_madds:
+            return None
+        return spent if still_connected >= connected else None
+
+    order = changes(before, after)[::-1]
+    if probability is not None:
+        order.sort(key=lambda change: probability[change.cell][change.index])
+    ops = {kind: list(graph.ops) for kind, graph in after.cells()}
+    undone: list[Change] = []
+    arch, spent = after, spent_if_fits(after)
+    while spent is None:
+        change = order[len(undone)]
+        undone.append(change)
+        ops[change.cell][change.index] = change.before.op
+        arch = after.with_ops(ops)
+        spent = spent_if_fits(arch)
+    for change in undone[-2::-1]:  # the last one was needed
+        ops[change.cell][change.index] = change.after.op
+        richer = after.with_ops(ops)
+        found = spent_if_fits(richer)
+        if found is None:
+            ops[change.cell][change.index] = change.before.op
+        else:
+            arch, spent = richer, found
+            undone.remove(change)
+    return Repaired(arch, spent, tuple(undone))

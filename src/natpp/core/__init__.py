@@ -1,0 +1,1 @@
+"""What may be otherwise, what it costs, and how a budget is met."""

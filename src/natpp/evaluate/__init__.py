@@ -1,1 +1,0 @@
-"""How good an architecture really is: tables of trained networks."""

@@ -1,0 +1,137 @@
+"""Training mode and eval mode compared: what differs between the two becomes a `ByMode`."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.node import Node
+
+from natpp.fx.traced import VALUE, TraceError
+
+CONSTANTS = (bool, int, float, str, type(None))
+
+
+class ByMode(nn.Module):
+    """A constant that is one thing in training mode and another in eval mode."""
+
+    def __init__(self, training: Any, otherwise: Any):
+        super().__init__()
+        self.in_training = training
+        self.otherwise = otherwise
+
+    def forward(self) -> Any:
+        return self.in_training if self.training else self.otherwise
+
+
+class OtherWay(Exception):
+    """Training mode goes another way than eval mode."""
+
+
+def by_mode(graph: fx.Graph, differences: list[tuple[Node, Any, Any, Any]]) -> dict[str, nn.Module]:
+    """Put a `ByMode` where a constant differs; the new modules by name."""
+    made: dict[str, nn.Module] = {}
+    for number, (node, path, training, otherwise) in enumerate(differences):
+        name = f"by_mode_{number}"
+        made[name] = ByMode(training, otherwise)
+        with graph.inserting_before(node):
+            constant = graph.call_module(name)
+        constant.meta |= {VALUE: otherwise, "nn_module_stack": node.meta.get("nn_module_stack")}
+        slot, *rest = path
+        setattr(node, slot, _replaced(getattr(node, slot), rest, constant))
+    return made
+
+
+def differing(mine: Any, theirs: Any, path: tuple[Any, ...], found: Callable[[Any, Any, Any], None]) -> None:
+    """Compare two trees of arguments; constants may differ, anything else may not."""
+    if isinstance(mine, Node) or isinstance(theirs, Node):
+        if not (isinstance(mine, Node) and isinstance(theirs, Node) and mine.meta.get("twin") is theirs):
+            raise OtherWay
+    elif isinstance(mine, (tuple, list)) and isinstance(theirs, (tuple, list)) and len(mine) == len(theirs):
+        for index, pair in enumerate(zip(mine, theirs, strict=True)):
+            differing(*pair, (*path, index), found)
+    elif isinstance(mine, dict) and isinstance(theirs, dict) and mine.keys() == theirs.keys():
+        for key in mine:
+            differing(mine[key], theirs[key], (*path, key), found)
+    elif isinstance(mine, slice) and isinstance(theirs, slice):
+        for name in ("start", "stop", "step"):
+            if getattr(mine, name) != getattr(theirs, name) and not isinstance(getattr(mine, name), Node):
+                raise OtherWay
+    elif isinstance(mine, CONSTANTS) and isinstance(theirs, CONSTANTS):
+        if mine != theirs:
+            found(path, mine, theirs)
+    elif type(mine) is not type(theirs) or not (mine is theirs or mine == theirs):
+        raise OtherWay
+
+
+def _replaced(tree: Any, path: list[Any], new: Any) -> Any:
+    if not path:
+        return new
+    first, *rest = path
+    if isinstance(tree, dict):
+        return {**tree, first: _replaced(tree[first], rest, new)}
+    changed = [*tree[:first], _replaced(tree[first], rest, new), *tree[first + 1 :]]
+    return tuple(changed) if isinstance(tree, tuple) else changed
+
+
+def same_target(first: Any, second: Any) -> bool:
+    constant = "_tensor_constant"  # numbered anew in every pass
+    if isinstance(first, str) and isinstance(second, str) and first.startswith(constant):
+        return second.startswith(constant)
+    return bool(first is second or first == second)
+
+
+@contextlib.contextmanager
+def in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
+    """The whole module in one mode; every part as it was afterwards, whatever the forward kept in it."""
+    parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
+    modes = {part: part.training for part in module.modules()}
+    before = [(vars(part), dict(vars(part))) for part in parts]
+    collections = [held for _, kept in before for held in kept.values() if isinstance(held, dict | list | set)]
+    contents = [copy.copy(held) for held in collections]
+    try:
+        _set_mode(module, training)
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+        for now, kept in before:
+            now.clear()
+            now.update(kept)
+        for held, content in zip(collections, contents, strict=True):
+            held.clear()
+            if isinstance(held, list):
+                held.extend(content)
+            else:
+                held.update(content)
+
+
+def _set_mode(module: nn.Module, training: bool) -> None:
+    try:
+        module.train(training)
+    except NotImplementedError:
+        kind = type(module).__name__
+        raise TraceError(
+            f"{kind} comes from torch.export and has no modes: give the module that was exported"
+        ) from None
+
+
+def differences_of(graph: fx.Graph, twin: fx.Graph) -> list[tuple[Node, Any, Any, Any]]:
+    """Constants that differ between a graph and the same in training mode."""
+    if len(graph.nodes) != len(twin.nodes):
+        raise OtherWay
+    found: list[tuple[Node, Any, Any, Any]] = []
+    for node, other in zip(graph.nodes, twin.nodes, strict=True):
+        if node.op != other.op or not same_target(node.target, other.target):
+            raise OtherWay
+        other.meta["twin"] = node
+        for slot in ("args", "kwargs"):
+            differing(
+                *(getattr(other, slot), getattr(node, slot), (slot,)),
+                lambda path, a, b, node=node: found.append((node, path, a, b)),  # type: ignore[misc]
+            )
+    return found

@@ -1,0 +1,448 @@
+"""Follows a forward with stand-ins, with the value of every node beside it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import operator
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.fx.node import Node
+from torch.utils._pytree import tree_leaves, tree_map
+
+from natpp.errors import is_the_users, line_in, line_of
+from natpp.fx.leaf import is_leaf
+from natpp.fx.modes import CONSTANTS, OtherWay, differing, same_target
+from natpp.fx.patches import DRAWS, NoDraws, answered_types, own_gradients_stop, recorded_factories
+from natpp.fx.proxies import Proxy
+from natpp.fx.traced import VALUE, TraceError, value
+
+INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "pow": "**",
+    "matmul": "@",
+    "and_": "&",
+    "or_": "|",
+    "xor": "^",
+    "lshift": "<<",
+    "rshift": ">>",
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "is_": "is",
+    "is_not": "is not",
+}
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+SIZES = ("shape", "size", "numel", "nelement", "ndim", "dim", "ndimension")  # what a tensor is asked for its sizes by
+
+
+class Unregistered(TraceError):
+    """A layer with weights that its module does not know of."""
+
+
+class Stopped(Exception):
+    """Tracing stopped inside a module."""
+
+    def __init__(self, path: str, kind: type[nn.Module] | None, reason: str, line: str = ""):
+        super().__init__(reason)
+        self.path, self.kind, self.reason, self.line = path, kind, reason, line
+        self.other_way = False  # in training mode only
+
+    @property
+    def where(self) -> str:
+        return f"its part {self.path}" if self.path else "its own forward"
+
+
+class Leaves:
+    """Modules that stay whole because their forward cannot be followed."""
+
+    def __init__(self) -> None:
+        self.paths: set[str] = set()
+        self.kinds: set[type[nn.Module]] = set()
+        self.notes: list[str] = []
+
+    def add(self, stopped: Stopped, root: nn.Module) -> bool:
+        """Make the place where tracing stopped a leaf; False where that is the module itself, or one already."""
+        if not stopped.path or stopped.kind is None or self.has(stopped.path, stopped.kind):
+            return False
+        if issubclass(stopped.kind, CONTAINERS) or stopped.kind is type(root):
+            self.paths.add(stopped.path)
+        else:
+            self.kinds.add(stopped.kind)
+        self.notes.append(f"{stopped.path} ({stopped.kind.__name__}) is kept whole: {stopped.reason}")
+        return True
+
+    def has(self, path: str, kind: type) -> bool:
+        return path in self.paths or kind in self.kinds
+
+    def note(self, said: str) -> None:
+        if said not in self.notes:
+            self.notes.append(said)
+
+    def note_hooks(self, path: str) -> None:
+        self.note(f"{path} has hooks: what they compute is part of the result, what else they do is not")
+
+
+class Tracer(fx.Tracer):
+    """Follows a forward, with the value of every node beside it."""
+
+    proxy_buffer_attributes = True  # what is computed of buffers alone is computed at every call, and is no constant
+
+    def __init__(
+        self,
+        arguments: inspect.BoundArguments,
+        leaves: Leaves,
+        reference: list[Node] | None = None,
+        *,
+        by_name: bool = False,
+        watched: bool = False,
+    ):
+        super().__init__()
+        self.arguments = arguments
+        self.by_name = by_name  # whether the example names its arguments
+        self.leaves = leaves
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.quiet = False  # while shapes are computed, and afterwards, nothing is recorded
+        self.reference = reference  # the same forward in eval mode
+        self.differences: list[tuple[Node, Callable[[Node, Any], None], Any, Any]] = []
+        self.made = 0
+        self.visited: set[nn.Module] = set()
+        self.fixed: set[Node] = set()
+        self.grad, self.autocasts = torch.is_grad_enabled(), _autocasts()
+        self.watched = watched
+        self.chance = states_of_chance()
+
+    # What is looked into.
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        kind = type(m)
+        if is_leaf(m) or self.leaves.has(module_qualified_name, kind):
+            return True
+        if isinstance(m, torch.jit.ScriptModule):
+            self.leaves.note(f"{module_qualified_name} is kept whole: it is compiled by torch.jit")
+            return True
+        if isinstance(m, CONTAINERS):
+            return False
+        home = getattr(kind.forward, "__module__", "") or ""
+        return home.startswith(("torch.nn.", "torch.ao.nn."))
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        if self.quiet:
+            return forward(*args, **kwargs)
+        self._check_context()
+        self._check_chance()
+        self.visited.add(m)
+        try:
+            path = self.path_of_module(m)
+        except NameError:
+            if any(True for _ in m.parameters()):
+                raise Unregistered(type(m).__name__) from None
+            raise
+        if _has_hooks(m) and not self.is_leaf_module(m, path):
+            self.leaves.note_hooks(path)
+
+        def to_its_end(*args: Any, **kwargs: Any) -> Any:
+            found = forward(*args, **kwargs)
+            self._check_chance()
+            return found
+
+        return super().call_module(m, to_its_end, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
+        return attr_val if self.quiet else super().getattr(attr, attr_val, parameter_proxy_cache)
+
+    # The module's arguments.
+
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
+        own = vars(self.root).get("forward")  # a forward that was put on this very module
+        plain = getattr(root_fn, "_torchdynamo_orig_callable", root_fn)
+        function = plain if own is None else lambda _, *args, **kwargs: own(*args, **kwargs)
+        given = self.arguments.arguments
+        positional: list[Any] = [self.root]
+        named: dict[str, Any] = {}
+        parameters = self.arguments.signature.parameters
+        any_number = any(given.get(name) for name, one in parameters.items() if one.kind is one.VAR_POSITIONAL)
+        by_name = self.by_name
+        for name, parameter in parameters.items():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                proxy: Any = self._placeholder(f"*{name}", given.get(name, ()))
+                positional += [proxy[i] for i in range(len(given.get(name, ())))]
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                proxy = self._placeholder(f"**{name}", given.get(name, {}))
+                named |= {key: proxy[key] for key in given.get(name, {})}
+            else:
+                default = () if parameter.default is parameter.empty else (parameter.default,)
+                proxy = self._placeholder(name, given[name], default)
+                constant = isinstance(given[name], CONSTANTS)
+                passed = self._fixed(proxy, name, given[name]) if constant else proxy
+                if constant and given[name] is parameter.default and not any_number:
+                    by_name = True  # left out, as the caller does: what wraps a forward may look at what it is given
+                elif parameter.kind is parameter.KEYWORD_ONLY or (
+                    by_name and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+                ):
+                    named[name] = passed
+                else:
+                    positional.append(passed)
+
+        def call(*args: Any) -> Any:
+            if _has_hooks(self.root):
+                self.leaves.note_hooks(type(self.root).__name__)
+                return self.root._call_impl(*args[1:], **named)  # type: ignore[no-untyped-call]
+            return function(*args, **named)
+
+        return call, positional
+
+    def _placeholder(self, target: str, given: Any, default: tuple[Any, ...] = ()) -> fx.Proxy:
+        self._given = given
+        proxy: fx.Proxy = self.create_proxy("placeholder", target, default, {})
+        return proxy
+
+    def _fixed(self, proxy: fx.Proxy, name: str, given: Any) -> Any:
+        """A plain argument is what the example gives: the result takes no other."""
+        same = operator.is_ if given is None or isinstance(given, bool) else operator.eq
+        held = self.create_proxy("call_function", same, (proxy, given), {})
+        message = f"{name} was {given!r} when this module was traced: give the same, or trace it with another"
+        self.create_proxy("call_function", torch._assert, (held, message), {})
+        return given
+
+    # What is recorded.
+
+    def create_node(
+        self, kind: str, target: Any, args: Any, kwargs: Any, name: Any = None, type_expr: Any = None
+    ) -> Node:
+        if kind not in ("call_module", "output"):
+            self._check_context()
+        self._check_chance()
+        node = super().create_node(kind, target, args, kwargs, name, type_expr)
+        if self.reference is None:
+            node.meta[VALUE] = None if kind == "output" else self._evaluated(node)
+        else:
+            self._compare(node)
+        self.made += 1
+        return node
+
+    def create_proxy(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> Any:
+        """A stand-in; where the value is None, None itself, so that a forward which asks `is None` is answered."""
+        proxy = super().create_proxy(kind, target, *args, **kwargs)
+        nothing = kind.startswith("call_") and proxy.node.meta.get(VALUE) is None
+        return None if nothing else proxy
+
+    def _check_chance(self) -> None:
+        """Stop where random numbers of Python or NumPy were drawn: torch does not see them."""
+        if self.watched and self.chance != states_of_chance():
+            raise TraceError(DRAWS)
+
+    def _check_context(self) -> None:
+        """A graph does not keep what a forward switches for some of its lines: precision, gradients."""
+        if _autocasts() != self.autocasts:
+            raise TraceError("it switches torch.autocast, which a graph does not keep")
+        if torch.is_grad_enabled() != self.grad:
+            self.leaves.note("its forward switches gradients off or on for some parts: the result leaves that to you")
+
+    def _evaluated(self, node: Node) -> Any:
+        """The fake value of a node."""
+        self.quiet = True
+        try:
+            if node.op == "placeholder":
+                return tree_map(self._to_fake, self._given)
+            if node.op == "get_attr":
+                return self._to_fake(part_at(self.root, str(node.target)))
+            read: Any = fx.node.map_arg((node.args, node.kwargs), lambda read: read.meta[VALUE])
+            args, kwargs = read
+            with self.fake, torch.no_grad():
+                if node.op == "call_function":
+                    return node.target(*args, **kwargs)  # type: ignore[operator]
+                if node.op == "call_method":
+                    return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+                module = part_at(self.root, str(node.target))
+                if type(module) is nn.BatchNorm2d and len(args) == 1 and _fits_norm(module, args[0]):
+                    return torch.empty_like(args[0])  # the same, and ten times as fast
+                return module(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            if node.op != "call_module":
+                raise TraceError("its way depends on the data in a tensor") from None
+            return self._run_once(part_at(self.root, str(node.target)), args, kwargs)
+        finally:
+            self.quiet = False
+            if self.watched:
+                self.chance = states_of_chance()  # a part that is kept whole may draw
+
+    def _run_once(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """The value of a module that looks at data, by running it on random data of the right shapes."""
+        generator = torch.Generator().manual_seed(0)
+
+        def filled(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            if not leaf.is_floating_point():
+                return torch.zeros(leaf.shape, dtype=leaf.dtype, device=leaf.device)
+            return torch.randn(leaf.shape, generator=generator).to(leaf.device, leaf.dtype)
+
+        with torch.no_grad():
+            found = copy.deepcopy(module)(*tree_map(filled, args), **tree_map(filled, kwargs))
+        return tree_map(self._to_fake, found)
+
+    def _to_fake(self, leaf: Any) -> Any:
+        return self.fake.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
+
+    def _compare(self, node: Node) -> None:
+        """Stop where training mode goes another way than eval mode; remember constants that differ."""
+        assert self.reference is not None
+        twin = self.reference[self.made] if self.made < len(self.reference) else None
+        if twin is None or twin.op != node.op or not same_target(twin.target, node.target):
+            raise OtherWay
+        node.meta[VALUE] = twin.meta.get(VALUE)
+        node.meta["twin"] = twin
+        for slot, mine, theirs in zip(
+            ("args", "kwargs"), (node.args, node.kwargs), (twin.args, twin.kwargs), strict=True
+        ):
+            differing(mine, theirs, (slot,), lambda path, a, b: self.differences.append((twin, path, a, b)))
+
+    # What the forward asks.
+
+    def fix(self, obj: Any, known: float) -> None:
+        """Let the result refuse inputs for which a number that shaped it would be another."""
+        if obj.node not in self.fixed:
+            self.fixed.add(obj.node)
+            held = self.create_proxy("call_function", operator.eq, (obj, known), {})
+            message = f"this module was traced with a size of {known} here: trace it again for inputs of other sizes"
+            self.create_proxy("call_function", torch._assert, (held, message), {})
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        known = obj.node.meta.get(VALUE)
+        if isinstance(known, Tensor):
+            raise TraceError("its way depends on the data in a tensor")
+        if isinstance(known, int | float) and _of_sizes(obj.node):
+            self._decided(obj, known)
+        return bool(known)
+
+    def _decided(self, obj: fx.Proxy, known: float) -> None:
+        """Let the result refuse inputs for which a condition on their sizes would turn out otherwise."""
+        if obj.node in self.fixed:
+            return
+        self.fixed.add(obj.node)
+        held: Any = obj
+        if not isinstance(known, bool):
+            held = self.create_proxy("call_function", operator.ne if known else operator.eq, (obj, 0), {})
+        elif not known:
+            held = self.create_proxy("call_function", operator.not_, (obj,), {})
+        line = _line_now()
+        message = (
+            f"this module was traced where {_worked_out(obj.node)} was {known!r}{f' ({line})' if line else ''}: "
+            "trace it again for inputs of other sizes"
+        )
+        self.create_proxy("call_function", torch._assert, (held, message), {})
+
+    def iter(self, obj: fx.Proxy) -> Iterator[Any]:
+        known: Any = obj.node.meta.get(VALUE)
+        if isinstance(known, Mapping):
+            return iter(known)
+        indexed: Any = obj
+        return (indexed[i] for i in range(len(known)))
+
+    def keys(self, obj: fx.Proxy) -> Any:
+        known = obj.node.meta.get(VALUE)
+        return known.keys() if isinstance(known, Mapping) else super().keys(obj)
+
+    def proxy(self, node: Node) -> fx.Proxy:
+        return Proxy(node, self)
+
+
+def _of_sizes(node: Node) -> bool:
+    """Whether a value was worked out from the sizes of tensors, not from their type or place."""
+    waiting, seen = [node], {node}
+    while waiting:
+        one = waiting.pop()
+        asked = one.args[1] if one.target is getattr else getattr(one.target, "__name__", one.target)
+        if asked in SIZES and one.op in ("call_function", "call_method"):
+            return True
+        read = {other for other in one.all_input_nodes if not isinstance(value(other), Tensor)} - seen
+        waiting += read
+        seen |= read
+    return False
+
+
+def _worked_out(node: Node) -> str:
+    """How a value came about, with the numbers that were there: `30 % 4`."""
+    symbol = INFIX.get(getattr(node.target, "__name__", ""))
+    if symbol is None or len(node.args) != 2:
+        return "a size"
+    known: Any = fx.node.map_arg(node.args, lambda read: read.meta[VALUE])
+    left, right = (tuple(side) if isinstance(side, torch.Size) else side for side in known)
+    return f"{left} {symbol} {right}"
+
+
+def _line_now() -> str:
+    """Where the forward that is followed stands now, if that is the user's own code."""
+    frame = sys._getframe(1)
+    while frame.f_code is not followed.__code__ and frame.f_back is not None:
+        if is_the_users(frame):
+            return line_in(frame, frame.f_lineno)
+        frame = frame.f_back
+    return ""
+
+
+def followed(module: nn.Module, tracer: Tracer) -> tuple[fx.Graph, dict[str, Any]]:
+    """The graph of one pass and the constants it made; what fails names its place."""
+    before = set(vars(module))
+    try:
+        with (
+            NoDraws(tracer),
+            recorded_factories(tracer),
+            answered_types(),
+            own_gradients_stop(lambda: not tracer.quiet),
+        ):
+            graph = tracer.trace(module)
+    except Exception as error:  # whatever a user's forward raises on stand-ins
+        path, kind = next(reversed(tracer.module_stack.values()), ("", None))
+        if isinstance(error, OtherWay):
+            reason = "it goes another way in training mode than in eval mode"
+        else:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise Stopped(path, kind, reason, line_of(error)) from error
+    finally:
+        tracer.quiet = True
+        constants = {name: vars(module)[name] for name in set(vars(module)) - before}
+        for name in constants:
+            delattr(module, name)
+    return graph, constants
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def states_of_chance() -> tuple[Any, ...]:
+    """The states of the random numbers of Python and NumPy."""
+    held = tree_leaves(np.random.get_state(legacy=False))
+    return random.getstate(), *(one.tobytes() if isinstance(one, np.ndarray) else one for one in held)
+
+
+def _autocasts() -> tuple[bool, ...]:
+    return tuple(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+
+
+def _fits_norm(module: nn.BatchNorm2d, x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dim() == 4 and x.shape[1] == module.num_features
+
+
+def part_at(module: nn.Module, path: str) -> Any:
+    found: Any = module
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found

@@ -1,0 +1,74 @@
+"""A convolution as a matrix product: its sizes, those of its strips, and of the tiles that kernels work on."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+STRIPS = 128  # that a program multiplies at once
+DEPTH = 64  # of the sum of products, what is copied at once
+BREADTH = 64  # columns of a product, of one or more programs beside each other
+MERGED = 16  # rows of merged weights that a program makes
+TALL = 128, 64  # of the gradient of merged weights: its rows in a program, and strips at once
+WIDEST = 8  # pixels of a strip
+
+
+@dataclass(frozen=True)
+class Conv:
+    """The sizes of a dense conv, of its strips, and of its merged weights."""
+
+    images: int
+    height: int  # of what it gives
+    width: int
+    channels_in: int
+    channels_out: int
+    kernel: int
+    stride: int
+    dilation: int
+
+    @functools.cached_property
+    def strip(self) -> int:
+        """Pixels of a strip: the least is read of each row, and a product has no more columns than it takes at once."""
+        most = min(max(BREADTH // self.channels_out, 1), WIDEST)
+        return min(range(1, most + 1), key=lambda strip: (-(-self.width // strip) * self._span(strip), -strip))
+
+    def _span(self, strip: int) -> int:
+        return (strip - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
+
+    @functools.cached_property
+    def span(self) -> int:
+        """Columns of the buffer that a strip covers."""
+        return self._span(self.strip)
+
+    @functools.cached_property
+    def across(self) -> int:
+        """Strips of a row; the last may go beyond its end."""
+        return -(-self.width // self.strip)
+
+    @functools.cached_property
+    def depth(self) -> int:
+        """Rows of the merged weights, zeros below them included."""
+        whole = max(DEPTH, TALL[0])
+        return -(-self.kernel * self.span * self.channels_in // whole) * whole
+
+    @functools.cached_property
+    def tall(self) -> int:
+        """Blocks of rows of the gradient of the merged weights."""
+        return self.depth // TALL[0]
+
+    @functools.cached_property
+    def beside(self) -> int:
+        """Blocks of columns of the merged weights, zeros beside them included."""
+        return -(-self.strip * self.channels_out // BREADTH)
+
+    def even(self, groups: int) -> bool:
+        """Whether strips end with their rows, fill all columns, and those of a group fill all tiles."""
+        strips = self.images // groups * self.height * self.across
+        full = self.strip * self.channels_out == self.beside * BREADTH
+        return full and self.width % self.strip == 0 and strips % STRIPS == 0
+
+    @functools.cached_property
+    def period(self) -> int:
+        """After how many columns of a product a channel comes again, if blocks of columns are whole periods, or 0."""
+        period = BREADTH if self.strip == 1 else self.channels_out
+        return period if BREADTH % period == 0 else 0

@@ -1,0 +1,3 @@
+"""Methods: each turns input architectures into better ones, by a policy, a fixed map, chance or evolution."""
+
+from natpp.methods import constant, evolution, policy, random  # noqa: F401 (they register themselves)

@@ -1,0 +1,54 @@
+"""A method turns input architectures into better ones: it may learn from some, then answers for others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from natpp.methods.learning import LearnConfig
+from natpp.scorers.base import Score
+from natpp.subjects.many import Inputs, Row
+
+
+class Method(Protocol):
+    """Answers with one row of operations for every input, within rule and budget.
+
+    Examples:
+        >>> import natpp.methods  # they register themselves
+        >>> from natpp.methods.learning import LearnConfig
+        >>> from natpp.registry import METHODS
+        >>> METHODS["random"](LearnConfig()).asks, METHODS["random-best-of-10"](LearnConfig()).asks
+        (False, True)
+    """
+
+    rule: str | None  # the rule the method is named for; None: whichever is asked for
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks for scores at all."""
+        ...
+
+    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
+        """Learn from training inputs; a method that learns nothing does nothing."""
+        ...
+
+    def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
+        """The method's answer for every input."""
+        ...
+
+    def candidates(self, inputs: Inputs, count: int, generator: np.random.Generator) -> list[list[Row]] | None:
+        """`count` answers for every input, to choose from by a score; None where the method has but one."""
+        ...
+
+
+MakeMethod = Callable[[LearnConfig], Method]  # what learns, learns as the config says
+
+
+def picked(inputs: Inputs, candidates: list[list[Row]], score: Score) -> list[Row]:
+    """Of every input's candidates the first with the highest score."""
+    indices = [index for index, rows in enumerate(candidates) for _ in rows]
+    scores = inputs.scores(indices, [row for rows in candidates for row in rows], score)
+    ends = np.cumsum([len(rows) for rows in candidates])[:-1]
+    return [rows[int(some.argmax())] for rows, some in zip(candidates, np.split(scores, ends), strict=True)]

@@ -1,0 +1,63 @@
+"""Regularized evolution for each input: mutate a good one, score it, let the oldest die."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from natpp.registry import METHODS
+from natpp.scorers.base import Score
+from natpp.subjects.many import Inputs, Row
+
+
+@dataclass
+class Evolution:
+    """As many scores an input as best-of-10 asks for, the input's own among them."""
+
+    scores: int = 10
+    population: int = 5
+    tournament: int = 3
+    rule: str | None = None
+    asks: bool = True
+
+    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
+        """Nothing to learn."""
+
+    def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
+        """The best seen for every input; all inputs evolve side by side."""
+        indices = list(range(len(inputs)))
+        first = [inputs.encoded[index].ops for index in indices]
+        found = inputs.scores(indices, first, score)
+        living = [deque([(value, row)], self.population) for value, row in zip(found.tolist(), first, strict=True)]
+        best = [members[0] for members in living]
+        for _ in range(self.scores - 1):
+            children = [self._child(inputs, index, living[index], generator) for index in indices]
+            found = inputs.scores(indices, children, score)
+            for index, value, row in zip(indices, found.tolist(), children, strict=True):
+                living[index].append((value, row))
+                if value > best[index][0]:
+                    best[index] = (value, row)
+        return [row for _, row in best]
+
+    def candidates(self, inputs: Inputs, count: int, generator: np.random.Generator) -> None:
+        """It has chosen already."""
+
+    def _child(
+        self, inputs: Inputs, index: int, members: deque[tuple[float, Row]], generator: np.random.Generator
+    ) -> Row:
+        drawn = generator.integers(len(members), size=self.tournament).tolist()
+        parent = max((members[number] for number in drawn), key=lambda member: member[0])[1]
+        mask = inputs.masks[index].copy()
+        mask[np.arange(len(parent)), parent] = False  # something has to change
+        edges = np.flatnonzero(mask.any(axis=1))
+        if not len(edges):
+            return parent
+        child = parent.copy()
+        edge = generator.choice(edges)
+        child[edge] = generator.choice(np.flatnonzero(mask[edge]))
+        return inputs.repaired(index, child, np.ones(len(child)))
+
+
+METHODS.add("evolution", lambda _: Evolution())

@@ -1,0 +1,50 @@
+"""Chance: one valid transformation, or the best of ten by the score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from natpp.methods.base import picked
+from natpp.registry import METHODS
+from natpp.scorers.base import Score
+from natpp.subjects.many import Inputs, Row
+
+
+@dataclass
+class Random:
+    """The best of some random valid transformations; of one, that one, without a look at the score."""
+
+    tries: int = 1
+    rule: str | None = None
+
+    @property
+    def asks(self) -> bool:
+        """One try asks for nothing."""
+        return self.tries > 1
+
+    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
+        """Nothing to learn."""
+
+    def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
+        """The transformation drawn, or the best of those drawn."""
+        drawn = random_rows(inputs, self.tries, generator)
+        return [rows[0] for rows in drawn] if self.tries == 1 else picked(inputs, drawn, score)
+
+    def candidates(self, inputs: Inputs, count: int, generator: np.random.Generator) -> None:
+        """The best of several random ones is a method of its own."""
+
+
+def random_rows(inputs: Inputs, count: int, generator: np.random.Generator) -> list[list[Row]]:
+    """Valid transformations drawn uniformly for every input, repaired where the budget wants it."""
+    found = []
+    for index, mask in enumerate(inputs.masks):
+        rows = (generator.random((count, *mask.shape)) * mask).argmax(axis=2)
+        order = generator.random(rows.shape)  # of what a repair takes back
+        found.append([inputs.repaired(index, row, some) for row, some in zip(rows, order, strict=True)])
+    return found
+
+
+METHODS.add("random", lambda _: Random())
+METHODS.add("random-best-of-10", lambda _: Random(10))

@@ -1,0 +1,245 @@
+"""Fine-tuning of any module, and learning on one, joined from their parts: batches, recipe, device, folder."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from natpp.data.batches import Batches
+from natpp.data.feeds import ImageSource, LoaderSource
+from natpp.data.images import Images
+from natpp.data.loader import moved_to
+from natpp.data.sets import load_images
+from natpp.errors import SettingError
+from natpp.files import write_whole
+from natpp.folder import Run, catching_signals
+from natpp.fx.traced import copied
+from natpp.methods.tuned import SCHEDULE, TuneConfig
+from natpp.runs.jobs import Say, leave, make_fabric, read_images
+from natpp.training.loop import Loop, fit
+from natpp.training.losses import Loss, check_loss, check_teacher
+from natpp.training.recipe import Recipe
+from natpp.training.scratch import make_batches
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from natpp.runs.search import Watch
+    from natpp.subjects.module_result import ModuleResult
+
+MOST_EVALUATIONS = 1000  # however much time there is
+
+
+@dataclass(frozen=True, eq=False)
+class Finetuned:
+    """What a fine-tuning came to."""
+
+    module: nn.Module
+    """the trained module, on the device and in the mode of the one that was given"""
+    curve: list[dict[str, Any]]
+    """a row for each epoch: loss, accuracies in per cent, learning rate, seconds"""
+    settings: dict[str, Any]
+    """all that was asked for, and where it ran"""
+    result: ModuleResult | None = None
+    """what was fine-tuned, where it was the result of natpp.optimize"""
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the trained module into a folder, as the result that it was made of is written."""
+        return self._tuned().save(folder)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the page of the result that was fine-tuned, with what came of it, as one HTML file."""
+        return self._tuned().report(path)
+
+    def _tuned(self) -> ModuleResult:
+        if self.result is None:
+            raise SettingError("a module of your own is not written: save its state_dict, or fine-tune a result")
+        figures = {"validation accuracy, %": self.validation_accuracy, "validation loss": self.validation_loss}
+        how = f"fine-tuned on {self.settings['data']} for {self.curve[-1]['epoch']} epochs; validation data"
+        measured = tuple(
+            {"what": what, "after": after, "how": how} for what, after in figures.items() if after is not None
+        )
+        return replace(self.result, module=self.module, measured=measured)
+
+    @property
+    def validation_accuracy(self) -> float | None:
+        """Per cent right of the validation data after the last epoch; None where there is none, or no classes."""
+        return self.curve[-1].get("validation_accuracy")
+
+    @property
+    def validation_loss(self) -> float | None:
+        """The loss on the validation data after the last epoch."""
+        return self.curve[-1].get("validation_loss")
+
+    def __str__(self) -> str:
+        last = self.curve[-1]
+        names = ("loss", "train_accuracy", "validation_loss", "validation_accuracy")
+        said = [f"{name.replace('_', ' ')} {last[name]:.4g}" for name in names if name in last]
+        return f"{last['epoch']} epochs in {last['seconds']:.1f} s: {', '.join(said)}"
+
+
+def run_finetuning(
+    module: nn.Module,
+    train: Any,
+    val: Any,
+    recipe: Recipe,
+    *,
+    loss: Loss | None = None,
+    teacher: nn.Module | None = None,
+    root: str | None = None,
+    size: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    precision: str = "auto",
+    out: str | Path | None = None,
+    resume: bool = False,
+    tensorboard: bool = False,
+    watch: Watch | None = None,
+    say: Say | None = None,
+) -> Finetuned:
+    """Train a copy of a module by a recipe, and keep all of it in the folder `out`."""
+    from natpp import __version__
+
+    if not 0 <= seed < 2**63:
+        raise SettingError(f"seed is {seed}, expected a whole number from 0 to 2^63 - 1")
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise SettingError(f"{type(module).__name__} has no parameters that could be trained")
+    fabric = make_fabric(device, precision)
+    source = make_source(train, val, recipe, fabric, seed, root=root, size=size, say=say)
+    network: nn.Module = copied({"": module})[""].to(fabric.device)
+    check_loss(network, *first_batch(source), loss)
+    if teacher is not None:
+        if not isinstance(teacher, nn.Module):
+            raise SettingError(f"the teacher is {type(teacher).__name__}, expected a torch.nn.Module")
+        teacher = copied({"": teacher})[""].to(fabric.device)
+        check_teacher(network, teacher, first_batch(source)[0])
+    settings = {
+        "module": type(module).__name__,
+        "data": train if isinstance(train, str) else train.name if isinstance(train, Images) else type(train).__name__,
+        "recipe": asdict(recipe),
+        "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
+        "teacher": None if teacher is None else type(teacher).__name__,
+        "seed": seed,
+        "precision": precision,
+        "device": str(fabric.device),
+        "versions": {
+            "natpp": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+    with catching_signals() as stop:
+        first = fabric.global_rank == 0
+        run = Run(out if first else None, settings, resume=resume and first, tensorboard=tensorboard and first)
+        training = Loop(network, source, recipe, fabric, seed, loss=loss, teacher=teacher)
+        fit(training, run=run, stop=stop, watch=watch)
+    result = Finetuned(_given_back(training.judged, module), training.curve, settings)
+    if out is not None and first:
+        _keep(result, Path(out))
+    leave(fabric)
+    return result
+
+
+def learning_settings(
+    module: nn.Module,
+    train: Any,
+    val: Any = None,
+    *,
+    scorer: Any = None,
+    evaluations: int | None = None,
+    minutes: float | None = None,
+    train_steps: int | None = None,
+    learning_rate: float | None = None,
+    root: str | Path | None = None,
+    loss: Loss | None = None,
+    watch: Watch | None = None,
+    say: Say | None = None,
+) -> dict[str, Any]:
+    """What `learn_module` takes, of what was given: images by name become batches on the module's device."""
+    changes = {"scorer": scorer, "evaluations": evaluations, "minutes": minutes}
+    if minutes is not None and evaluations is None:
+        changes["evaluations"] = MOST_EVALUATIONS
+    config = TuneConfig(**{name: value for name, value in changes.items() if value is not None})
+    schedule = replace(
+        SCHEDULE,
+        steps=SCHEDULE.steps if train_steps is None else train_steps,
+        learning_rate=SCHEDULE.learning_rate if learning_rate is None else learning_rate,
+    )
+    if isinstance(train, str | Path | Images):
+        if val is not None:
+            raise SettingError("of images by name some training images are set aside to validate by: leave val out")
+        images = train if isinstance(train, Images) else load_images(str(train), None if root is None else str(root))
+        train = Batches(images, next(module.parameters()).device)
+        schedule = replace(schedule, augment=True)
+    elif root is not None:
+        raise SettingError("root goes with the name of data, not with a loader")
+    elif val is None:
+        raise SettingError("train goes with val: the result is chosen on data that nothing was trained on")
+    return {
+        "train": train,
+        "val": val,
+        "config": config,
+        "schedule": schedule,
+        "loss": loss,
+        "watch": watch,
+        "say": say,
+    }
+
+
+def make_source(
+    train: Any,
+    val: Any,
+    recipe: Recipe,
+    fabric: Fabric,
+    seed: int,
+    *,
+    root: str | None = None,
+    size: int | None = None,
+    say: Say | None = None,
+) -> ImageSource | LoaderSource:
+    """Where batches come from: loaders, or images by name, of which some are set aside for choices."""
+    if not isinstance(train, str | Path | Images):
+        if root is not None or size is not None:
+            raise SettingError("root and size go with the name of data, not with a loader")
+        return LoaderSource(train, val, fabric.device)
+    if val is not None:
+        raise SettingError("of images by name some training images are set aside to validate by: leave val out")
+    images = train if isinstance(train, Images) else read_images(str(train), root, size, fabric, say)
+    return ImageSource(make_batches(images, recipe, fabric.device, validation=None), recipe.batch, fabric, seed)
+
+
+def first_batch(source: ImageSource | LoaderSource) -> tuple[Any, Any]:
+    """A batch to try a module on, on the device."""
+    if isinstance(source, ImageSource):
+        return source.images.take(np.arange(2))
+    return moved_to(source.first[0], source.device), moved_to(source.first[1], source.device)
+
+
+def _given_back(trained: nn.Module, given: nn.Module) -> nn.Module:
+    """The trained module as the given one was: device, memory format, modes."""
+    tensors = [*given.parameters(), *given.buffers()]
+    trained.to(tensors[0].device)
+    last = any(one.dim() == 4 and not one.is_contiguous() for one in tensors)
+    trained.to(memory_format=torch.channels_last if last else torch.contiguous_format)  # type: ignore[call-overload]
+    modes = {path: part.training for path, part in given.named_modules()}
+    for path, part in trained.named_modules():
+        part.training = modes[path]
+    trained.zero_grad(set_to_none=True)
+    return trained
+
+
+def _keep(result: Finetuned, folder: Path) -> None:
+    """Write the weights, and what came out with all that led to it."""
+    from safetensors.torch import save
+
+    weights = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in result.module.state_dict().items()}
+    write_whole(folder / "module.safetensors", save(weights, metadata={"natpp": "module"}))
+    write_whole(folder / "result.json", json.dumps({**result.settings, "curve": result.curve}, indent=2) + "\n")

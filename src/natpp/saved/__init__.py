@@ -1,0 +1,1 @@
+"""How a result is kept in a folder and restored."""

@@ -1,0 +1,241 @@
+"""A layer as its class and the arguments that make it again; checked by making it.
+
+Arguments are read from a layer's attributes by the names of its class's arguments. A layer made from them on the meta
+device must have the same attributes, parameters, buffers and parts; where it has not, the layer is not described, and
+whoever wants it again has to bring it along.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
+
+from natpp.arch import modules as own
+from natpp.decisions.operation import FadeIn
+from natpp.fx.modes import ByMode
+
+UNREAD = ("self", "device", "dtype", "args", "kwargs")
+RECURRENT = (
+    *("input_size", "hidden_size", "num_layers", "nonlinearity", "bias", "batch_first", "dropout", "bidirectional"),
+    "proj_size",
+)
+STATE = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training", "_is_full_backward_hook")
+PASSING = ("_flat_weights", "_flat_weight_refs", "_natpp_leaf", "init_weights")  # follows from others, or is a mark
+HARMLESS = {"__init__", "__module__", "__doc__", "__qualname__", "__annotations__", "__annotate_func__", "__dict__"}
+HARMLESS |= {"__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__", "__weakref__"}
+ACTIVATIONS = {F.relu: "relu", F.gelu: "gelu"}
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+Readers = dict[str, Callable[[Any], Any]]
+
+TRANSFORMER: Readers = {
+    "d_model": lambda layer: layer.self_attn.embed_dim,
+    "nhead": lambda layer: layer.self_attn.num_heads,
+    "dim_feedforward": lambda layer: layer.linear1.out_features,
+    "dropout": lambda layer: layer.dropout.p,
+    "activation": lambda layer: ACTIVATIONS.get(layer.activation, "relu"),
+    "layer_norm_eps": lambda layer: layer.norm1.eps,
+    "batch_first": lambda layer: layer.self_attn.batch_first,
+    "bias": lambda layer: layer.linear1.bias is not None,
+}
+READERS: dict[type[nn.Module], Readers] = {
+    nn.MultiheadAttention: {
+        "bias": lambda layer: layer.in_proj_bias is not None,
+        "add_bias_kv": lambda layer: layer.bias_k is not None,
+    },
+    nn.TransformerEncoderLayer: TRANSFORMER,
+    nn.TransformerDecoderLayer: TRANSFORMER,
+    nn.TransformerEncoder: {"encoder_layer": lambda layer: layer.layers[0]},
+    nn.TransformerDecoder: {"decoder_layer": lambda layer: layer.layers[0]},
+    own.FactorizedConv2d: {
+        "channels_in": lambda layer: layer.conv_2.in_channels,
+        "channels_out": lambda layer: layer.conv_2.out_channels + (layer.conv_1.out_channels if layer.conv_1 else 0),
+    },
+    ByMode: {"training": lambda layer: layer.in_training},
+}
+PLAIN_OF: dict[type[nn.Module], type[nn.Module]] = {
+    own.AvgPool2d: nn.AvgPool2d,
+    own.BatchNorm2d: nn.BatchNorm2d,
+    own.Layers: nn.Sequential,
+    own.MaxPool2d: nn.MaxPool2d,
+}
+OWN: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (FadeIn, ByMode, own.FactorizedConv2d)}
+"""natpp's own layers that a rewritten module has"""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """How to make a layer: its class, arguments by name (layers among them), and of a container its parts by name.
+
+    `biased`: a factorized convolution with biases, which its class has none of.
+    """
+
+    kind: type[nn.Module]
+    arguments: Mapping[str, Any]
+    parts: Mapping[str, Layer]
+    biased: bool = False
+
+    @property
+    def of_torch(self) -> bool:
+        return getattr(nn, self.kind.__name__, None) is self.kind
+
+    @property
+    def known(self) -> bool:
+        """Whether `restore` makes it by itself."""
+        own_kind = self.of_torch or OWN.get(self.kind.__name__) is self.kind
+        inner = [*self.parts.values(), *(value for value in self.arguments.values() if isinstance(value, Layer))]
+        return own_kind and all(part.known for part in inner)
+
+    def make(self) -> nn.Module:
+        """A new layer, with tensors of its own."""
+        if self.kind in CONTAINERS:
+            container = self.kind()
+            for name, part in self.parts.items():
+                container.add_module(name, part.make())
+            return container
+        given = {name: value.make() if isinstance(value, Layer) else value for name, value in self.arguments.items()}
+        made: Any = self.kind(**given)
+        if self.biased:
+            for conv in (made.conv_1, made.conv_2):
+                if conv is not None:
+                    conv.bias = nn.Parameter(torch.zeros(conv.out_channels))
+        assert isinstance(made, nn.Module)
+        return made
+
+
+def describe(layer: nn.Module) -> Layer | None:
+    """How to make the layer again; None where that cannot be read from it."""
+    kind = _plain_kind(layer)
+    if kind in CONTAINERS:
+        parts = {name: describe(part) for name, part in layer.named_children()}
+        whole = {name: part for name, part in parts.items() if part is not None}
+        described = Layer(kind, {}, whole) if len(whole) == len(parts) else None
+    else:
+        arguments = _arguments(layer, kind)
+        biased = kind is own.FactorizedConv2d and getattr(layer.conv_2, "bias", None) is not None
+        described = None if arguments is None else Layer(kind, arguments, {}, biased)
+    return described if described is not None and _makes(described, layer) else None
+
+
+def required(kind: type[nn.Module]) -> tuple[str, ...]:
+    """The names of the arguments that a layer cannot do without."""
+    if issubclass(kind, nn.RNNBase):
+        return RECURRENT[:2]
+    parameters = inspect.signature(kind.__init__).parameters.values()
+    return tuple(one.name for one in parameters if one.default is one.empty and one.name not in UNREAD)
+
+
+def _plain_kind(layer: nn.Module) -> type[nn.Module]:
+    """The class that a layer behaves like: of torch.nn where its own adds nothing but another `__init__`."""
+    kind = type(layer)
+    if kind in PLAIN_OF:
+        return PLAIN_OF[kind]
+    base = next((one for one in kind.__mro__ if getattr(nn, one.__name__, None) is one), nn.Module)
+    added = [vars(one) for one in kind.__mro__[: kind.__mro__.index(base)]]
+    inherits = base is not nn.Module and not any(set(names) & set(dir(base)) - HARMLESS for names in added)
+    return base if inherits else kind
+
+
+def _arguments(layer: nn.Module, kind: type[nn.Module]) -> dict[str, Any] | None:
+    readers = READERS.get(kind, {})
+    found: dict[str, Any] = {}
+    trusted = getattr(nn, kind.__name__, None) is kind or OWN.get(kind.__name__) is kind
+    if not trusted and _open_ended(kind):
+        return None
+    for name, default in _asked(kind):
+        if name == "bias" and not getattr(layer, "affine", getattr(layer, "elementwise_affine", True)):
+            continue  # there is neither scale nor shift
+        if name in readers:
+            value = readers[name](layer)
+        elif hasattr(layer, name):
+            value = getattr(layer, name)
+        elif default is inspect.Parameter.empty or not trusted:
+            return None  # what somebody else's class does by default (load weights, say) is not for us to find out
+        else:
+            continue
+        if name == "bias" and (value is None or isinstance(value, Tensor)):
+            value = value is not None
+        if issubclass(kind, _ConvNd) and isinstance(value, tuple) and len(set(value)) == 1:
+            value = value[0]  # it takes one number for all sides
+        if isinstance(value, nn.Module):
+            value = describe(value)
+        if isinstance(value, Tensor) or (value is None and default is inspect.Parameter.empty):
+            return None
+        if default is inspect.Parameter.empty or type(value) is not type(default) or value != default:
+            found[name] = value
+    return found
+
+
+def _asked(kind: type[nn.Module]) -> list[tuple[str, Any]]:
+    """The arguments of a class and their defaults."""
+    if issubclass(kind, nn.RNNBase):
+        usual: dict[str, Any] = {
+            "num_layers": 1,
+            "bias": True,
+            "batch_first": False,
+            "dropout": 0.0,
+            "bidirectional": False,
+        }
+        usual |= {"proj_size": 0, "nonlinearity": "tanh"}
+        names = [name for name in RECURRENT if name != "nonlinearity" or kind is nn.RNN]
+        return [(name, usual.get(name, inspect.Parameter.empty)) for name in names]
+    parameters = inspect.signature(kind.__init__).parameters.values()
+    return [(one.name, one.default) for one in parameters if one.name not in UNREAD and not one.name.startswith("_")]
+
+
+def _open_ended(kind: type[nn.Module]) -> bool:
+    parameters = inspect.signature(kind.__init__).parameters.values()
+    return any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters)
+
+
+def _makes(described: Layer, layer: nn.Module) -> bool:
+    """Whether the description makes a layer like this one."""
+    try:
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = described.make()
+    except Exception:  # whatever a layer's own class raises on arguments that were guessed
+        return False
+    return _alike(made, layer)
+
+
+def _alike(made: nn.Module, layer: nn.Module) -> bool:
+    if type(made) not in (type(layer), _plain_kind(layer)) or _shapes(made) != _shapes(layer):
+        return False
+    known, held = _attributes(made), _attributes(layer)
+    if type(made) is type(layer) and known.keys() != held.keys():
+        return False
+    if any(name not in held or not _equal(value, held[name]) for name, value in known.items()):
+        return False
+    if made._modules.keys() != layer._modules.keys():
+        return False
+    for name, part in made._modules.items():
+        other = layer._modules[name]
+        if (part is None) != (other is None) or (part is not None and other is not None and not _alike(part, other)):
+            return False
+    return True
+
+
+def _shapes(layer: nn.Module) -> object:
+    tensors = (*layer._parameters.items(), *layer._buffers.items())
+    shapes = {name: None if tensor is None else tuple(tensor.shape) for name, tensor in tensors}
+    return shapes, layer._parameters.keys(), layer._non_persistent_buffers_set
+
+
+def _attributes(layer: nn.Module) -> dict[str, Any]:
+    """What a layer holds beside tensors and parts; hooks are in it."""
+    return {name: value for name, value in vars(layer).items() if name not in STATE and name not in PASSING}
+
+
+def _equal(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor) or isinstance(second, Tensor):
+        return False
+    return first is second or (type(first) is type(second) and bool(first == second))

@@ -1,0 +1,290 @@
+"""A saved module made again from its folder, without running anything that lies there.
+
+The architecture is read as data: layers of torch.nn and natpp's own, functions that compute on tensors. What else a
+module had, its user brings along as the original module; layers and functions are then taken from that one.
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, fx, nn
+
+from natpp.errors import FormatError, NatppError, SettingError
+from natpp.fx.trace import trace
+from natpp.fx.traced import copied
+from natpp.saved.content import ARCHITECTURE, CONSTANTS, FORMAT, PATH, VERSION, WEIGHTS
+from natpp.saved.describe import CONTAINERS, OWN, Layer
+from natpp.saved.values import decode
+from natpp.saved.vocabulary import ATTRIBUTES, address_of, function_named, is_method, name_of
+
+KINDS = ("placeholder", "get_attr", "call_module", "call_function", "call_method", "output")
+DAMAGE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, SyntaxError)
+
+
+def restore_module(folder: str | Path, original: nn.Module | None = None) -> fx.GraphModule:
+    """The module of a folder that a result was saved in, on the CPU.
+
+    `original` is the module that was optimized, or one like it, where the result has layers or functions of its own.
+    """
+    path = Path(folder)
+    data = read_architecture(path)["module"]
+    missing = data.get("given")
+    if missing and original is None:
+        raise SettingError(
+            f"{str(folder)!r} has parts that its files cannot make ({', '.join(map(str, missing[:3]))}): give the"
+            " module it was made of, natpp.restore(folder, module=original)"
+        )
+    foreign = _Foreign(original, _example(data["example"])) if missing and original is not None else _Foreign()
+    weights = _tensors(path / WEIGHTS)
+    constants = _tensors(path / CONSTANTS) if (path / CONSTANTS).exists() else {}
+    try:
+        module = _built(data, foreign)
+        _fill(module, data, weights, constants)
+    except NatppError:
+        raise
+    except DAMAGE as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise FormatError(
+            f"{str(folder)!r} is damaged, of another version, or goes with another original: {reason}"
+        ) from error
+    return module
+
+
+def read_architecture(folder: str | Path) -> dict[str, Any]:
+    """What `architecture.json` of a saved result says."""
+    file = Path(folder) / ARCHITECTURE
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError:
+        raise FormatError(f"{str(folder)!r} holds no saved module: there is no {ARCHITECTURE}") from None
+    except (ValueError, RecursionError):
+        raise FormatError(f"{str(file)!r} is no JSON: the folder is damaged") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("module"), dict):
+        raise FormatError(f"{str(file)!r} is no saved module of natpp")
+    if data.get("version") != VERSION:
+        raise FormatError(f"{str(file)!r} is of version {data.get('version')!r}, this natpp reads version {VERSION}")
+    return data
+
+
+class _Foreign:
+    """Layers and functions of the user's own, taken from the original module."""
+
+    def __init__(self, original: nn.Module | None = None, example: Any = None):
+        self.parts: Mapping[str, Any] = {}
+        self.functions: dict[str, Any] = {}
+        self.words: set[str] = set()  # methods and attributes
+        if original is None:
+            return
+        traced = trace(original, example)
+        self.parts = traced.parts
+        for node in traced.graph.nodes:
+            if node.op == "call_function":
+                self.functions[address_of(node.target)] = node.target
+            if node.op == "call_method":
+                self.words.add(str(node.target))
+            elif node.target is getattr:
+                self.words.add(str(node.args[1]))
+            fx.node.map_aggregate((node.args, node.kwargs), self._class)
+
+    def _class(self, value: Any) -> Any:
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            self.functions[address_of(type(value))] = type(value)
+        return value
+
+    def layer(self, path: str, address: str) -> nn.Module:
+        found = self.parts.get(path)
+        if not isinstance(found, nn.Module) or address_of(type(found)) != address:
+            raise SettingError(f"the original has no part {path} of type {address.partition(':')[2] or address}")
+        made: nn.Module = copied({path: found})[path]
+        return made
+
+    def function(self, name: str) -> Any:
+        found = function_named(name) or self.functions.get(name)
+        if found is None:
+            raise FormatError(f"{name!r} is no function that natpp knows, nor one of the original module")
+        return found
+
+    def made(self, address: str) -> Any:
+        if address not in self.functions:
+            raise FormatError(f"{address!r} is no class of the original module")
+        return self.functions[address]
+
+    def check(self, node: Mapping[str, Any]) -> None:
+        """Stop at what must not be asked of a value."""
+        if node["op"] == "call_method" and not is_method(node["target"]) and node["target"] not in self.words:
+            raise FormatError(f"{node['target']!r} is no method that a saved module may call")
+        if node["target"] == name_of(getattr):
+            word = node["args"][1]
+            if not isinstance(word, str) or (word not in ATTRIBUTES and word not in self.words):
+                raise FormatError(f"{word!r} is no attribute that a saved module may read")
+
+
+def _built(data: Mapping[str, Any], foreign: _Foreign) -> fx.GraphModule:
+    """The module without its weights."""
+    root = nn.Module()
+    with torch.device("meta"):
+        for path, layer in data["layers"].items():
+            _put(root, path, foreign.layer(path, layer["given"]) if "given" in layer else _layer(layer).make())
+        for path, tensor in data["tensors"].items():
+            _put(root, path, _empty(tensor), persistent=tensor["kind"] != "constant")
+    modules = {path for path, _ in root.named_modules()}
+    for path, first in data["same"].items():
+        if first in modules:
+            _put(root, path, root.get_submodule(first))
+    name = data["name"]
+    if not _is_word(name):
+        raise FormatError(f"{name!r} is no name for a module")
+    graph = _graph(data["graph"], foreign)
+    module = fx.GraphModule(root, graph, class_name=name)
+    graph.lint()
+    for path, first in data["same"].items():  # a graph calls a part by one of its names
+        if first in modules:
+            module.add_submodule(first, root.get_submodule(first))
+            module.add_submodule(path, root.get_submodule(first))
+    for path, part in root.named_modules():  # parameters under several names go by the first
+        if type(part) is nn.Module:
+            held = module.get_submodule(path)._modules
+            held.update({name: held.pop(name) for name in part._modules if name in held})
+    for path, part in root.named_modules():  # constants stay constants
+        if part._non_persistent_buffers_set and type(part) is nn.Module:
+            module.get_submodule(path)._non_persistent_buffers_set |= part._non_persistent_buffers_set
+    return module
+
+
+def _layer(data: Mapping[str, Any]) -> Layer:
+    home, _, name = data["class"].rpartition(".")
+    kind = OWN.get(name) if home == "natpp" else getattr(nn, name, None) if home == "torch.nn" else None
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise FormatError(f"{data['class']!r} is no layer that natpp knows")
+    if kind in CONTAINERS:
+        return Layer(kind, {}, {name: _layer(part) for name, part in data["parts"].items()})
+    arguments = {
+        name: _layer(value["layer"]) if isinstance(value, dict) and "layer" in value else _constant(value)
+        for name, value in data["arguments"].items()
+    }
+    return Layer(kind, arguments, {}, bool(data.get("biased")))
+
+
+def _empty(data: Mapping[str, Any]) -> Tensor:
+    tensor = torch.empty(data["shape"])
+    return nn.Parameter(tensor) if data["kind"] == "parameter" else tensor
+
+
+def _graph(rows: list[dict[str, Any]], foreign: _Foreign) -> fx.Graph:
+    graph = fx.Graph()
+    nodes: dict[str, fx.Node] = {}
+    for row in rows:
+        kind, target = row["op"], row["target"]
+        if kind not in KINDS or not isinstance(target, str) or not isinstance(row["name"], str):
+            raise FormatError(f"{kind!r} is no kind of step that natpp knows")
+        if kind in ("get_attr", "call_module") and not PATH.fullmatch(target):
+            raise FormatError(f"{target!r} is no name of a part")
+        if kind in ("placeholder", "output") and not _is_word(target.removeprefix("*").removeprefix("*")):
+            raise FormatError(f"{target!r} is no name of an argument")
+        foreign.check(row)
+        args = tuple(decode(value, nodes.__getitem__, foreign.made) for value in row["args"])
+        kwargs = {name: decode(value, nodes.__getitem__, foreign.made) for name, value in row["kwargs"].items()}
+        if not all(_is_word(name) for name in kwargs):
+            raise FormatError(f"{list(kwargs)} are no names of arguments")
+        if kind == "output":
+            graph.output(args[0])
+            continue
+        called = foreign.function(target) if kind == "call_function" else target
+        nodes[row["name"]] = graph.create_node(kind, called, args, kwargs, name=row["name"])
+    return graph
+
+
+def _fill(
+    module: fx.GraphModule, data: Mapping[str, Any], weights: dict[str, Tensor], constants: dict[str, Tensor]
+) -> None:
+    """Give the module its tensors, and everything the state dict does not say."""
+    module.load_state_dict(weights, strict=True, assign=True)
+    for path, tensor in constants.items():
+        holder, name = _holder(module, path)
+        if name not in holder._buffers:
+            raise FormatError(f"there is no buffer {path}")
+        holder._buffers[name] = tensor
+    modules = {path for path, _ in module.named_modules(remove_duplicate=False)}
+    for path, first in data["same"].items():
+        if first not in modules:
+            holder, name = _holder(module, path)
+            source, source_name = _holder(module, first)
+            if name in holder._parameters:
+                setattr(holder, name, source._parameters[source_name])
+            else:
+                holder._buffers[name] = source._buffers[source_name]
+    frozen, flipped = set(data["frozen"]), set(data["channels_last"])
+    for name, parameter in module.named_parameters():
+        if name in flipped:
+            layout = torch.channels_last if parameter.dim() == 4 else torch.channels_last_3d
+            parameter.data = parameter.data.contiguous(memory_format=layout)
+        parameter.requires_grad_(name not in frozen)
+    left = [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.is_meta]
+    if left:
+        raise FormatError(f"there are no values for {left[0]}")
+    module.train(bool(data["training"]))
+    for path, training in data["modes"].items():
+        module.get_submodule(path).training = bool(training)
+
+
+def _put(root: nn.Module, path: str, part: Any, *, persistent: bool = True) -> None:
+    """Put a layer or a tensor at a path, with plain modules on the way."""
+    if not PATH.fullmatch(path):
+        raise FormatError(f"{path!r} is no name of a part")
+    *above, last = path.split(".")
+    for name in above:
+        if name not in root._modules:
+            root.add_module(name, nn.Module())
+        root = root.get_submodule(name)
+    if isinstance(part, nn.Module):
+        root.add_module(last, part)
+    elif isinstance(part, nn.Parameter):
+        root.register_parameter(last, part)
+    else:
+        root.register_buffer(last, part, persistent=persistent)
+
+
+def _holder(module: nn.Module, path: str) -> tuple[nn.Module, str]:
+    above, _, name = path.rpartition(".")
+    return module.get_submodule(above), name
+
+
+def _is_word(name: Any) -> bool:
+    return isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
+
+
+def _constant(data: Any) -> Any:
+    def none(name: str) -> Any:
+        raise FormatError(f"{name!r} cannot stand among the arguments of a layer")
+
+    return decode(data, none, none)
+
+
+def _example(data: Any) -> Any:
+    """An example input of the form that was saved, of zeros."""
+    match data:
+        case {"tensor": [*shape], "dtype": str(dtype)}:
+            return torch.zeros(shape, dtype=getattr(torch, dtype))
+        case {"dict": [*pairs]}:
+            return {_constant(key): _example(value) for key, value in pairs}
+        case {"tuple": [*parts]}:
+            return tuple(_example(part) for part in parts)
+        case [*parts]:
+            return [_example(part) for part in parts]
+    return _constant(data)
+
+
+def _tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        found = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise FormatError(f"cannot read {str(file)!r}: {error}") from None
+    return {name: tensor.clone() for name, tensor in found.items()}  # aligned, else sums are rounded otherwise

@@ -1,0 +1,446 @@
+"""A rewritten module as a Python file that needs torch and safetensors, and not natpp.
+
+Layers are listed by their names, which are those of the state dict; the forward is written as a person would, a value
+that is read for the last time giving its name to the next one.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.fx.node import Node
+
+from natpp.arch.modules import FactorizedConv2d
+from natpp.decisions.operation import FADE_RATE, FadeIn
+from natpp.fx.modes import ByMode
+from natpp.fx.tracer import INFIX
+from natpp.saved.content import CONSTANTS, WEIGHTS, Content
+from natpp.saved.describe import CONTAINERS, Layer, required
+from natpp.saved.values import UnwritableError, text
+from natpp.saved.vocabulary import address_of, is_importable, name_of
+
+NAMES = ("x", "y", "z", "u", "v", "w")  # of values; then x1, x2, …
+SHORT = 60  # letters of a list on one line
+RESERVED = {
+    "torch",
+    "nn",
+    "F",
+    "math",
+    "operator",
+    "copy",
+    "self",
+    "Tensor",
+    "Path",
+    "Any",
+    "load",
+    "load_file",
+    "Part",
+}
+RESERVED |= {
+    "OrderedDict",
+    "FadeIn",
+    "ByMode",
+    "FactorizedConv2d",
+    "HERE",
+    "original",
+    "slice",
+    "float",
+    "getattr",
+    "len",
+    "range",
+}
+
+PART = '''
+class Part(nn.Module):
+    """Layers and tensors by name: `part[0]` is the one called "0"."""
+
+    def __getitem__(self, name: Any) -> Any:
+        return getattr(self, str(name))
+
+    def _put(self, path: str, part: Any, persistent: bool = True) -> None:
+        """Put a layer, parameter or buffer at a path."""
+        first, _, rest = path.partition(".")
+        if rest:
+            if not hasattr(self, first):
+                self.add_module(first, Part())
+            self[first]._put(rest, part, persistent)
+        elif isinstance(part, nn.Module):
+            self.add_module(first, part)
+        elif isinstance(part, nn.Parameter):
+            self.register_parameter(first, part)
+        else:
+            self.register_buffer(first, part, persistent=persistent)
+'''
+FADE_IN = f'''
+class FadeIn(nn.Module):
+    """A shortcut that is nothing at first and comes in while the network trains; its share is a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("share", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.share = self.share + {FADE_RATE} * (1 - self.share)
+        return x * self.share
+'''
+BY_MODE = '''
+class ByMode(nn.Module):
+    """A constant that is one thing in training mode and another in eval mode."""
+
+    def __init__(self, training: Any, otherwise: Any):
+        super().__init__()
+        self.in_training = training
+        self.otherwise = otherwise
+
+    def forward(self) -> Any:
+        return self.in_training if self.training else self.otherwise
+'''
+FACTORIZED = '''
+class FactorizedConv2d(nn.Module):
+    """Halves the size: a 1x1 conv of stride 2 on x beside one on x shifted by one pixel."""
+
+    def __init__(self, channels_in: int, channels_out: int, bias: bool = False):
+        super().__init__()
+        half = channels_out // 2
+        self.conv_1 = nn.Conv2d(channels_in, half, 1, stride=2, bias=bias) if half else None
+        self.conv_2 = nn.Conv2d(channels_in, channels_out - half, 1, stride=2, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        odd = x.shape[2] % 2 or x.shape[3] % 2
+        shifted = (F.pad(x, (0, 1, 0, 1)) if odd else x)[:, :, 1:, 1:]
+        if self.conv_1 is None:
+            return self.conv_2(shifted)
+        return torch.cat([self.conv_1(x), self.conv_2(shifted)], dim=1)
+'''
+STANDARD = {
+    "copy.": "import copy",
+    "math.": "import math",
+    "operator.": "import operator",
+    "OrderedDict(": "from collections import OrderedDict",
+    "Path": "from pathlib import Path",
+    "Any": "from typing import Any",
+}
+OWN_TEXT: dict[type[nn.Module], str] = {FadeIn: FADE_IN, ByMode: BY_MODE, FactorizedConv2d: FACTORIZED}
+
+
+def module_source(content: Content) -> str:
+    """The text of the file; an error where a function cannot be imported by another program."""
+    return _Source(content).written()
+
+
+class _Source:
+    def __init__(self, content: Content):
+        self.content, self.module = content, content.module
+        self.imports: dict[str, str] = {}  # address → name in the file
+        self.own: set[type[nn.Module]] = set()
+        self.original = False  # whether parts are taken from the original
+        self.name = type(self.module).__name__
+        if self.name in RESERVED:
+            self.name += "_"
+
+    def written(self) -> str:
+        layers, forward = self._layers(), self._forward()
+        given = "original: nn.Module" if self.original else ""
+        lines = [
+            *(f"class {self.name}(Part):", f"    def __init__(self{', ' if given else ''}{given}) -> None:"),
+            *("        super().__init__()", *layers, "", *forward, "", ""),
+            *self._load(given),
+        ]
+        own = [body for kind, body in OWN_TEXT.items() if kind in self.own]
+        body = "\n".join(["\n".join((PART, *own)), "", *lines, ""])
+        return "\n".join([*self._head(body), body])
+
+    # The file.
+
+    def _head(self, body: str) -> Iterator[str]:
+        given = "original" if self.original else ""
+        yield f'"""{self.name}, as natpp rewrote it: plain torch, with the weights in {WEIGHTS} beside this file.'
+        yield ""
+        yield f"    net = load({given})"
+        if self.original:
+            yield ""
+            yield "`original` is the model it was made of, or one like it: parts that are not torch's come from it."
+        yield '"""'
+        yield ""
+        yield "from __future__ import annotations"
+        yield ""
+        yield from (line for word, line in STANDARD.items() if word in body)
+        yield from ("", "import torch", "from safetensors.torch import load_file")
+        yield f"from torch import {'Tensor, ' if 'Tensor' in body else ''}nn"
+        if "F." in body:
+            yield "from torch.nn import functional as F"
+        for address, name in self.imports.items():
+            home, _, there = address.partition(":")
+            yield f"from {home} import {there}" + (f" as {name}" if name != there else "")
+        yield from ("", "HERE = Path(__file__).parent", "")
+
+    def _load(self, given: str) -> Iterator[str]:
+        content = self.content
+        arguments = f"{given}, folder: str | Path = HERE" if given else "folder: str | Path = HERE"
+        yield f"def load({arguments}) -> {self.name}:"
+        yield '    """The module with its weights."""'
+        yield f"    net = {self.name}({'original' if given else ''})"
+        yield f'    weights = load_file(Path(folder) / "{WEIGHTS}")'
+        yield "    net.load_state_dict({name: tensor.clone() for name, tensor in weights.items()}, assign=True)"
+        tied = [pair for pair in content.same.items() if not self._is_layer(pair[1])]
+        for path, first in tied:
+            yield f"    {self._place('net', path)} = {self._place('net', first)}"
+        if content.flipped:
+            yield "    net.to(memory_format=torch.channels_last)"
+        for path in content.frozen:
+            yield f"    {self._place('net', path)}.requires_grad_(False)"
+        yield f"    net.train({self.module.training})"
+        for path, training in content.modes.items():
+            yield f"    {self._place('net', path)}.training = {training}"
+        yield "    return net"
+
+    # Layers.
+
+    def _layers(self) -> list[str]:
+        content = self.content
+        lines = []
+        if content.constants:
+            lines.append(f'        constants = load_file(HERE / "{CONSTANTS}")')
+        for path, layer in content.layers.items():
+            lines.append(self._assigned(path, self._layer(path, layer)))
+        for path, tensor in content.tensors.items():
+            if path not in content.constants:
+                lines.append(self._assigned(path, _zeros(tensor)))
+        for path in content.constants:
+            made = f'constants["{path}"].clone()'
+            inside = path not in content.tensors  # a layer's own
+            lines.append(
+                f"        {self._place('self', path)} = {made}"
+                if inside
+                else f'        self._put("{path}", {made}, persistent=False)'
+            )
+        for path, first in content.same.items():
+            if self._is_layer(first):
+                lines.append(self._assigned(path, self._place("self", first)))
+        return lines
+
+    def _assigned(self, path: str, made: str) -> str:
+        if path.isidentifier() and not keyword.iskeyword(path) and not made.startswith("torch.zeros"):
+            return f"        self.{path} = {made}"
+        return f'        self._put("{path}", {made})'
+
+    def _layer(self, path: str, layer: Layer | None) -> str:
+        if layer is not None and (layer.known or self._importable(layer)):
+            return self._made(layer)
+        self.original = True
+        return f'copy.deepcopy(original.get_submodule("{path}"))'
+
+    def _importable(self, layer: Layer) -> bool:
+        inner = [*layer.parts.values(), *(value for value in layer.arguments.values() if isinstance(value, Layer))]
+        own = layer.of_torch or layer.kind in OWN_TEXT or is_importable(layer.kind)
+        return own and all(self._importable(part) for part in inner)
+
+    def _made(self, layer: Layer) -> str:
+        kind = layer.kind
+        if kind in OWN_TEXT:
+            self.own.add(kind)
+        name = f"nn.{kind.__name__}" if layer.of_torch else kind.__name__
+        if not layer.of_torch and kind not in OWN_TEXT:
+            name = self._imported(kind)
+        if kind in CONTAINERS:
+            return f"{name}({self._parts(layer)})"
+        must = required(kind)
+        given: list[str] = []
+        for argument, value in layer.arguments.items():
+            shown = self._made(value) if isinstance(value, Layer) else self._text(value)
+            given.append(shown if argument in must and len(given) == must.index(argument) else f"{argument}={shown}")
+        if layer.biased:
+            given.append("bias=True")
+        return f"{name}({', '.join(given)})"
+
+    def _parts(self, layer: Layer) -> str:
+        parts = {name: self._made(part) for name, part in layer.parts.items()}
+        numbered = [str(number) for number in range(len(parts))]
+        if layer.kind is nn.Sequential and list(parts) == numbered:
+            return ", ".join(parts.values())
+        if layer.kind is nn.ModuleList:
+            return f"[{', '.join(parts.values())}]"
+        if layer.kind is nn.Sequential and all(name.isidentifier() and not keyword.iskeyword(name) for name in parts):
+            named = [f"{name}={part}" for name, part in parts.items()]
+            short = f"OrderedDict({', '.join(named)})"
+            inner = "".join(f"            {part},\n" for part in named)
+            return short if len(short) < SHORT else f"OrderedDict(\n{inner}        )"
+        shown = ", ".join(f'"{name}": {part}' for name, part in parts.items())
+        return f"{{{shown}}}" if layer.kind is nn.ModuleDict else f"OrderedDict({{{shown}}})"
+
+    # The forward.
+
+    def _forward(self) -> list[str]:
+        nodes = list(self.module.graph.nodes)
+        last = {read: index for index, node in enumerate(nodes) for read in node.all_input_nodes}
+        names = _Names(node for node in nodes if node.op == "placeholder")
+        arguments = ["self", *(self._argument(node) for node in nodes if node.op == "placeholder")]
+        lines = [f"    def forward({', '.join(arguments)}):"]
+        owner = ""
+        for index, node in enumerate(nodes):
+            if node.op == "placeholder":
+                continue
+            if node.op == "output":
+                lines.append(f"        return {self._text(node.args[0], names)}")
+                continue
+            if node.op == "call_module":
+                above = str(node.target).rpartition(".")[0]
+                if above != owner and above:
+                    lines.append(f"        # {above}")
+                owner = above
+            shown = self._call(node, names)
+            dying = [read for read in node.all_input_nodes if last[read] == index and read in names]
+            if _stays(node):
+                names.inline(node, shown)
+                continue
+            for read in dying:
+                names.release(read)
+            if node.users:
+                name = names.take(node, dying)
+                lines.append(f"        {name} = {shown}")
+            else:
+                lines.append(f"        {shown}")
+        return lines
+
+    def _argument(self, node: Node) -> str:
+        target = str(node.target)
+        return f"{target}={self._text(node.args[0])}" if node.args else target
+
+    def _call(self, node: Node, names: _Names) -> str:
+        if node.op == "get_attr":
+            return self._place("self", str(node.target))
+        args = [self._text(value, names) for value in node.args]
+        kwargs = [f"{name}={self._text(value, names)}" for name, value in node.kwargs.items()]
+        if node.op == "call_module":
+            return f"{self._place('self', str(node.target))}({', '.join([*args, *kwargs])})"
+        if node.op == "call_method":
+            return f"{args[0]}.{node.target}({', '.join([*args[1:], *kwargs])})"
+        return self._function(node, args, kwargs, names)
+
+    def _function(self, node: Node, args: list[str], kwargs: list[str], names: _Names) -> str:
+        name = name_of(node.target)
+        if name is None:
+            name = self._imported(node.target)
+        home, _, short = name.rpartition(".")
+        if home == "operator" and not kwargs:
+            if short in INFIX:
+                return " ".join((f"({args[0]})" if args[0].startswith("-") else args[0], INFIX[short], args[1]))
+            if short == "getitem":
+                return f"{args[0]}[{self._index(node.args[1], names)}]"
+            if short == "setitem":
+                return f"{args[0]}[{self._index(node.args[1], names)}] = {args[2]}"
+        if node.target is getattr:
+            return f"{args[0]}.{node.args[1]}"
+        shown = f"F.{short}" if home == "torch.nn.functional" else short if home == "builtins" else name
+        return f"{shown}({', '.join([*args, *kwargs])})"
+
+    def _index(self, key: Any, names: _Names) -> str:
+        if isinstance(key, tuple) and key:
+            inner = ", ".join(
+                self._index(part, names) if not isinstance(part, tuple) else self._text(part, names) for part in key
+            )
+            return inner + ("," if len(key) == 1 else "")
+        if isinstance(key, slice):
+            start, stop, step = (
+                "" if part is None else self._text(part, names) for part in (key.start, key.stop, key.step)
+            )
+            return f"{start}:{stop}" + (f":{step}" if step else "")
+        return self._text(key, names)
+
+    # Words.
+
+    def _text(self, value: Any, names: _Names | None = None) -> str:
+        return text(value, (lambda node: names[node]) if names is not None else str, self._imported)
+
+    def _imported(self, given: Any) -> str:
+        """The name of a function or class of somebody else's in the file."""
+        if not is_importable(given):
+            raise UnwritableError(
+                f"{getattr(given, '__qualname__', given)} of {getattr(given, '__module__', None)} cannot be imported "
+                "by another program: put it into a module of its own"
+            )
+        address = address_of(given)
+        name = address.partition(":")[2]
+        while name in RESERVED or name in [other for known, other in self.imports.items() if known != address]:
+            name += "_"
+        return self.imports.setdefault(address, name)
+
+    def _is_layer(self, path: str) -> bool:
+        return path in self.content.layers or any(one.startswith(f"{path}.") for one in self.content.layers)
+
+    @staticmethod
+    def _place(root: str, path: str) -> str:
+        for name in path.split("."):
+            root += f".{name}" if name.isidentifier() and not keyword.iskeyword(name) else _item(name)
+        return root
+
+
+class _Names:
+    """What values are called; a name is free again when its value is read for the last time."""
+
+    def __init__(self, placeholders: Iterator[Node]):
+        self.of: dict[Node, str] = {}
+        self.free: list[str] = []
+        self.given: set[str] = set()
+        for node in placeholders:
+            name = str(node.target).lstrip("*")
+            if name in RESERVED:
+                raise UnwritableError(f"an argument of the forward is called {name}: that name is torch's in the file")
+            self.of[node] = name
+            self.given.add(name)
+        self.fresh = (name for name in _endless() if name not in self.given)
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self.of and self.of[node].isidentifier()
+
+    def __getitem__(self, node: Node) -> str:
+        return self.of[node]
+
+    def inline(self, node: Node, shown: str) -> None:
+        self.of[node] = shown
+
+    def release(self, node: Node) -> None:
+        self.free.append(self.of[node])
+
+    def take(self, node: Node, dying: list[Node]) -> str:
+        name = self.of[dying[0]] if dying else min(self.free, key=_age, default="")
+        if name:
+            self.free.remove(name)
+        else:
+            name = next(self.fresh)
+        self.of[node] = name
+        return name
+
+
+def _endless() -> Iterator[str]:
+    yield from NAMES
+    number = 1
+    while True:
+        yield f"x{number}"
+        number += 1
+
+
+def _age(name: str) -> tuple[int, str]:
+    return (len(name), name)
+
+
+def _stays(node: Node) -> bool:
+    """Whether a value is written where it is read: weights, and constants by mode."""
+    return node.op == "get_attr" or (node.op == "call_module" and not node.all_input_nodes and len(node.users) == 1)
+
+
+def _item(name: str) -> str:
+    return f"[{int(name)}]" if name.isdigit() and str(int(name)) == name else f'["{name}"]'
+
+
+def _zeros(tensor: Tensor) -> str:
+    shape = ", ".join(str(side) for side in tensor.shape) or "()"
+    dtype = "" if str(tensor.dtype) == "torch.float32" else f", dtype={tensor.dtype}"
+    made = f"torch.zeros({shape}{dtype})"
+    if not isinstance(tensor, nn.Parameter):
+        return made
+    return f"nn.Parameter({made})" if tensor.is_floating_point() else f"nn.Parameter({made}, requires_grad=False)"

@@ -1,0 +1,125 @@
+"""The arguments of a graph's nodes and of layers as JSON, and as Python text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx.node import Node
+
+from natpp.errors import FormatError, NatppError
+from natpp.saved.vocabulary import address_of
+
+PLAIN = (bool, int, str, type(None))
+OF_TORCH = (torch.dtype, torch.memory_format, torch.layout)
+
+
+class UnwritableError(NatppError):
+    """A value that has no form in a file."""
+
+
+def encode(value: Any) -> Any:
+    """A value as JSON: what JSON does not have is a dict with one entry, its kind."""
+    if isinstance(value, Node):
+        return {"node": value.name}
+    if type(value) in PLAIN:
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {"float": str(value)}
+    if isinstance(value, OF_TORCH):
+        return {"torch": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.device):
+        return {"device": str(value)}
+    if value is Ellipsis:
+        return {"ellipsis": True}
+    if type(value) is complex:
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, slice):
+        return {"slice": [encode(part) for part in (value.start, value.stop, value.step)]}
+    if isinstance(value, range):
+        return {"range": [value.start, value.stop, value.step]}
+    if isinstance(value, tuple):
+        parts = [encode(part) for part in value]
+        return {"tuple": parts} if not hasattr(value, "_fields") else {"made": address_of(type(value)), "of": parts}
+    if isinstance(value, list):
+        return [encode(part) for part in value]
+    if isinstance(value, dict):
+        return {"dict": [[encode(key), encode(part)] for key, part in value.items()]}
+    raise UnwritableError(f"a value of type {type(value).__name__} ({value!r:.60}) has no form in a file")
+
+
+def decode(data: Any, find: Callable[[str], Any], made: Callable[[str], Any]) -> Any:
+    """The value of a JSON form; `find` gives a node by its name, `made` a class of somebody else's by its address."""
+
+    def inner(part: Any) -> Any:
+        return decode(part, find, made)
+
+    if isinstance(data, list):
+        return [inner(part) for part in data]
+    if not isinstance(data, dict):
+        return data
+    match data:
+        case {"node": str(name)}:
+            return find(name)
+        case {"float": str(text)}:
+            return float(text)
+        case {"torch": str(name)}:
+            found = getattr(torch, name, None)
+            if isinstance(found, OF_TORCH):
+                return found
+        case {"device": str(text)}:
+            return torch.device(text)
+        case {"ellipsis": True}:
+            return ...
+        case {"complex": [real, imaginary]}:
+            return complex(real, imaginary)
+        case {"slice": [start, stop, step]}:
+            return slice(inner(start), inner(stop), inner(step))
+        case {"range": [start, stop, step]}:
+            return range(start, stop, step)
+        case {"tuple": [*parts]}:
+            return tuple(inner(part) for part in parts)
+        case {"made": str(address), "of": [*parts]}:
+            return made(address)(*(inner(part) for part in parts))
+        case {"dict": [*pairs]}:
+            return {inner(key): inner(part) for key, part in pairs}
+    raise FormatError(f"{str(data)[:60]} is no value that natpp knows")
+
+
+def text(value: Any, name: Callable[[Node], str], made: Callable[[type], str]) -> str:
+    """A value as Python text; `name` says what a node is called there, `made` a class of somebody else's."""
+
+    def inner(part: Any) -> str:
+        return text(part, name, made)
+
+    if isinstance(value, Node):
+        return name(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    if isinstance(value, OF_TORCH):
+        return str(value)
+    if isinstance(value, torch.device):
+        return f'torch.device("{value}")'
+    if value is Ellipsis:
+        return "..."
+    if isinstance(value, slice):
+        return f"slice({', '.join(inner(part) for part in (value.start, value.stop, value.step))})"
+    if isinstance(value, tuple):
+        parts = [inner(part) for part in value]
+        if hasattr(value, "_fields"):
+            return f"{made(type(value))}({', '.join(parts)})"
+        return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+    if isinstance(value, list):
+        return f"[{', '.join(inner(part) for part in value)}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{inner(key)}: {inner(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, str):
+        return _quoted(value)
+    return repr(value)
+
+
+def _quoted(value: str) -> str:
+    plain = repr(value)
+    return f'"{plain[1:-1]}"' if plain[0] == "'" and '"' not in plain else plain

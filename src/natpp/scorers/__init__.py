@@ -1,0 +1,1 @@
+"""Scorers: how good is a candidate?"""

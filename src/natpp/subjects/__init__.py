@@ -1,0 +1,1 @@
+"""What can be optimized: architectures of cells, and any module."""

@@ -1,0 +1,827 @@
+"""The verbs of natpp: each joins the parts that do the work."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from natpp.arch.cost import Cost, cost_of
+from natpp.arch.formats import looks_like_text, parse
+from natpp.arch.graph import Architecture
+from natpp.arch.networks import Setting, setting
+from natpp.arch.space import sample_batch
+from natpp.errors import FormatError, NatppError, SettingError, did_you_mean, shortened
+from natpp.registry import MODELS, RULES, ZOO
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from natpp.data.images import Images
+    from natpp.nets.network import Network
+    from natpp.nets.policy import Policy
+    from natpp.report.scene import Scene
+    from natpp.runs.search import Watch
+    from natpp.runs.trainings import Trained
+    from natpp.runs.tunings import Finetuned
+    from natpp.scorers.base import Score, Scorer
+    from natpp.scorers.outcome import Outcome
+    from natpp.subjects.cells import Result
+    from natpp.subjects.module_result import ModuleResult
+    from natpp.training.losses import Loss
+    from natpp.training.recipe import Recipe
+
+
+def load(given: str | Path) -> Architecture:
+    """The architecture of a zoo name, a file, a text (JSON, DARTS genotype, NAS-Bench-201 string) or `-`.
+
+    `-` reads standard input.
+
+    Examples:
+        >>> natpp.load("darts").normal.ops[:2]
+        ('sep_conv_3x3', 'sep_conv_3x3')
+        >>> cell = natpp.load("|nor_conv_3x3~0|+|none~0|nor_conv_3x3~1|+|skip_connect~0|none~1|none~2|")
+        >>> natpp.cost(cell, "nasbench201").live_params
+        73306
+    """
+    if isinstance(given, Path):
+        return _parse_file(given)
+    if not isinstance(given, str):
+        raise FormatError(f"expected a name, a file or a text, not {shortened(repr(given))}")
+    if given == "-":
+        return _parse_named(_decoded(_standard_input(), "standard input"), "standard input")
+    if looks_like_text(given):
+        return parse(given)
+    if given in ZOO:
+        return ZOO[given].arch
+    if os.path.exists(given):
+        return _parse_file(Path(given))
+    if given in MODELS:
+        raise FormatError(
+            f"{given} is a whole network, no architecture of cells: natpp.zoo.network({given!r}) builds it"
+        )
+    if not given.strip():
+        raise FormatError("the text is empty. Expected a zoo name, a file or an architecture's text")
+    if Path(given).suffix or "/" in given:
+        raise FormatError(f"there is no file {shortened(given)}. Expected a zoo name, a file or an architecture's text")
+    raise FormatError(
+        f"unknown architecture {shortened(given)}. {did_you_mean(given, ZOO)} Or give a file, '-' or the text itself."
+    )
+
+
+def cost(
+    of: Architecture | str | Path | nn.Module,
+    network: str = "cifar",
+    channels: int | None = None,
+    cells: int | None = None,
+    classes: int | None = None,
+    size: int | None = None,
+    *,
+    example_input: Any = None,
+    latency: bool = False,
+) -> Cost:
+    """What an architecture costs in a network, or what any module costs on an example input.
+
+    Counted without building the network; `latency=True` also builds and times it on the device at hand.
+
+    Examples:
+        >>> natpp.cost("darts").madds
+        528359040
+        >>> natpp.cost("darts", "imagenet", classes=100).params
+        4026652
+        >>> convolution = torch.nn.Conv2d(3, 8, 3)
+        >>> natpp.cost(convolution, example_input=torch.randn(1, 3, 32, 32)).madds
+        194400
+    """
+    if isinstance(of, Architecture | str | Path):
+        if example_input is not None:
+            raise SettingError("an example input goes with a module; an architecture takes network, channels, … size")
+        arch = _architecture(of)
+        where = setting(network, channels=channels, cells=cells, classes=classes, size=size)
+        if not latency:
+            return cost_of(arch, where)
+        from natpp.nets.network import network_cost
+
+        return network_cost(arch, where, latency=True)
+    from torch import nn
+
+    from natpp.nets.measure import module_cost
+
+    if not isinstance(of, nn.Module):
+        raise NatppError(f"expected an architecture or a torch.nn.Module, not {shortened(repr(of))}")
+    if network != "cifar" or any(value is not None for value in (channels, cells, classes, size)):
+        raise SettingError("network, channels, cells, classes and size go with an architecture, not with a module")
+    if example_input is None:
+        raise SettingError("the cost of a module needs an example input: natpp.cost(module, example_input=x)")
+    return module_cost(of, example_input, latency=latency)
+
+
+def build(
+    arch: Architecture | str | Path,
+    network: str = "cifar",
+    channels: int | None = None,
+    cells: int | None = None,
+    classes: int | None = None,
+    prune: bool = True,
+    *,
+    size: int | None = None,
+    auxiliary: bool = False,
+    drop_path: float = 0.0,
+) -> Network:
+    """A trainable network of an architecture: what is alive of it, or with `prune=False` everything listed.
+
+    `size` matters only to the auxiliary head; the network itself takes images of any size.
+
+    Examples:
+        >>> network = natpp.build("darts", channels=8, cells=5, classes=100)
+        >>> network(torch.randn(2, 3, 32, 32)).shape
+        torch.Size([2, 100])
+    """
+    from natpp.nets.network import build_network
+
+    where = setting(network, channels=channels, cells=cells, classes=classes, size=size)
+    return build_network(_architecture(arch), where, prune=prune, auxiliary=auxiliary, drop_path=drop_path)
+
+
+@overload
+def optimize(
+    arch: Architecture | str | Path,
+    policy: Policy | str | Path | None = None,
+    rule: str = "nat++",
+    mode: str = "greedy",
+    samples: int = 10,
+    scorer: Score | str | Path | None = None,
+    seed: int = 0,
+    budget: str | Mapping[str, float] = "strict",
+    *,
+    network: Setting | None = None,
+    reward: str = "val_200",
+    data: str | Path | Images | None = None,
+    root: str | Path | None = None,
+    store: str | Path | None = None,
+) -> Result: ...
+
+
+@overload
+def optimize(
+    arch: nn.Module,
+    policy: Policy | str | Path | None = None,
+    rule: str = "nat++",
+    mode: str = "greedy",
+    *,
+    example_input: Any,
+    seed: int = 0,
+    budget: str | Mapping[str, float] = "strict",
+    keep: str | type[nn.Module] | Sequence[str | type[nn.Module]] = (),
+    share_blocks: bool | None = None,
+    measure_latency: bool = False,
+    batches: Iterable[Any] | None = None,
+    train: Any = None,
+    val: Any = None,
+    loss: Loss | None = None,
+    scorer: str | None = None,
+    evaluations: int | None = None,
+    minutes: float | None = None,
+    train_steps: int | None = None,
+    learning_rate: float | None = None,
+    root: str | Path | None = None,
+    watch: Watch | None = None,
+    say: Callable[[str], None] | None = None,
+) -> ModuleResult: ...
+
+
+def optimize(
+    arch: Architecture | str | Path | nn.Module,
+    policy: Policy | str | Path | None = None,
+    rule: str = "nat++",
+    mode: str = "greedy",
+    samples: int = 10,
+    scorer: Score | str | Path | None = None,
+    seed: int = 0,
+    budget: str | Mapping[str, float] = "strict",
+    *,
+    network: Setting | None = None,
+    reward: str = "val_200",
+    data: str | Path | Images | None = None,
+    root: str | Path | None = None,
+    store: str | Path | None = None,
+    example_input: Any = None,
+    keep: str | type[nn.Module] | Sequence[str | type[nn.Module]] = (),
+    share_blocks: bool | None = None,
+    measure_latency: bool = False,
+    batches: Iterable[Any] | None = None,
+    train: Any = None,
+    val: Any = None,
+    loss: Loss | None = None,
+    evaluations: int | None = None,
+    minutes: float | None = None,
+    train_steps: int | None = None,
+    learning_rate: float | None = None,
+    watch: Watch | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Result | ModuleResult:
+    """A better architecture by a policy: what changed, what it costs before and after, how sure the policy was.
+
+    `policy` is one that was learned, the name of one that ships, a policy's file or a run's folder; by default
+    the one that ships. `scorer` is what the mode best-of chooses by: `short` trainings on `data` (kept in the file
+    `store`), a run's folder (its supernet), a table's file (its column `reward`) or any function from architectures
+    to scores. Under the strict budget neither living parameters nor living multiply-adds rise in the network (by
+    default CIFAR's, and NAS-Bench-201's for an architecture of one cell); `budget="rule"` leaves it to the rule. A
+    budget may also ask for less, as in `{"madds": 0.6, "latency": 2.5}`: params, madds, memory (bytes) or latency
+    (ms), each a fraction up to 1 of what is there now or a figure, met by as few further changes as it takes.
+
+    Any `torch.nn.Module` is an architecture too: with `example_input` (a tensor, a tuple of arguments or a dict of
+    named ones) the result has a `.module` that takes and gives the same, with weights inherited. `keep` protects parts
+    by name or type, `share_blocks` gives blocks that are alike one decision (by default so unless the budget has
+    figures), and from `batches` of inputs the statistics of batch norms are recomputed.
+
+    With `train` and `val`, batches (inputs, targets) as of a DataLoader, or `train` alone as data of `search`, it is
+    learned on this module what is best for it: so many `evaluations`, or as many as there are `minutes` for, of
+    candidates with inherited weights by `short` fine-tunings of `train_steps` steps or by a `supernet` made of the
+    module (`scorer`); the policy is tuned on them, and the best by validation loss is the result. Targets are class
+    indices, unless `loss`, a function of output and targets, says otherwise.
+
+    Examples:
+        An architecture, by the policy that ships:
+
+        >>> result = natpp.optimize("naonet")
+        >>> len(result.changes), result.cost_before.madds, result.cost_after.live_madds
+        (10, 1673814240, 1372119264)
+
+        The same with a quarter of the multiply-adds less:
+
+        >>> natpp.optimize("naonet", budget={"madds": 0.75}).cost_after.live_madds
+        1211871456
+
+        A module, cut to half of its multiply-adds:
+
+        >>> model = natpp.zoo.network("resnet20")
+        >>> result = natpp.optimize(model, example_input=torch.randn(1, 3, 32, 32), budget={"madds": 0.5})
+        >>> result.cost_after.madds <= 0.5 * result.cost_before.madds
+        True
+        >>> result.module(torch.randn(4, 3, 32, 32)).shape
+        torch.Size([4, 10])
+    """
+    learning = {
+        "val": val,
+        "loss": loss,
+        "evaluations": evaluations,
+        "minutes": minutes,
+        "train_steps": train_steps,
+        "learning_rate": learning_rate,
+        "watch": watch,
+        "say": say,
+    }
+    if not isinstance(arch, Architecture | str | Path):
+        if network is not None or data is not None or samples != 10:
+            raise SettingError("network, samples and data go with an architecture, not with a module")
+        options: dict[str, Any] = {
+            "rule": rule,
+            "seed": seed,
+            "budget": budget,
+            "keep": keep,
+            "share_blocks": share_blocks,
+            "measure_latency": measure_latency,
+        }
+        if train is not None:
+            if mode != "greedy" or batches is not None:
+                raise SettingError("mode and batches go without train: what is learned is the best that was found")
+            learning |= {"scorer": scorer, "root": root}
+            return _learned_module(arch, policy, example_input, train, options, learning)
+        given = [name for name, value in (learning | {"scorer": scorer, "root": root}).items() if value is not None]
+        if given:
+            raise SettingError(f"{given[0]} goes with train, the batches that it is learned from")
+        return _optimized_module(arch, policy, example_input, mode=mode, batches=batches, **options)
+    if example_input is not None or keep or share_blocks is not None or measure_latency or batches is not None:
+        raise SettingError("example_input, keep, share_blocks, measure_latency and batches go with a module")
+    if train is not None or any(value is not None for value in learning.values()):
+        raise SettingError("train, val and what goes with them are for a module: an architecture takes scorer and data")
+    from natpp.core.budget import check_budget
+    from natpp.runs.jobs import make_scorer, short_scorer
+    from natpp.scorers.base import Task
+    from natpp.subjects.cells import transform
+
+    figures = check_budget(budget)
+    of_scorers = {"data": data, "root": root, "store": store, "reward": None if reward == "val_200" else reward}
+    given = [name for name, value in of_scorers.items() if value is not None]
+    if scorer is None and given:
+        raise SettingError(f"{given[0]} goes with a scorer, which the mode best-of chooses by")
+    RULES[rule]  # answers an unknown name
+    asked = _architecture(arch)
+    where = network or setting("cifar" if asked.reduce is not None else "nasbench201")
+    task = Task(rule, where, strict=budget != "rule")
+    chosen_by = {} if scorer is None else {"scorer": str(scorer) if isinstance(scorer, str | Path) else "given"}
+    if isinstance(scorer, str | Path):
+        place = None if root is None else str(root)
+        if str(scorer) == "short" and data is not None:
+            images = _images(data)
+            scorer = short_scorer(where.network, images, root=place, store=store, seed=seed)
+        else:
+            scorer = make_scorer(str(scorer), reward=reward, root=place)
+    answering = _policy(policy, rule)
+    found = transform(asked, answering, task, mode=mode, samples=samples, score=scorer, seed=seed, budget=figures)
+    return replace(found, settings=found.settings | _said(_name(arch), policy, rule) | chosen_by)
+
+
+def _optimized_module(
+    module: object, policy: Policy | str | Path | None, example_input: Any, **options: Any
+) -> ModuleResult:
+    from natpp.subjects.module import optimize_module
+
+    found = optimize_module(_module(module, example_input), example_input, _policy(policy, options["rule"]), **options)
+    return replace(found, settings=found.settings | _said(type(module).__name__, policy, options["rule"]))
+
+
+def _learned_module(
+    module: object,
+    policy: Policy | str | Path | None,
+    example_input: Any,
+    train: Any,
+    options: dict[str, Any],
+    learning: dict[str, Any],
+) -> ModuleResult:
+    from natpp.methods.tuned import learn_module
+    from natpp.runs.tunings import learning_settings
+
+    found = _module(module, example_input)
+    given = learning_settings(found, train, **learning)
+    learned = learn_module(found, example_input, _policy(policy, options["rule"]), **given, **options)
+    return replace(learned, settings=learned.settings | _said(type(module).__name__, policy, options["rule"]))
+
+
+def _module(module: object, example_input: Any) -> nn.Module:
+    from torch import nn
+
+    if not isinstance(module, nn.Module):
+        raise NatppError(f"expected an architecture or a torch.nn.Module, not {shortened(repr(module))}")
+    if example_input is None:
+        raise SettingError("a module needs an example input: natpp.optimize(module, example_input=x)")
+    return module
+
+
+def restore(folder: str | Path, module: nn.Module | None = None) -> nn.Module:
+    """The module that `result.save(folder)` wrote, on the CPU; nothing that lies in the folder is run.
+
+    `module` is the original or one like it: it is needed where the result has parts that are not torch's, which are
+    then taken from it.
+
+    Examples:
+        >>> result = natpp.optimize(natpp.zoo.network("resnet20"), example_input=torch.randn(1, 3, 32, 32))
+        >>> folder, images = result.save("better"), torch.randn(4, 3, 32, 32)
+        >>> torch.equal(natpp.restore("better").eval()(images), result.module.eval()(images))
+        True
+    """
+    from natpp.saved.restore import restore_module
+
+    return restore_module(folder, module)
+
+
+def _policy(given: Policy | str | Path | None, rule: str) -> Policy:
+    """The policy itself, one that ships by its name or for the rule, one from a file, or that of a run's folder."""
+    from natpp.nets.policy import Policy
+    from natpp.policies import load_named
+    from natpp.runs.jobs import run_policy
+
+    if isinstance(given, Policy):
+        return given
+    return Policy.load(run_policy(given)) if given is not None and os.path.isdir(given) else load_named(given, rule)
+
+
+def _said(name: str, policy: Policy | str | Path | None, rule: str) -> dict[str, Any]:
+    """What a result keeps of what was asked: the name of the subject, and the policy's."""
+    from natpp.policies import default
+
+    known = str(policy) if isinstance(policy, str | Path) else default(rule) if policy is None else "given"
+    return {"name": name, "policy": known}
+
+
+def search(
+    data: str | Path | Images | None = None,
+    rule: str = "nat++",
+    preset: str = "best",
+    arch: Architecture | str | Path | None = None,
+    scorer: Scorer | str | Path | None = None,
+    evaluations: int | None = None,
+    out: str | Path | None = None,
+    seed: int = 0,
+    *,
+    root: str | Path | None = None,
+    size: int | None = None,
+    space: str = "cells",
+    nodes: Sequence[int] = (4, 5),
+    extras: bool = False,
+    budget: str = "strict",
+    reward: str = "val_200",
+    minutes: float | None = None,
+    random_share: float | None = None,
+    price: Mapping[str, float] | None = None,
+    caution: float | None = None,
+    train_steps: int | None = None,
+    together: int | None = None,
+    epochs: int | None = None,
+    architectures: int | None = None,
+    batch: int | None = None,
+    learning_rate: float | None = None,
+    steps: int | None = None,
+    channels: int | None = None,
+    cells: int | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    store: str | Path | None = None,
+    resume: bool = False,
+    tensorboard: bool = False,
+    watch: Watch | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Policy:
+    """A policy learned on images, or from a scorer.
+
+    `data` is `digits`, `cifar10`, `cifar100`, `fashion-mnist` (with `root`, the folder `natpp data` put it into),
+    `imagenet` (`root` has `train/CLASS` and `val/CLASS`), a folder of images (`size`: both are cropped and scaled to
+    it), or `Images`. By default scores come from `short` real
+    trainings, `train_steps` steps each, so many `together` on a GPU, kept in the file `store`; with the preset `paper`
+    from a `supernet` trained here, for so many `epochs`, so many `architectures` a step. Both train with a `batch` of
+    images in a network of so many `channels` and `cells`. `scorer` may also be a run's folder, a table's file (its
+    column `reward`) or any `Scorer`. At most `evaluations` architectures are scored, and no more than there are
+    `minutes` for, a `random_share` of them drawn and the others chosen; the rest is predicted. The policy learns in so
+    many `steps`, or in those that there is time for.
+    Inputs are drawn from a `space`, cells of so many `nodes` (with `extras`, of operations beyond the paper's too) or
+    nasbench201; with `arch` the policy is learned for that one architecture. `price` is what a halving of
+    living `params` or `madds` is worth, in points of the score. With `caution` a predicted improvement counts less so
+    many of its standard deviations: 1 leaves most of what is good already alone. Everything is kept in the
+    folder `out`, and `resume` goes on with what is there.
+
+    Examples:
+        A policy for DARTS from two short trainings; leave the numbers out for a real one:
+
+        >>> policy = natpp.search("digits", arch="darts", evaluations=2, train_steps=1, steps=2, out="run")
+        >>> natpp.optimize("darts", policy).cost_after.live_madds <= natpp.cost("darts").live_madds
+        True
+    """
+    from natpp.data.images import Images
+    from natpp.runs.jobs import Ask, run_search
+    from natpp.scorers.base import Scorer
+
+    found = None if data is None else _images(data)
+    images = found if isinstance(found, Images) else None
+    ask = Ask(
+        data=found.name if isinstance(found, Images) else found,
+        root=None if root is None else str(root),
+        size=size,
+        space=space,
+        nodes=tuple(nodes),
+        extras=extras,
+        arch=None if arch is None else _architecture(arch),
+        rule=rule,
+        budget=budget,
+        preset=preset,
+        scorer=type(scorer).__name__ if isinstance(scorer, Scorer) else None if scorer is None else str(scorer),
+        reward=reward,
+        evaluations=evaluations,
+        minutes=minutes,
+        random_share=random_share,
+        price=None if price is None else dict(price),
+        caution=caution,
+        train_steps=train_steps,
+        together=together,
+        epochs=epochs,
+        architectures=architectures,
+        batch=batch,
+        learning_rate=learning_rate,
+        steps=steps,
+        channels=channels,
+        cells=cells,
+        seed=seed,
+        device=device,
+        precision=precision,
+    )
+    given = scorer if isinstance(scorer, Scorer) else None
+    policy, _ = run_search(
+        ask,
+        images=images,
+        scorer=given,
+        out=out,
+        store=store,
+        resume=resume,
+        tensorboard=tensorboard,
+        watch=watch,
+        say=say,
+    )
+    return policy
+
+
+def score(
+    architectures: Sequence[Architecture | str | Path],
+    data: str | Path | Images | None = None,
+    scorer: str | Path = "short",
+    store: str | Path | None = None,
+    seed: int = 0,
+    *,
+    root: str | Path | None = None,
+    size: int | None = None,
+    train_steps: int | None = None,
+    channels: int | None = None,
+    cells: int | None = None,
+    device: str = "auto",
+    watch: Watch | None = None,
+    say: Callable[[str], None] | None = None,
+) -> list[Outcome]:
+    """Scores of architectures: `.value`, `.accuracy`, `.loss`, `.seconds` and, where there is none, `.reason`.
+
+    By `short` real trainings on the data, or by a run's folder (its supernet). Scores go into the file `store` and are
+    not made again. Architectures of one cell stand in the network of NAS-Bench-201, pairs of cells in CIFAR's.
+
+    Examples:
+        >>> (one,) = natpp.score(["natpp_darts"], "digits", train_steps=2)
+        >>> one.value == -one.loss, one.reason
+        (True, None)
+    """
+    from natpp.runs.jobs import make_fabric, make_scorer, short_scorer
+    from natpp.scorers.outcome import Outcome
+
+    if isinstance(architectures, str | Path | Architecture):
+        raise SettingError("expected a list of architectures: natpp.score(['darts'], 'digits')")
+    archs = [_architecture(one) for one in architectures]
+    if str(scorer) != "short":
+        values = make_scorer(str(scorer), root=None if root is None else str(root), fabric=make_fabric(device))(archs)
+        return [Outcome(value=value, accuracy=value) for value in values.tolist()]
+    if data is None:
+        raise SettingError("short trainings need images: give data")
+    found: dict[int, Outcome] = {}
+    for network in ("cifar", "nasbench201"):
+        places = [i for i, arch in enumerate(archs) if (arch.reduce is None) == (network == "nasbench201")]
+        if places:
+            made = short_scorer(
+                network,
+                _images(data),
+                root=None if root is None else str(root),
+                size=size,
+                store=store,
+                seed=seed,
+                train_steps=train_steps,
+                channels=channels,
+                cells=cells,
+                device=device,
+                say=say,
+            )
+            if watch is not None:
+                made.scored = functools.partial(_watched, watch, made, len(found), len(archs))
+            found |= zip(places, made.outcomes([archs[place] for place in places]), strict=True)
+    return [found[place] for place in range(len(archs))]
+
+
+def _watched(watch: Watch, scorer: Scorer, before: int, total: int) -> None:
+    watch("scores", min(before + scorer.queries, total), total, {"best": max(scorer.known.values())})
+
+
+def train(
+    arch: Architecture | str | Path,
+    data: str | Path | Images,
+    recipe: str | Recipe = "quick",
+    out: str | Path | None = None,
+    seed: int = 0,
+    *,
+    root: str | Path | None = None,
+    size: int | None = None,
+    epochs: int | None = None,
+    batch: int | None = None,
+    learning_rate: float | None = None,
+    channels: int | None = None,
+    cells: int | None = None,
+    auxiliary: float | None = None,
+    ema: float | None = None,
+    validation: int | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    resume: bool = False,
+    tensorboard: bool = False,
+    watch: Watch | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Trained:
+    """A network of an architecture trained from scratch, with its accuracy on the test images, read once at the end.
+
+    `data` is as in `search`. The recipe is `cifar-600`, `random-600`, `imagenet-250`, `quick` or any `Recipe`; what
+    is given besides, from `epochs` to `validation`, takes the place of the recipe's own. So many `validation` images
+    of the training set are set aside to make choices by. Everything is kept in the folder `out`, and `resume` goes on
+    with what is there.
+
+    Examples:
+        >>> trained = natpp.train("darts", "digits", epochs=1, channels=4, cells=3)
+        >>> 0 <= trained.test_accuracy <= 100
+        True
+    """
+    from natpp.runs.trainings import run_training
+
+    changes = {
+        "epochs": epochs,
+        "batch": batch,
+        "learning_rate": learning_rate,
+        "channels": channels,
+        "cells": cells,
+        "auxiliary": auxiliary,
+        "ema": ema,
+        "validation": validation,
+    }
+    return run_training(
+        _architecture(arch),
+        _images(data),
+        recipe,
+        changes=changes,
+        root=None if root is None else str(root),
+        size=size,
+        seed=seed,
+        device=device,
+        precision=precision,
+        out=out,
+        resume=resume,
+        tensorboard=tensorboard,
+        watch=watch,
+        say=say,
+    )
+
+
+def finetune(
+    model: nn.Module | ModuleResult,
+    train: Any,
+    val: Any = None,
+    epochs: int = 10,
+    learning_rate: float = 0.02,
+    *,
+    batch: int = 128,
+    weight_decay: float = 5e-4,
+    clip: float = 5.0,
+    label_smoothing: float = 0.0,
+    ema: float = 0.0,
+    loss: Loss | None = None,
+    teacher: nn.Module | None = None,
+    root: str | Path | None = None,
+    size: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    precision: str = "auto",
+    out: str | Path | None = None,
+    resume: bool = False,
+    tensorboard: bool = False,
+    watch: Watch | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Finetuned:
+    """A copy of a module, or of a result's, trained from the weights it has: `.module`, and its `.curve`.
+
+    `train` and `val` are batches (inputs, targets): DataLoaders, or lists; `train` may also be data as in `search`, of
+    which a part is set aside to validate by, in batches of so many images. The loop is that of `train`: SGD with
+    Nesterov momentum, its learning rate falling to zero along a cosine, bf16 and captured steps on a GPU. Targets are
+    class indices, unless `loss`, a function of output and targets, says otherwise. With a `teacher`, the module that
+    was optimized, say, half of what is learned is to answer as it does. Everything is kept in the folder `out`, and
+    `resume` goes on with what is there.
+
+    Examples:
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 10))
+        >>> tuned = natpp.finetune(model, "digits", epochs=2)
+        >>> [row["epoch"] for row in tuned.curve]
+        [1, 2]
+    """
+    from torch import nn
+
+    from natpp.runs.tunings import run_finetuning
+    from natpp.subjects.module_result import ModuleResult
+    from natpp.training.recipe import Recipe
+
+    module = model.module if isinstance(model, ModuleResult) else model
+    if not isinstance(module, nn.Module):
+        raise NatppError(f"expected a torch.nn.Module or the result for one, not {shortened(repr(model))}")
+    recipe = Recipe(
+        epochs=epochs,
+        batch=batch,
+        learning_rate=learning_rate,
+        nesterov=True,
+        weight_decay=weight_decay,
+        clip=clip,
+        cutout=0,
+        label_smoothing=label_smoothing,
+        ema=ema,
+    )
+    tuned = run_finetuning(
+        module,
+        train,
+        val,
+        recipe,
+        loss=loss,
+        teacher=teacher,
+        root=None if root is None else str(root),
+        size=size,
+        seed=seed,
+        device=device,
+        precision=precision,
+        out=out,
+        resume=resume,
+        tensorboard=tensorboard,
+        watch=watch,
+        say=say,
+    )
+    return replace(tuned, result=model) if isinstance(model, ModuleResult) else tuned
+
+
+def draw(arch: Architecture | str | Path, against: Architecture | str | Path | None = None) -> str:
+    """A picture as SVG text: the cells of an architecture, or beside those it came from (`against`).
+
+    Examples:
+        >>> natpp.draw("natpp_darts", against="darts")[:4]
+        '<svg'
+    """
+    from natpp.report.scene import to_svg
+
+    return to_svg(scene(arch, against))
+
+
+def scene(
+    arch: Architecture | str | Path,
+    against: Architecture | str | Path | None = None,
+    network: Setting | None = None,
+) -> Scene:
+    """The picture that `draw` writes, as shapes; with `network`, the whole network the architecture stands in."""
+    from natpp.report.draw import architecture_scene, network_scene, pair_scene
+
+    if network is not None:
+        if against is not None:
+            raise SettingError("the network view shows one architecture: leave out what it came from, or the network")
+        return network_scene(_architecture(arch), network, _name(arch))
+    if against is None:
+        return architecture_scene(_architecture(arch), _name(arch))
+    names = _name(against) or "before", _name(arch) or "after"
+    return pair_scene(_architecture(against), _architecture(arch), names)
+
+
+def sample(nodes: int = 4, seed: int = 0) -> Architecture:
+    """A random architecture as the paper draws them: sources and the thirteen operations uniform, null included.
+
+    Examples:
+        >>> natpp.sample(seed=0) == natpp.sample(seed=0), natpp.sample(nodes=5).normal.num_nodes
+        (True, 7)
+    """
+    return samples(1, nodes=nodes, seed=seed)[0]
+
+
+def samples(count: int, *, nodes: int = 4, seed: int = 0) -> list[Architecture]:
+    """Several of them; the first is the one `sample` gives."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise SettingError(f"seed is {seed!r}, expected a whole number from 0 up")
+    batch = sample_batch(count, nodes=nodes, generator=np.random.default_rng(seed))
+    return [batch[index] for index in range(count)]
+
+
+def _images(given: object) -> Images | str:
+    """What data is: images themselves, or the word or path that names them."""
+    from natpp.data.images import Images
+
+    if isinstance(given, str | Path | Images):
+        return given if isinstance(given, Images) else str(given)
+    raise SettingError(
+        f"data is of type {type(given).__name__}, expected a name such as digits, a folder's path, or "
+        "natpp.data.images.Images"
+    )
+
+
+def _architecture(given: Architecture | str | Path) -> Architecture:
+    return given if isinstance(given, Architecture) else load(given)
+
+
+def _name(given: Architecture | str | Path) -> str:
+    if isinstance(given, Path):
+        return given.stem
+    return given if isinstance(given, str) and given in ZOO else ""
+
+
+def _parse_file(path: Path) -> Architecture:
+    name = repr(str(path))
+    try:
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise FormatError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from None
+    return _parse_named(_decoded(content, name), name)
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None:
+        raise FormatError("standard input is closed")
+    buffer = getattr(sys.stdin, "buffer", None)
+    return sys.stdin.read().encode() if buffer is None else bytes(buffer.read())
+
+
+def _decoded(content: bytes, name: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise FormatError(f"{name} is no text file") from None
+
+
+def _parse_named(text: str, where: str) -> Architecture:
+    """Parses a text whose errors say where it came from."""
+    try:
+        return parse(text)
+    except NatppError as error:
+        raise type(error)(f"{where}: {error}") from None

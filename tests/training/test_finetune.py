@@ -1,0 +1,269 @@
+"""Fine-tuning of any module, from loaders and from images, with the loop of `natpp train`."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+import natpp
+from natpp.data.sets import load_images
+from natpp.errors import NatppError, SettingError
+from natpp.runs.tunings import Finetuned
+from natpp.training import loop
+
+
+def stripes(count: int = 48, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    images, labels = torch.randn(count, 3, 8, 8, generator=generator), torch.arange(count) % 2
+    images[labels == 0, :, ::2] += 1.5
+    images[labels == 1, :, :, ::2] += 1.5
+    return images, labels
+
+
+def loader(count: int = 48, batch: int = 16, seed: int = 0, *, shuffle: bool = False) -> DataLoader[Any]:
+    order = torch.Generator().manual_seed(seed)
+    return DataLoader(TensorDataset(*stripes(count, seed)), batch, shuffle=shuffle, generator=order)
+
+
+def model(dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Dropout(dropout),
+        nn.Linear(8, 2),
+    )
+
+
+def bits(found: Finetuned) -> bytes:
+    return b"".join(tensor.numpy().tobytes() for tensor in found.module.state_dict().values())
+
+
+def test_a_copy_learns_from_loaders() -> None:
+    given = model().eval()
+    before = copy.deepcopy(given.state_dict())
+    found = natpp.finetune(given, loader(shuffle=True), loader(32, seed=1), epochs=6, learning_rate=0.1)
+    assert found.validation_accuracy > 90
+    assert found.curve[-1]["loss"] < 0.5 * found.curve[0]["loss"]
+    assert [row["epoch"] for row in found.curve] == list(range(1, 7))
+    assert "validation accuracy" in str(found)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in given.state_dict().items())
+    assert not found.module.training
+    assert all(parameter.grad is None for parameter in found.module.parameters())
+    again = functional.cross_entropy(found.module(stripes(32, 1)[0]), stripes(32, 1)[1]).item()
+    assert found.validation_loss == pytest.approx(again, rel=1e-4)  # judged by what is returned
+
+
+def test_the_steps_are_those_of_torch() -> None:
+    batches = list(loader(40, 16))  # the last batch is smaller
+    found = natpp.finetune(
+        model(), batches, epochs=2, learning_rate=0.1, weight_decay=1e-3, clip=0, label_smoothing=0.1, device="cpu"
+    )
+    other = model()
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 6)
+    for images, labels in batches * 2:
+        optimizer.zero_grad()
+        functional.cross_entropy(other(images), labels, label_smoothing=0.1).backward()
+        optimizer.step()
+        schedule.step()
+    for name, tensor in other.state_dict().items():
+        torch.testing.assert_close(found.module.state_dict()[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def test_the_same_seed_gives_the_same_module() -> None:
+    def tuned(seed: int) -> bytes:
+        torch.manual_seed(7 * seed)  # chance of the caller does not matter
+        return bits(natpp.finetune(model(0.5), loader(), epochs=1, seed=seed, device="cpu"))
+
+    assert tuned(1) == tuned(1)
+    assert tuned(1) != tuned(2)  # dropout
+
+
+def test_a_result_is_tuned_with_shortcuts_that_come_in() -> None:
+    module = natpp.zoo.network("resnet20")
+    images = torch.randn(4, 3, 32, 32)
+    for seed in range(20):
+        result = natpp.optimize(module, example_input=images, mode="sample", seed=seed)
+        if any(change.before == "null" for change in result.changes):
+            break
+    batches = [(images, torch.tensor([0, 1, 2, 3]))] * 5
+    found = natpp.finetune(result, batches, epochs=1, ema=0.5)
+    shares = [tensor for name, tensor in found.module.named_buffers() if name.endswith(".share")]
+    assert shares
+    assert all(0.01 < share < 0.05 for share in shares)  # the average of what rises to 1 - 0.99 ** 5
+    assert not any(share for name, share in result.module.named_buffers() if name.endswith(".share"))
+
+
+def test_images_by_name_set_some_aside() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(36, 10))
+    by_name = natpp.finetune(net, "digits", epochs=1, seed=3, device="cpu")
+    given = natpp.finetune(net, load_images("digits"), epochs=1, seed=3, device="cpu")
+    assert bits(by_name) == bits(given)
+    assert 0 <= by_name.validation_accuracy <= 100
+    with pytest.raises(SettingError, match="leave val out"):
+        natpp.finetune(net, "digits", loader(), epochs=1)
+
+
+class Both(nn.Module):
+    """Two inputs, a dict of outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return {"sum": self.first(x) + self.second(y)}
+
+
+def test_any_inputs_outputs_and_targets_with_a_loss() -> None:
+    torch.manual_seed(0)
+    pairs = TensorDataset(torch.randn(32, 4), torch.randn(32, 5))
+    batches = [((x, y), {"wanted": x[:, :3] + y[:, :3]}) for x, y in DataLoader(pairs, 8)]
+    named = [({"x": x, "y": y}, targets) for (x, y), targets in batches]
+
+    def loss(output: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
+        return functional.mse_loss(output["sum"], targets["wanted"])
+
+    net = Both()
+    found = natpp.finetune(net, batches, batches, epochs=20, learning_rate=0.1, loss=loss)
+    assert found.validation_loss < 0.1 < found.curve[0]["validation_loss"] * 2
+    assert found.validation_accuracy is None
+    assert "train_accuracy" not in found.curve[0]
+    same = natpp.finetune(net, named, named, epochs=20, learning_rate=0.1, loss=loss)
+    assert same.validation_loss == pytest.approx(found.validation_loss)
+
+
+def test_a_teacher_is_followed_where_labels_are_wrong() -> None:
+    """Labels without sense, and a teacher that knows: half of what is learned is what the teacher says."""
+    teacher = natpp.finetune(model(), loader(shuffle=True), loader(32, seed=1), epochs=6, learning_rate=0.1).module
+    before = copy.deepcopy(teacher.state_dict())
+    images, _ = stripes()
+    wrong = DataLoader(TensorDataset(images, torch.arange(48) // 2 % 2), 16)
+    alone, taught = (
+        natpp.finetune(model(), wrong, loader(32, seed=1), epochs=6, learning_rate=0.1, teacher=one)
+        for one in (None, teacher)
+    )
+    assert alone.validation_accuracy < 70
+    assert taught.validation_accuracy > 85
+    assert taught.settings["teacher"] == "Sequential"
+    assert teacher.training  # it is asked in eval mode, and left as it was
+    assert all(torch.equal(tensor, before[name]) for name, tensor in teacher.state_dict().items())
+
+
+def test_a_teacher_of_any_form() -> None:
+    torch.manual_seed(0)
+    inputs = torch.randn(32, 3)
+    batches = list(zip(inputs.split(8), torch.zeros(32, 1).split(8), strict=True))
+    teacher = nn.Linear(3, 1)
+    student = nn.Linear(3, 1)
+    found = natpp.finetune(
+        student, batches, batches, epochs=40, learning_rate=0.2, loss=functional.mse_loss, teacher=teacher
+    )
+    halfway = (teacher(inputs) / 2).detach()  # between the targets and the teacher
+    assert torch.allclose(found.module(inputs), halfway, atol=0.05)
+
+
+def test_a_teacher_of_another_form_is_refused() -> None:
+    images = loader()
+    with pytest.raises(SettingError, match=r"teacher's output is float32 \(16, 3\), but the module's is .*\(16, 2\)"):
+        natpp.finetune(model(), images, images, teacher=nn.Sequential(nn.Flatten(), nn.Linear(192, 3)))
+    with pytest.raises(SettingError, match="the teacher does not run on the inputs"):
+        natpp.finetune(model(), images, images, teacher=nn.Linear(3, 2))
+    with pytest.raises(SettingError, match="the teacher is str, expected"):
+        natpp.finetune(model(), images, images, teacher="resnet20")  # type: ignore[arg-type]
+
+
+def test_frozen_parameters_stay() -> None:
+    net = model()
+    net[0].weight.requires_grad_(False)
+    found = natpp.finetune(net, loader(), epochs=1, ema=0.5)
+    assert torch.equal(found.module[0].weight, net[0].weight)
+    assert not torch.equal(found.module[3].weight, net[3].weight)
+
+
+def test_a_crash_and_resume_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "SECONDS_A_LOOK", 0)
+
+    def crash(phase: str, done: int, *_: object) -> None:
+        if done == 4:
+            raise KeyboardInterrupt
+
+    given = list(loader())  # a loader that shuffles makes another order
+    settings: dict[str, Any] = {"epochs": 3, "learning_rate": 0.1, "device": "cpu"}
+    straight = natpp.finetune(model(0.2), given, given, out=tmp_path / "straight", **settings)
+    with pytest.raises(KeyboardInterrupt):
+        natpp.finetune(model(0.2), given, given, out=tmp_path / "crashed", watch=crash, **settings)
+    again = natpp.finetune(model(0.2), given, given, out=tmp_path / "crashed", resume=True, **settings)
+    assert bits(again) == bits(straight)
+    files = [(tmp_path / name / "module.safetensors").read_bytes() for name in ("straight", "crashed")]
+    assert files[0] == files[1]
+    kept = json.loads((tmp_path / "straight" / "result.json").read_text())
+    assert (kept["seed"], len(kept["curve"]), kept["module"]) == (0, 3, "Sequential")
+
+
+X, LABELS = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("train", "options", "message"),
+    [
+        ([], {}, "train is empty"),
+        ([(X, LABELS)], {"val": []}, "val is empty"),
+        (iter([(X, LABELS)]), {}, "used up after one pass"),
+        (3, {}, "expected batches"),
+        (X, {}, "expected batches"),
+        ([X], {}, r"batch 0 of train is a Tensor of 4, expected a pair"),
+        ([(X, X, LABELS)], {}, "tuple of 3, expected a pair"),
+        ([(X[:, :2], LABELS)], {}, r"does not run on the inputs of a training batch \(float32 \(4, 2, 8, 8\)\)"),
+        ([(X, LABELS.float())], {}, r"targets are float32 \(4,\), expected logits .*give loss="),
+        ([(X, LABELS[:2])], {}, r"int64 \(2,\)"),
+        ([(X, LABELS + 5)], {}, "targets go from 5 to 6, but there are 2 outputs"),
+        ([(X, LABELS)], {"loss": lambda output, targets: output}, "expected a tensor of one number"),
+        ([(X, LABELS)], {"loss": lambda output, targets: output["x"]}, "the loss does not take this output"),
+        ([(X, LABELS)], {"root": "x"}, "go with the name of data"),
+        ([(X, LABELS)], {"epochs": 0}, "epochs is 0"),
+        ([(X, LABELS)], {"learning_rate": float("nan")}, "learning_rate"),
+        ([(X, LABELS)], {"seed": -1}, "seed is -1"),
+        ("digitz", {}, "digits"),
+    ],
+)
+def test_wrong_input_stops_at_the_door(train: Any, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(NatppError, match=message):
+        natpp.finetune(model(), train, out=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_steps_are_captured_and_the_module_comes_back(caplog: pytest.LogCaptureFixture) -> None:
+    given = list(loader(56, 16))  # the last batch is smaller
+    found = natpp.finetune(model(0.1), given, loader(32, seed=1), epochs=8, learning_rate=0.1, device="cuda", ema=0.5)
+    assert not caplog.records  # captured
+    assert found.validation_accuracy > 90
+    assert next(found.module.parameters()).device.type == "cpu"
+    assert found.module[0].weight.is_contiguous()
+    exact = natpp.finetune(model(), given, epochs=2, learning_rate=0.1, device="cuda", precision="32")
+    by_hand = natpp.finetune(model(), given, epochs=2, learning_rate=0.1, device="cpu")
+    for name, tensor in by_hand.module.state_dict().items():
+        torch.testing.assert_close(exact.module.state_dict()[name], tensor, rtol=0.05, atol=0.01)
+
+
+def test_what_cannot_be_trained_is_refused() -> None:
+    with pytest.raises(SettingError, match="no parameters that could be trained"):
+        natpp.finetune(nn.ReLU(), loader())
+    with pytest.raises(NatppError, match=r"expected a torch\.nn\.Module"):
+        natpp.finetune("darts", loader())
+    with pytest.raises(NatppError, match="the loss in step 0 is not a number"):
+        natpp.finetune(model(), [(X * float("nan"), LABELS)], epochs=1)
