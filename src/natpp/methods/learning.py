@@ -3,7 +3,7 @@
 Weights (lines 3 to 8): m architectures drawn uniformly, null included, each on its own training images; one
 step down the gradient of their mean loss. Policy (lines 9 to 14), Eq. (4): m inputs, n transformations sampled
 for each and scored; one step up the gradient of the expected improvement over the input, with λ times the
-entropy to keep looking. `improve.run` says what comes when: both in turn, or first the one and then the other.
+entropy to keep looking. `runs.search` says what comes when: both in turn, or first the one and then the other.
 """
 
 from __future__ import annotations
