@@ -53,6 +53,8 @@ class Step:
     """the room of a fixed step that nothing reaches"""
     until: int | None = None
     """number of the step until whose end its inputs are held in memory; None: its own"""
+    idle: bool = False
+    """it leads nowhere: it stands where all that it reads is alive, and keeps nothing alive itself"""
 
 
 class Spent(NamedTuple):
@@ -146,6 +148,10 @@ class Blueprint:
                 stopped |= functools.reduce(operator.and_, map(picked, step.by, key), everyone)
             passing.append(everyone & ~stopped)
         reached, alive = reached_and_alive(*self._wiring, passing, {len(passing) - 1: everyone})
+        for number in self.idle:
+            alive[number] = functools.reduce(
+                operator.and_, [alive[read] for read in self.steps[number].reads], everyone
+            )
         connected = reached[-1]
         for number, step in enumerate(self.steps):
             if step.keep:
@@ -209,6 +215,29 @@ class Blueprint:
         return peak
 
     # What is the same for all plans.
+
+    @functools.cached_property
+    def idle(self) -> list[int]:
+        """The steps that lead nowhere."""
+        return [number for number, step in enumerate(self.steps) if step.idle]
+
+    @functools.cached_property
+    def readers(self) -> list[list[int]]:
+        """Per step those that read it."""
+        found: list[list[int]] = [[] for _ in self.steps]
+        for number, step in enumerate(self.steps):
+            for read in step.reads:
+                found[read].append(number)
+        return found
+
+    @functools.cached_property
+    def shaped(self) -> dict[int, list[int]]:
+        """Per decision the steps that it shapes."""
+        found: dict[int, list[int]] = {}
+        for number, step in enumerate(self.steps):
+            for decision in step.by:
+                found.setdefault(decision, []).append(number)
+        return found
 
     @functools.cached_property
     def _wiring(self) -> tuple[list[tuple[int, ...]], list[Join]]:
