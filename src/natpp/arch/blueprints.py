@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -54,69 +55,74 @@ def drawing(arch: Architecture, where: Setting) -> Drawing:
 Topology = tuple[tuple[str, tuple[tuple[int, int, str | None], ...], tuple[int, ...]], ...]
 
 
-@functools.lru_cache(maxsize=1 << 8)
+class _Edge(NamedTuple):
+    name: str
+    source: int
+    target: int
+    fixed: str | None  # its operation where it may not change
+    by: tuple[int, ...]  # else its decision
+
+
+@functools.lru_cache(maxsize=1 << 10)
 def _drawn(
     skeleton: Skeleton, where: Setting, widths: Widths, topology: Topology, ops: tuple[Op, ...]
 ) -> tuple[Layout, Blueprint, tuple[int, ...]]:
-    layout = layout_of(where, widths)
-    cells, decisions = {}, 0
-    for kind, edges, outputs in topology:
-        free = [op is None for _, _, op in edges]
-        numbers = [decisions + sum(free[:index]) if own else None for index, own in enumerate(free)]
-        cells[kind] = edges, numbers, outputs
-        decisions += sum(free)
-    image = FLOAT_BYTES * IMAGE_CHANNELS * layout.setting.size**2
+    layout, decisions = layout_of(where, widths), itertools.count()
+    cells = {
+        kind: (
+            [_Edge(f"{one} → {two}", one, two, op, () if op else (next(decisions),)) for one, two, op in edges],
+            outputs,
+        )
+        for kind, edges, outputs in topology
+    }
+    image = FLOAT_BYTES * IMAGE_CHANNELS * where.size**2
     steps, starts = [Step("image", room=_always((image, image)))], []
     values = [0]  # per value of the layout: the step that makes it
     for block in layout.blocks:
         starts.append(len(steps))
         reads = [values[value] for value in block.reads]
         if isinstance(block, CellBlock):
-            values.append(_draw_cell(steps, block, reads, *cells[block.kind if block.kind in cells else "normal"], ops))
+            values.append(_draw_cell(steps, block, reads, *cells.get(block.kind, cells["normal"]), ops))
         else:
-            room, silent = block.rooms
-            price = _always(block.cost)
-            steps.append(Step(block.name, (*reads,), price, fixed=True, room=_always(room), silent=silent))
-            values.append(len(steps) - 1)
+            values.append(len(steps))
+            steps.append(_standing(block.name, reads[0], block.cost, *block.rooms))
     starts.append(len(steps))
-    room, silent = layout.head_rooms
-    price = _always(layout.head_cost)
-    steps.append(Step("head", (values[-1],), price, fixed=True, room=_always(room), silent=silent))
+    steps.append(_standing("head", values[-1], layout.head_cost, *layout.head_rooms))
     return layout, Blueprint(tuple(steps)), tuple(starts)
+
+
+def _standing(name: str, read: int, cost: tuple[int, int], room: Room, silent: Room) -> Step:
+    """A stem, residual block or head, which is there whatever the cells are."""
+    return Step(name, (read,), _always(cost), fixed=True, room=_always(room), silent=silent)
 
 
 def _draw_cell(
     steps: list[Step],
     block: CellBlock,
     reads: Sequence[int],
-    edges: Sequence[tuple[int, int, str | None]],
-    decisions: Sequence[int | None],
+    edges: Sequence[_Edge],
     outputs: Sequence[int],
     ops: tuple[Op, ...],
 ) -> int:
     """Add the steps of a cell: its inputs, then node by node two edges and their sum; the step of its output."""
-    name, start = block.name, len(steps)
-    last = start + NUM_INPUTS - 1 + len(edges) // 2 * 3 + (len(outputs) > 1)
-    for node in range(NUM_INPUTS):
-        price, room = _always(block.input_costs[node]), _always(block.input_rooms[node])
-        steps.append(Step(f"{name} input {node}", (reads[node],), price, room=room, until=last))
+    start, num_nodes = len(steps), NUM_INPUTS + len(edges) // 2
+    nodes = [start + node_step(node) for node in range(num_nodes)]
+    last = nodes[-1] + (len(outputs) > 1)
+    for read, cost, room in zip(reads, block.input_costs, block.input_rooms, strict=True):
+        steps.append(Step("input", (read,), _always(cost), room=_always(room), until=last))
     node_room = _always((block.node_bytes, block.node_bytes))
-    nodes = [start + node_step(node) for node in range(NUM_INPUTS + len(edges) // 2)]
-    for number, ((source, target, fixed), decision) in enumerate(zip(edges, decisions, strict=True)):
-        prices, rooms = _priced(block.place(source), ops if fixed is None else (OPS[fixed],))
-        by = () if decision is None else (decision,)
-        if decision is None:
-            prices, rooms = _always(prices[0,]), _always(rooms[0,])
-        edge = f"{name} {source} → {target}"
-        steps.append(Step(edge, (nodes[source],), prices, by, room=rooms, until=nodes[target]))
+    for number, (name, source, target, fixed, by) in enumerate(edges):
+        prices, rooms = _priced(block.place(source), ops)
+        if fixed is not None:
+            prices, rooms = (_always(one[0,]) for one in _priced(block.place(source), (OPS[fixed],)))
+        steps.append(Step(name, (nodes[source],), prices, by, room=rooms, until=nodes[target]))
         if number % 2:
-            terms = len(steps) - 2, len(steps) - 1
-            steps.append(Step(f"{name} {target}", terms, join="sum", room=node_room))
+            steps.append(Step("node", (nodes[target] - 2, nodes[target] - 1), join="sum", room=node_room))
     if len(outputs) == 1:
         return nodes[outputs[0]]
     made = block.node_bytes * len(outputs)
-    read = tuple(nodes[node] for node in outputs)
-    steps.append(Step(f"{name} output", read, join="concat", room=_always((made, made + block.node_bytes))))
+    terms = tuple([nodes[node] for node in outputs])
+    steps.append(Step("output", terms, join="concat", room=_always((made, made + block.node_bytes))))
     return last
 
 
