@@ -52,6 +52,8 @@ class Step(NamedTuple):
     """the room of a fixed step that nothing reaches"""
     until: int | None = None
     """number of the step until whose end its inputs are held in memory; None: its own"""
+    idle: bool = False
+    """it leads nowhere: it stands where all that it reads is alive, and keeps nothing alive itself"""
 
 
 class Spent(NamedTuple):
@@ -149,6 +151,10 @@ class Blueprint:
             passing.append(everyone & ~stopped)
         passing = [passing[number] for number in numbers]
         reached, alive = reached_and_alive(*self._wiring, passing, {len(passing) - 1: everyone})
+        for number in self.idle:
+            alive[number] = functools.reduce(
+                operator.and_, [alive[read] for read in self.steps[number].reads], everyone
+            )
         connected = reached[-1]
         for number in self._kept:
             connected &= (alive if self.steps[number].keep == "alive" else reached)[number]
@@ -222,6 +228,29 @@ class Blueprint:
         return (0, 0) if step.room is None else step.room[tuple([plan[one] for one in step.by])]
 
     # What is the same for all plans.
+
+    @functools.cached_property
+    def idle(self) -> list[int]:
+        """The steps that lead nowhere."""
+        return [number for number, step in enumerate(self.steps) if step.idle]
+
+    @functools.cached_property
+    def readers(self) -> list[list[int]]:
+        """Per step those that read it."""
+        found: list[list[int]] = [[] for _ in self.steps]
+        for number, step in enumerate(self.steps):
+            for read in step.reads:
+                found[read].append(number)
+        return found
+
+    @functools.cached_property
+    def shaped(self) -> dict[int, list[int]]:
+        """Per decision the steps that it shapes."""
+        found: dict[int, list[int]] = {}
+        for number, step in enumerate(self.steps):
+            for decision in step.by:
+                found.setdefault(decision, []).append(number)
+        return found
 
     @functools.cached_property
     def _wiring(self) -> tuple[list[tuple[int, ...]], list[Join]]:
