@@ -64,7 +64,7 @@ LONGER = {  # files that are still longer; the Triton kernels of a norm are one 
     "methods/tuned.py": 468,
     "runs/search.py": 477,
     "scorers/short.py": 785,
-    "verbs.py": 827,
+    "verbs.py": 828,
 }
 
 

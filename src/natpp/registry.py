@@ -1,4 +1,5 @@
-"""Named things that can be added from outside: operations, rules, networks, architectures, models, methods.
+"""Named things that can be added from outside: operations, rules, networks, architectures, models, methods,
+measures of cost.
 
 The rooms fill their registries when they are imported: `import natpp` imports all but the methods, which need torch and
 come with `import natpp.methods`.
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from natpp.arch.networks import Skeleton
     from natpp.arch.ops import Op
     from natpp.arch.rules import Rule
+    from natpp.core.measures import Measure
     from natpp.methods.base import MakeMethod
     from natpp.zoo.cells import Entry
     from natpp.zoo.models import Model
@@ -76,3 +78,4 @@ NETWORKS: Registry[Skeleton] = Registry("network")
 ZOO: Registry[Entry] = Registry("architecture")
 MODELS: Registry[Model] = Registry("model")
 METHODS: Registry[MakeMethod] = Registry("method")
+MEASURES: Registry[Measure] = Registry("cost")

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from natpp.arch.cost import Cost, cost_of
+from natpp.arch.cost import cost_of
 from natpp.arch.formats import looks_like_text, parse
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting, setting
 from natpp.arch.space import sample_batch
+from natpp.core.measures import Cost
 from natpp.errors import FormatError, NatppError, SettingError, did_you_mean, shortened
 from natpp.registry import MODELS, RULES, ZOO
 

@@ -29,18 +29,17 @@ def residual(**output: object) -> Blueprint:
 
 def test_only_what_is_alive_costs() -> None:
     network = residual()
-    assert network.cost((0, 0)) == ((15, 132), (15, 132))
-    assert network.cost((0, 2)) == ((10, 82), (10, 82))
-    assert network.cost((1, 1)) == ((5, 32), (5, 32))
+    assert network.cost((0, 0)) == ((15, 132), (15, 132), True)
+    assert network.cost((0, 2)) == ((10, 82), (10, 82), True)
+    assert network.cost((1, 1)) == ((5, 32), (5, 32), True)
     assert network.cost((2, 2)) is None
-    assert network.spent((2, 2)) == ((5, 32), (5, 32))  # stem and head stand
-    assert network.spent((0, 1), slice(2, 4)) == ((5, 50), (5, 50))
+    assert network.spent((2, 2)) == ((5, 32), (5, 32), False)  # stem and head stand
 
 
 def test_what_nobody_reads_is_dead_and_what_reads_it_too() -> None:
     image, head = Step("image"), Step("head", (1,), {(): (2, 2)})
     unread = Blueprint((image, Step("conv", (0,), {(): (5, 50)}), Step("dead", (1,), {(): (7, 70)}), head))
-    assert unread.cost(()) == ((14, 122), (7, 52))
+    assert unread.cost(()) == ((14, 122), (7, 52), True)
     # A step that needs all of its inputs dies with one of them, and what it alone reads dies with it.
     both = Blueprint((image, Step("a", (0,), EDGE, by=(0,)), Step("b", (0,), EDGE, by=(1,)), Step("add", (1, 2))))
     assert both.cost((0, 2)) is None
@@ -56,7 +55,7 @@ def test_what_must_stay() -> None:
     assert network.cost((2, 0)) is None  # connected, but what was learned has no way out
     assert residual(keep="reached").cost((2, 0)) is not None
     block = Blueprint((*network.steps[:1], Step("block", (0,), EDGE, by=(0,), keep="reached"), Step("out", (0,))))
-    assert block.cost((0,)) == ((5, 50), (0, 0))  # nobody reads it, yet it must carry something
+    assert block.cost((0,)) == ((5, 50), (0, 0), True)  # nobody reads it, yet it must carry something
     assert block.cost((2,)) is None
     total, connected = block.costs(np.array([[0], [1], [2]]))
     assert connected.tolist() == [True, True, False]
@@ -78,7 +77,7 @@ def test_prices_by_several_decisions_and_of_other_figures() -> None:
 def test_figures_too_large_for_numpy_are_exact() -> None:
     large = 2**62 + 1
     network = Blueprint(tuple(Step(f"{n}", (n - 1,) if n else (), {(): (large, 1)}) for n in range(3)))
-    assert network.cost(()) == ((3 * large, 3), (3 * large, 3))
+    assert network.cost(()) == ((3 * large, 3), (3 * large, 3), True)
     assert network.costs(np.zeros((2, 0), dtype=np.int64))[0].tolist() == [[3 * large, 3]] * 2
 
 

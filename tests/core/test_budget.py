@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import natpp
-from natpp.arch.cost import Cost, cost_of
+from natpp.arch.cost import cost_of
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting, setting
 from natpp.cli import main
-from natpp.core.budget import SAVES_NOTHING, BudgetError, excess, figures_of, limits_of, within
+from natpp.core.budget import SAVES_NOTHING, BudgetError, excess, limits_of, within
+from natpp.core.measures import Cost, figures_of
 from natpp.errors import SettingError
 from natpp.nets.policy import Policy, PolicyConfig
 from natpp.registry import OPS, ZOO

@@ -1,7 +1,5 @@
 """A tally that follows changes says what a blueprint says of the plan as a whole."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,7 +49,7 @@ def test_a_step_that_leads_nowhere_goes_with_what_it_reads() -> None:
     image, unread = Step("image"), Step("unread", (1, 2), {(): (7, 70)}, idle=True)
     left, right = Step("left", (0,), EDGE, by=(0,)), Step("right", (0,), EDGE, by=(1,))
     network = Blueprint((image, left, right, unread, Step("sum", (1, 2), join="sum")))
-    assert network.cost((0, 0)) == ((17, 170), (17, 170))
-    assert network.cost((0, 2)) == ((12, 120), (5, 50))
-    alone = Blueprint((image, left, replace(unread, reads=(1,)), Step("out", (0,))))
+    assert network.cost((0, 0)) == ((17, 170), (17, 170), True)
+    assert network.cost((0, 2)) == ((12, 120), (5, 50), True)
+    alone = Blueprint((image, left, unread._replace(reads=(1,)), Step("out", (0,))))
     assert alone.cost((0,)).living == (0, 0)  # it keeps nothing alive

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import natpp
+from natpp.arch.blueprints import alive_in
 from natpp.arch.graph import Edge, Graph
-from natpp.arch.networks import plan, setting
+from natpp.arch.networks import setting
 from natpp.arch.ops import PAPER_OPS
 from natpp.arch.rules import within_budget
 from natpp.cli import main
@@ -198,10 +199,10 @@ def test_no_answer_cuts_the_head_off_from_the_image() -> None:
     inputs = Inputs([chain], task, tuple(OPS))
     null = list(OPS).index("null")
     row = np.where(inputs.masks[0][:, null], null, inputs.encoded[0].ops)
-    assert not plan(inputs.transformed(0, row), task.where).hears[-1]
+    assert not alive_in(inputs.transformed(0, row), task.where).reached[-1]
     probability = np.linspace(0.1, 0.9, len(row))
     repaired = inputs.transformed(0, inputs.repaired(0, row, probability))
-    assert plan(repaired, task.where).hears[-1]
+    assert alive_in(repaired, task.where).reached[-1]
     loose = Inputs([chain], Task("nat++", setting("cifar"), strict=False), tuple(OPS))
     assert loose.fits(0, row)  # the rule alone allows it
 
@@ -224,6 +225,6 @@ def test_changes_that_do_no_harm_survive_a_repair() -> None:
 def test_the_policy_that_ships_keeps_every_published_cell_alive_and_no_dearer(name: str) -> None:
     found = natpp.optimize(name)
     where = setting("cifar" if found.before.reduce is not None else "nasbench201")
-    assert plan(found.after, where).hears[-1] == plan(found.before, where).hears[-1]
+    assert alive_in(found.after, where).reached[-1] == alive_in(found.before, where).reached[-1]
     assert found.cost_after.live_params <= found.cost_before.live_params
     assert found.cost_after.live_madds <= found.cost_before.live_madds

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from natpp.arch.cost import Counts, plan_counts
+from natpp.arch.blueprints import alive_in
+from natpp.arch.cost import Counts, counts
 from natpp.arch.graph import NUM_INPUTS, Architecture, Edge
-from natpp.arch.networks import CellBlock, Setting, Skeleton, plan
+from natpp.arch.networks import CellBlock, Setting, Skeleton
 from natpp.arch.ops import Op, Place
 from natpp.errors import GraphError
 from natpp.registry import NETWORKS, OPS, RULES
@@ -215,8 +216,7 @@ def within_budget(
     """
 
     def spent_and_connected(arch: Architecture) -> tuple[Counts, bool]:
-        planned = plan(arch, where)
-        return plan_counts(planned), planned.hears[-1]
+        return counts(arch, where), alive_in(arch, where).reached[-1]
 
     limit, connected = spent_and_connected(before)
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -23,21 +24,19 @@ from natpp.core.decision import Plan
 from natpp.errors import GraphError
 
 Join = Literal["all", "sum", "concat"]
-Price = tuple[float, ...]  # the figures of a blueprint: whole numbers where these are counted
+Price = tuple[Any, ...]  # one number for each figure of the blueprint: whole where it is counted
 Room = tuple[int, int]  # bytes of the value, and the most bytes held while it is made, beyond what is read
 Plans = NDArray[np.int64]  # (plans, decisions)
 FREE: Mapping[Plan, Price | None] = MappingProxyType({(): ()})
-NO_ROOM: Mapping[Plan, Room] = MappingProxyType({})
 EXACT = 2**63  # whole numbers of numpy are below
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One value of a network: what it reads, how that joins, and its price by the options of the decisions `by`."""
 
     name: str
     reads: tuple[int, ...] = ()
-    prices: Mapping[Plan, Price | None] = field(default_factory=lambda: FREE)
+    prices: Mapping[Plan, Price | None] = FREE
     """by one option for each decision of `by`; empty: it is free; None: with these options nothing passes"""
     by: tuple[int, ...] = ()
     """numbers of decisions"""
@@ -47,7 +46,7 @@ class Step:
     """it stands even where it is not alive, and its price counts: stems and heads"""
     keep: Literal["", "reached", "alive"] = ""
     """what must hold of it under every plan, apart from being connected: else the plan has no cost"""
-    room: Mapping[Plan, Room] = field(default_factory=lambda: NO_ROOM)
+    room: Mapping[Plan, Room] | None = None
     """by the same options as the price; a value of 0 bytes is the very tensor that is read"""
     silent: Room = (0, 0)
     """the room of a fixed step that nothing reaches"""
@@ -64,6 +63,8 @@ class Spent(NamedTuple):
     """of every step, alive or not"""
     living: Price
     """of what is alive or fixed: this is what gets built"""
+    connected: bool
+    """something of the input reaches the output, and what must stay is there"""
 
 
 class Flow(NamedTuple):
@@ -83,10 +84,10 @@ def reached_and_alive(
     """
     reached: list[int] = []
     for sources, join, plans in zip(reads, joins, passing, strict=True):
-        if join == "all":
+        if plans and join == "all":
             for source in sources:
                 plans &= reached[source]
-        else:
+        elif plans:
             some = 0
             for source in sources:
                 some |= reached[source]
@@ -96,8 +97,8 @@ def reached_and_alive(
     for number, plans in read.items():
         alive[number] = plans
     for number in range(len(reached) - 1, -1, -1):
-        alive[number] &= reached[number]
         if plans := alive[number]:
+            alive[number] = plans = plans & reached[number]
             for source in reads[number]:
                 alive[source] |= plans
     return reached, alive
@@ -141,48 +142,49 @@ class Blueprint:
     def flow(self, plans: Plans | Plan) -> Flow:
         """What carries something of the input to the output: under many plans, or under one (bit 0)."""
         everyone, picked = _sets(plans)
+        gates, numbers = self._gates
         passing = []
-        for step, closed in zip(self.steps, self._closed, strict=True):
+        for by, closed in gates:
             stopped = 0
             for key in closed:
-                stopped |= functools.reduce(operator.and_, map(picked, step.by, key), everyone)
+                stopped |= functools.reduce(operator.and_, map(picked, by, key), everyone)
             passing.append(everyone & ~stopped)
+        passing = [passing[number] for number in numbers]
         reached, alive = reached_and_alive(*self._wiring, passing, {len(passing) - 1: everyone})
         for number in self.idle:
             alive[number] = functools.reduce(
                 operator.and_, [alive[read] for read in self.steps[number].reads], everyone
             )
         connected = reached[-1]
-        for number, step in enumerate(self.steps):
-            if step.keep:
-                connected &= (alive if step.keep == "alive" else reached)[number]
+        for number in self._kept:
+            connected &= (alive if self.steps[number].keep == "alive" else reached)[number]
         return Flow(reached, alive, connected)
 
     # What it costs.
 
     def cost(self, plan: Plan) -> Spent | None:
         """The exact cost of a plan; None where nothing reaches the output, or a step that must stay has died."""
+        spent = self.spent(plan)
+        return spent if spent.connected else None
+
+    def spent(self, plan: Plan) -> Spent:
+        """The same whether the plan is connected or not."""
         flow = self.flow(plan)
-        return self._spent(plan, flow) if flow.connected else None
-
-    def spent(self, plan: Plan, part: slice = slice(None)) -> Spent:
-        """The same of a part of the steps, whether the plan is connected or not."""
-        return self._spent(plan, self.flow(plan), part)
-
-    def _spent(self, plan: Plan, flow: Flow, part: slice = slice(None)) -> Spent:
-        listed, living = [(0,) * len(self.figures)], [(0,) * len(self.figures)]  # type: list[Price], list[Price]
-        for step, alive in zip(self.steps[part], flow.alive[part], strict=True):
-            if price := step.prices[tuple([plan[one] for one in step.by])]:
-                listed.append(price)
-                if alive or step.fixed:
-                    living.append(price)
-        return Spent(*(tuple(map(sum, zip(*prices, strict=True))) for prices in (listed, living)))
+        built = [alive or fixed for alive, fixed in zip(flow.alive, self._fixed, strict=True)]
+        listed, living = [0] * len(self.figures), [0] * len(self.figures)
+        for by, prices, numbers in self._priced:
+            if price := prices[tuple([plan[one] for one in by])]:
+                count = sum([built[number] for number in numbers])
+                for place, figure in enumerate(price):
+                    listed[place] += figure * len(numbers)
+                    living[place] += figure * count
+        return Spent(tuple(listed), tuple(living), bool(flow.connected))
 
     def costs(self, plans: Plans) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """The living cost of many plans, (plans, figures), and which of them are connected."""
         flow, count = self.flow(plans), len(plans)
         alive = _bits([*flow.alive, flow.connected], count)
-        alive[[number for number, step in enumerate(self.steps) if step.fixed]] = 1
+        alive[:-1][self._fixed] = 1
         total = np.zeros((count, len(self.figures)), dtype=self._dtype)
         for by, table, numbers in self._tables:
             built = alive[numbers].sum(axis=0, dtype=np.int64)[:, None]  # how many of these steps
@@ -191,28 +193,39 @@ class Blueprint:
 
     def memory(self, plan: Plan) -> int:
         """The most bytes of values held at once: each is freed after its last reader; the caller holds the inputs."""
-        flow, steps = self.flow(plan), list(enumerate(self.steps))
+        flow = self.flow(plan)
         stands = [alive or step.fixed or not step.reads for step, alive in zip(self.steps, flow.alive, strict=True)]
-        freed = {number: -1 if step.reads else len(steps) for number, step in steps}  # after which step
-        for number, step in steps:
+        last = [number if step.reads else len(self.steps) for number, step in enumerate(self.steps)]  # freed after it
+        for number, step in enumerate(self.steps):
             for read in step.reads if stands[number] else ():
-                freed[read] = max(freed[read], number if step.until is None else step.until)
-        peak, values, sizes = 0, dict[int, int](), dict[int, int]()  # values: the step that made the very tensor
-        for number, step in steps:
-            if not stands[number]:
-                continue
-            reads = [values[read] for read in step.reads if read in values]
-            room = step.room.get(tuple(plan[one] for one in step.by), (0, 0))
-            made, most = room if flow.reached[number] else step.silent
-            if step.join == "sum" and len(reads) == 1:
-                made = most = 0  # it is the one term
-            elif step.join == "concat" and len(reads) == len(step.reads):
-                most = made  # no zeros are needed
-            peak = max(peak, sum(sizes[tensor] for tensor in set(values.values())) + most)
-            if made or reads:
-                values[number], sizes[number] = number if made else reads[0], made
-            values = {value: tensor for value, tensor in values.items() if freed[value] > number}
+                last[read] = max(last[read], number if step.until is None else step.until)
+        freed: dict[int, list[int]] = {}
+        for value, number in enumerate(last):
+            freed.setdefault(number, []).append(value)
+        held = peak = 0
+        sizes, tensors, names = [0] * len(self.steps), dict[int, int](), Counter[int]()  # value → its tensor; its names
+        for number, step in enumerate(self.steps):
+            if stands[number]:
+                reads = [tensors[read] for read in step.reads if read in tensors]
+                made, most = self._room(step, plan) if flow.reached[number] else step.silent
+                if step.join == "sum" and len(reads) == 1:
+                    made = most = 0  # it is the one term
+                elif step.join == "concat" and len(reads) == len(step.reads):
+                    most = made  # no zeros are needed
+                peak = max(peak, held + most)
+                if made or reads:
+                    tensors[number] = tensor = number if made else reads[0]
+                    names[tensor] += 1
+                    sizes[number] = made
+                    held += made
+            for value in freed.get(number, ()):
+                if (tensor := tensors.pop(value, -1)) >= 0:
+                    names[tensor] -= 1
+                    held -= 0 if names[tensor] else sizes[tensor]
         return peak
+
+    def _room(self, step: Step, plan: Plan) -> Room:
+        return (0, 0) if step.room is None else step.room[tuple([plan[one] for one in step.by])]
 
     # What is the same for all plans.
 
@@ -244,38 +257,53 @@ class Blueprint:
         return [step.reads for step in self.steps], [step.join for step in self.steps]
 
     @functools.cached_property
-    def _closed(self) -> list[tuple[Plan, ...]]:
-        """Per step the options with which nothing passes."""
-        found: dict[int, tuple[Plan, ...]] = {}
-        for step in self.steps:
-            if id(step.prices) not in found:
-                found[id(step.prices)] = tuple(key for key, price in step.prices.items() if price is None)
-        return [found[id(step.prices)] for step in self.steps]
+    def _gates(self) -> tuple[list[tuple[tuple[int, ...], list[Plan]]], list[int]]:
+        """Decisions with the options at which nothing passes, each once, and per step which of these hold for it."""
+        numbers: dict[tuple[tuple[int, ...], int], int] = {}
+        found = [numbers.setdefault((step.by, id(step.prices)), len(numbers)) for step in self.steps]
+        prices = {id(step.prices): step.prices for step in self.steps}
+        gates = [(by, [key for key, price in prices[one].items() if price is None]) for by, one in numbers]
+        return gates, found
 
     @functools.cached_property
-    def _dtype(self) -> Any:
-        """Whole numbers where figures are counted: Python's own where numpy's are too small."""
-        figures = [[figure for price in step.prices.values() for figure in price or ()] for step in self.steps]
-        if not all(isinstance(figure, int) for some in figures for figure in some):
-            return np.float64
-        return object if sum(max(some, default=0) for some in figures) >= EXACT else np.int64
+    def _kept(self) -> list[int]:
+        return [number for number, step in enumerate(self.steps) if step.keep]
 
     @functools.cached_property
-    def _tables(self) -> list[tuple[tuple[int, ...], NDArray[Any], list[int]]]:
+    def _fixed(self) -> list[bool]:
+        return [step.fixed for step in self.steps]
+
+    @functools.cached_property
+    def _priced(self) -> list[tuple[tuple[int, ...], Mapping[Plan, Price | None], list[int]]]:
         """Steps that have their price in common: the decisions it goes by, the price by their options, the steps."""
         groups: dict[tuple[tuple[int, ...], int], list[int]] = {}
         for number, step in enumerate(self.steps):
-            groups.setdefault((step.by, id(step.prices)), []).append(number)
+            if step.prices is not FREE:
+                groups.setdefault((step.by, id(step.prices)), []).append(number)
+        return [(by, self.steps[numbers[0]].prices, numbers) for (by, _), numbers in groups.items()]
+
+    @functools.cached_property
+    def _tables(self) -> list[tuple[tuple[int, ...], NDArray[Any], list[int]]]:
+        """The same with prices as arrays, (options of every decision, figures)."""
         found = []
-        for (by, _), numbers in groups.items():
-            prices = self.steps[numbers[0]].prices
+        for by, prices, numbers in self._priced:
             shape = [1 + max(key[axis] for key in prices) for axis in range(len(by))]
             table = np.zeros((*shape, len(self.figures)), dtype=self._dtype)
             for key, price in prices.items():
                 table[key] = price or 0
-            if table.any():
-                found.append((by, table, numbers))
+            found.append((by, table, numbers))
         return found
+
+    @functools.cached_property
+    def _dtype(self) -> Any:
+        """Whole numbers where figures are counted: Python's own where numpy's may be too small."""
+        largest = 0
+        for _, prices, numbers in self._priced:
+            figures = [figure for price in prices.values() for figure in price or ()]
+            if not all(isinstance(figure, int) for figure in figures):
+                return np.float64
+            largest += len(numbers) * max(figures, default=0)
+        return object if largest >= EXACT else np.int64
 
 
 def _sets(plans: Plans | Plan) -> tuple[int, Callable[[int, int], int]]:

@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from natpp.arch.cost import Cost, cost_of
+from natpp.arch.cost import cost_of
 from natpp.arch.graph import NULL, Architecture
+from natpp.core.measures import Cost, figures_of
 from natpp.errors import NatppError, SettingError, did_you_mean
+from natpp.registry import MEASURES
 from natpp.subjects.many import Inputs, Row
 
 Budget = str | Mapping[str, float]
 Limits = Mapping[str, float]  # figures that a result has at most
 NAMED = ("strict", "rule")
-UNITS = {"params": "parameters", "madds": "multiply-adds", "memory": "bytes of peak memory", "latency": "ms"}
 REMEASURE = 0.02  # share of what it hangs on that must be saved at least before something is measured again
-COUNTED = ("params", "madds")  # what is counted by heart; memory takes longer, and latency is measured
 
 SAVES_NOTHING = (
     "this saves neither parameters nor multiply-adds: the policy is sure of no change that does. A budget such as "
@@ -44,23 +44,13 @@ def check_budget(budget: Budget) -> dict[str, float]:
     if not isinstance(budget, Mapping):
         raise SettingError(f"budget is {budget!r}, expected 'strict', 'rule' or limits such as {{'madds': 0.6}}")
     for name, wanted in budget.items():
-        if name not in UNITS:
-            raise SettingError(f"unknown cost {name!r} in the budget. {did_you_mean(name, UNITS)}")
+        if name not in MEASURES:
+            raise SettingError(f"unknown cost {name!r} in the budget. {did_you_mean(name, MEASURES)}")
         if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 0 < wanted < float("inf"):
             raise SettingError(
                 f"the budget of {name} is {wanted!r}, expected a fraction up to 1 of what is there now, or a figure"
             )
     return dict(budget)
-
-
-def figures_of(cost: Cost) -> dict[str, float]:
-    """What a budget compares: of what is alive."""
-    return {
-        "params": cost.live_params,
-        "madds": cost.live_madds,
-        "memory": cost.peak_memory_bytes,
-        "latency": cost.latency_ms or 0.0,
-    }
 
 
 def limits_of(wanted: Mapping[str, float], before: Cost) -> dict[str, float]:
@@ -78,7 +68,7 @@ def unreachable(before: Cost, limits: Limits, nearest: Cost, whose: str, way: st
     """What was asked for, and how near one gets; `way` is what else to try."""
     own, near = figures_of(before), figures_of(nearest)
     said = [
-        f"{_figure(name, limits[name])} {UNITS[name]} were asked for, the nearest allowed result has "
+        f"{_figure(name, limits[name])} {MEASURES[name].unit} were asked for, the nearest allowed result has "
         f"{_figure(name, near[name])} ({near[name] / max(own[name], 1e-12):.3f} of the {whose}'s)"
         for name in limits
         if near[name] > limits[name]
@@ -202,7 +192,7 @@ class _Descent:
     def _counted(self, row: Row) -> dict[str, float]:
         key = row.tobytes()
         if key not in self._figures:
-            found: dict[str, float] = dict(zip(COUNTED, self.inputs.living(0, row), strict=False))
+            found: dict[str, float] = dict(zip(("params", "madds"), self.inputs.living(0, row), strict=False))
             if "memory" in self.limits:
                 found["memory"] = cost_of(self.inputs.transformed(0, row), self.inputs.task.where).peak_memory_bytes
             self._figures[key] = found

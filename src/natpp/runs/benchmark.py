@@ -188,6 +188,7 @@ def _oracles(config: BenchmarkConfig, table: Table, inputs: Inputs) -> tuple[flo
     for index, mask in enumerate(inputs.masks):
         edges = len(mask)
         allowed = np.flatnonzero(mask[np.arange(edges), ops[edges]].all(axis=1))
+        inputs.count([index] * len(allowed), [*ops[edges][allowed]])
         reachable = [alike[edges][i] for i in allowed.tolist() if inputs.fits(index, ops[edges][i])]
         by_reward.append(score[reachable[int(reward[reachable].argmax())]])
         by_score.append(score[reachable].max())

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from natpp.arch.cost import Cost, cost_of
+from natpp.arch.cost import cost_of
 from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
 from natpp.arch.rules import Change, changes, masks
 from natpp.core.budget import SAVES_NOTHING, check_budget, limits_of, within
+from natpp.core.measures import Cost
 from natpp.errors import SettingError, did_you_mean
 from natpp.methods.base import picked
 from natpp.nets.network import network_cost

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from natpp.arch.cost import plan_counts
+from natpp.arch.blueprints import drawing
 from natpp.arch.graph import Architecture
-from natpp.arch.networks import plan
 from natpp.arch.rules import Mask, masks
+from natpp.core.blueprint import Spent
 from natpp.nets.policy import Encoded, GraphBatch, collate, edge_masks, encode
 from natpp.registry import OPS
 from natpp.scorers.base import Gain, Score, Scores, Task
 
+MANY = 4  # rows that are costed faster at once than one by one
 Row = NDArray[np.int64]  # one operation for every free edge of an architecture
 
 
@@ -28,12 +29,14 @@ class Inputs:
         self.encoded: list[Encoded] = [encode(arch, self.ops) for arch in self.archs]
         names = {name: column for column, name in enumerate(OPS)}
         columns = [names[OPS[op].name] for op in self.ops]  # answers an operation that is not registered here
+        self.columns = np.array(columns)  # numbers of the policy's operations in the registry
         self.masks: list[Mask] = [
             edge_masks(masks(arch, task.rule, task.where, strict=task.strict), encoded)[:, columns]
             for arch, encoded in zip(self.archs, self.encoded, strict=True)
         ]
         graphs: dict[object, int] = {}
         self._graphs = [graphs.setdefault(_graph_key(arch), len(graphs)) for arch in self.archs]
+        self._loose = [any(graph.concat is None for _, graph in arch.cells()) for arch in self.archs]
         self._living: dict[tuple[int, bytes], tuple[int, int, bool]] = {}
         self._before: dict[int, tuple[int, int, bool]] = {}  # by index: of the input itself
         self._scores: dict[tuple[int, bytes, bytes], float] = {}
@@ -51,11 +54,14 @@ class Inputs:
     ) -> list[tuple[int, Row, Row]]:
         """Choices (samples, edges of a batch) as (index, row as drawn, row within the budget), input by input."""
         ends = np.cumsum([len(self.encoded[i].ops) for i in indices])[:-1]
-        found = []
         drawn, weights = (np.split(array, ends, axis=1) for array in (choices, probabilities))
-        for index, rows, weight in zip(indices, drawn, weights, strict=True):
-            found += [(index, row, self.repaired(index, row, w)) for row, w in zip(rows, weight, strict=True)]
-        return found
+        found = [
+            (index, row, weight)
+            for index, rows, some in zip(indices, drawn, weights, strict=True)
+            for row, weight in zip(rows, some, strict=True)
+        ]
+        self.count([index for index, _, _ in found], [row for _, row, _ in found])
+        return [(index, row, self.repaired(index, row, weight)) for index, row, weight in found]
 
     def transformed(self, index: int, row: Row) -> Architecture:
         """The architecture with these operations on its free edges."""
@@ -129,10 +135,30 @@ class Inputs:
         key = self._graphs[index], row.tobytes()
         found = self._living.get(key)
         if found is None:
-            planned = plan(self.transformed(index, row), self.task.where)
-            spent = plan_counts(planned)
-            found = self._living[key] = spent.live_params, spent.live_madds, planned.hears[-1]
+            spent = self._spent(index, row)
+            found = self._living[key] = *spent.living, spent.connected
         return found
+
+    def count(self, indices: Sequence[int], rows: Sequence[Row]) -> None:
+        """Cost many rows at once, so that `fits` and `living` look them up."""
+        groups: dict[int, dict[bytes, tuple[int, Row]]] = {}
+        for index, row in zip(indices, rows, strict=True):
+            if (place := (self._graphs[index], row.tobytes())) not in self._living and self.task.strict:
+                groups.setdefault(place[0], {})[place[1]] = index, row
+        for graph, group in groups.items():
+            index, _ = next(iter(group.values()))
+            if len(group) >= MANY and not self._loose[index]:
+                plans = self.columns[np.stack([row for _, row in group.values()])]
+                figures, connected = drawing(self.archs[index], self.task.where).blueprint.costs(plans)
+                for key, (params, madds), whole in zip(group, figures.tolist(), connected.tolist(), strict=True):
+                    self._living[graph, key] = params, madds, whole
+
+    def _spent(self, index: int, row: Row) -> Spent:
+        if self._loose[index]:  # the widths follow the row
+            _, blueprint, _, plan = drawing(self.transformed(index, row), self.task.where)
+            return blueprint.spent(plan)
+        plan = tuple(self.columns[row].tolist())
+        return drawing(self.archs[index], self.task.where).blueprint.spent(plan)
 
 
 def _graph_key(arch: Architecture) -> object:

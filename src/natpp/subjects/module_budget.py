@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import fx
 
-from natpp.arch.cost import Cost
 from natpp.core.budget import (
-    COUNTED,
     REMEASURE,
     excess,
-    figures_of,
     preferred,
     unreachable,
 )
+from natpp.core.measures import COUNTED, Cost, figures_of
 from natpp.fx.rewrite import rewrite
 from natpp.nets.measure import module_cost
 from natpp.subjects.module_problem import Problem, Row, Table
