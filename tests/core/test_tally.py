@@ -14,14 +14,14 @@ PLANS = st.tuples(*[st.integers(0, 2)] * 3)
 def connected_networks(draw: st.DrawFn) -> Blueprint:
     """Random steps that are connected as they are, and some that lead nowhere: they read any others but the last."""
     *steps, last = (
-        replace(step, prices={key: price if any(key) else price or (1, 1) for key, price in step.prices.items()})
+        step._replace(prices={key: price if any(key) else price or (1, 1) for key, price in step.prices.items()})
         for step in draw(networks()).steps
     )
     for number in range(draw(st.integers(0, 2))):
         reads = draw(st.lists(st.integers(0, len(steps) - 1), min_size=1, max_size=2))
         steps.append(Step(f"idle {number}", tuple(reads), {(): (draw(st.integers(1, 9)), 0)}, idle=True))
     alive = Blueprint((*steps, last)).flow((0, 0, 0)).alive
-    kept = [step if lives else replace(step, keep="") for step, lives in zip([*steps, last], alive, strict=True)]
+    kept = [step if lives else step._replace(keep="") for step, lives in zip([*steps, last], alive, strict=True)]
     return Blueprint(tuple(kept))
 
 
@@ -32,7 +32,7 @@ def test_a_tally_is_the_cost_of_its_plan(network: Blueprint, plans: list[tuple[i
     tally, before = start.at((0, 0, 0)), [start.alive(number) for number in numbers]
     for plan in plans:
         tried = tally.tried(dict(enumerate(plan)))
-        changed = tally.set(dict(enumerate(plan)))
+        changed = tally.change(dict(enumerate(plan)))
         flow = network.flow(plan)
         assert (tally.missing == 0) == bool(flow.connected)
         for one in (tally, start.at(plan)) if flow.connected else ():

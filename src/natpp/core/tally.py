@@ -52,7 +52,7 @@ class Tally:
         other = copy.copy(self)
         for name in ("plan", "cost", "reached", "alive", "prices", "inputs", "used", "lacks"):
             setattr(other, f"_{name}", getattr(self, f"_{name}").copy())
-        other.set(dict(enumerate(plan)))
+        other.change(dict(enumerate(plan)))
         return other
 
     @property
@@ -64,7 +64,7 @@ class Tally:
         """Whether the output depends on a step."""
         return bool(self._alive[step])
 
-    def set(self, options: Mapping[int, int]) -> set[int]:
+    def change(self, options: Mapping[int, int]) -> set[int]:
         """Change some decisions; returns the steps that came to life or died."""
         shaped: set[int] = set()
         for decision, option in options.items():
@@ -89,9 +89,9 @@ class Tally:
         if saved is not None:
             return saved
         before = {one: self._plan[one] for one in changed}
-        self.set(changed)
+        self.change(changed)
         found = self.cost
-        self.set(before)
+        self.change(before)
         return found
 
     def _repriced(self, changed: Mapping[int, int]) -> Price | None:
