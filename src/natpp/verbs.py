@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from natpp.runs.tunings import Finetuned
     from natpp.scorers.base import Score, Scorer
     from natpp.scorers.outcome import Outcome
-    from natpp.subjects.cells import Result
+    from natpp.subjects.cell_result import Result
     from natpp.subjects.module_result import ModuleResult
     from natpp.training.losses import Loss
     from natpp.training.recipe import Recipe
@@ -306,7 +306,7 @@ def optimize(
     from natpp.core.budget import check_budget
     from natpp.runs.jobs import make_scorer, short_scorer
     from natpp.scorers.base import Task
-    from natpp.subjects.cells import transform
+    from natpp.subjects.cell_result import transform
 
     figures = check_budget(budget)
     of_scorers = {"data": data, "root": root, "store": store, "reward": None if reward == "val_200" else reward}

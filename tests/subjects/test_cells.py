@@ -14,7 +14,6 @@ from natpp.arch.blueprints import alive_in
 from natpp.arch.graph import Edge, Graph
 from natpp.arch.networks import setting
 from natpp.arch.ops import PAPER_OPS
-from natpp.arch.rules import within_budget
 from natpp.cli import main
 from natpp.errors import NatppError
 from natpp.methods.learning import LearnConfig, learn
@@ -24,7 +23,6 @@ from natpp.scorers.base import Task
 from natpp.subjects.many import Inputs
 from natpp.verbs import samples
 from tests.methods.test_learning import OPS5, SMALL, STRICT, number
-from tests.strategies import random_architecture
 
 
 @pytest.fixture(scope="session")
@@ -158,27 +156,6 @@ def test_the_network_asked_for_is_the_network_used(policy: Policy, tmp_path: Pat
 def test_a_scorer_goes_with_best_of(policy: Policy) -> None:
     with pytest.raises(NatppError, match="asks no scorer"):
         natpp.optimize("darts", policy, scorer=number)
-
-
-def test_both_repairs_are_one() -> None:
-    """Rows and values are repaired alike, ties included."""
-    generator = np.random.default_rng(0)
-    names = tuple(OPS)
-    task = Task("nat", setting(channels=8, cells=5), strict=True)
-    repaired = 0
-    for _ in range(100):
-        arch = random_architecture(generator)
-        inputs = Inputs([arch], task, names)
-        before = inputs.encoded[0].ops
-        row = np.where(before == names.index("null"), names.index("skip_connect"), before)
-        probability = generator.integers(0, 3, len(row)) / 2
-        per_cell = {kind: [1.0] * len(graph.edges) for kind, graph in arch.cells()}
-        for (kind, number_), value in zip(inputs.encoded[0].places, probability, strict=True):
-            per_cell[kind][number_] = value
-        fast = inputs.transformed(0, inputs.repaired(0, row, probability))
-        assert fast == within_budget(arch, inputs.transformed(0, row), task.where, per_cell).arch
-        repaired += fast != inputs.transformed(0, row)
-    assert repaired > 5
 
 
 def test_a_policy_for_another_space_says_so(tmp_path: Path) -> None:

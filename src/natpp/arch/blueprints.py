@@ -32,8 +32,7 @@ T = TypeVar("T")
 class Drawing(NamedTuple):
     """An architecture's graphs in a network as a blueprint, and the plan that is the architecture itself.
 
-    Decisions are the free edges, cell by cell; options are all operations in the order of the registry. A cell stands
-    in many places, so one decision shapes many steps.
+    Decisions are the free edges, cell by cell; a cell stands in many places, so one decision shapes many steps.
     """
 
     layout: Layout
@@ -42,13 +41,20 @@ class Drawing(NamedTuple):
     plan: Plan
 
 
-def drawing(arch: Architecture, where: Setting) -> Drawing:
-    """The blueprint of everything that an architecture may become by other operations on its free edges."""
+def drawing(arch: Architecture, where: Setting, options: Sequence[Sequence[str]] | None = None) -> Drawing:
+    """The blueprint of everything that an architecture may become by other operations on its free edges.
+
+    `options` has the operations that each of them may get; by default all, in the order of the registry.
+    """
     widths = len(arch.normal.outputs), len(arch.graph("reduce").outputs)
     topology = tuple((kind, graph.topology, graph.outputs) for kind, graph in arch.cells())
-    layout, blueprint, starts = _drawn(NETWORKS[where.network], where, widths, topology, tuple(OPS.values()))
     numbers = {name: number for number, name in enumerate(OPS)}
+    picked = None if options is None else tuple([tuple([numbers[op] for op in some]) for some in options])
+    skeleton = NETWORKS[where.network]
+    layout, blueprint, starts = _drawn(skeleton, where, widths, topology, tuple(OPS.values()), picked)
     plan = tuple([numbers[edge.op] for _, graph in arch.cells() for edge in graph.edges if not edge.fixed])
+    if picked is not None:
+        plan = tuple([some.index(op) for some, op in zip(picked, plan, strict=True)])
     return Drawing(layout, blueprint, starts, plan)
 
 
@@ -59,22 +65,30 @@ class _Edge(NamedTuple):
     name: str
     source: int
     target: int
-    fixed: str | None  # its operation where it may not change
-    by: tuple[int, ...]  # else its decision
+    by: tuple[int, ...]  # its decision, if it is free
+    ops: tuple[Op, ...]  # what that may pick, or the one operation of a fixed edge
 
 
 @functools.lru_cache(maxsize=1 << 10)
 def _drawn(
-    skeleton: Skeleton, where: Setting, widths: Widths, topology: Topology, ops: tuple[Op, ...]
+    skeleton: Skeleton,
+    where: Setting,
+    widths: Widths,
+    topology: Topology,
+    ops: tuple[Op, ...],
+    picked: tuple[tuple[int, ...], ...] | None,
 ) -> tuple[Layout, Blueprint, tuple[int, ...]]:
-    layout, decisions = layout_of(where, widths), itertools.count()
-    cells = {
-        kind: (
-            [_Edge(f"{one} → {two}", one, two, op, () if op else (next(decisions),)) for one, two, op in edges],
-            outputs,
-        )
-        for kind, edges, outputs in topology
-    }
+    layout, count = layout_of(where, widths), itertools.count()
+    cells: dict[str, tuple[list[_Edge], tuple[int, ...]]] = {}
+    for kind, given, outputs in topology:
+        edges = []
+        for source, target, fixed in given:
+            by: tuple[int, ...] = () if fixed else (next(count),)
+            options = (OPS[fixed],) if fixed else ops
+            if by and picked is not None:
+                options = tuple([ops[one] for one in picked[by[0]]])
+            edges.append(_Edge(f"{source} → {target}", source, target, by, options))
+        cells[kind] = edges, outputs
     image = FLOAT_BYTES * IMAGE_CHANNELS * where.size**2
     steps, starts = [Step("image", room=_always((image, image)))], []
     values = [0]  # per value of the layout: the step that makes it
@@ -82,7 +96,7 @@ def _drawn(
         starts.append(len(steps))
         reads = [values[value] for value in block.reads]
         if isinstance(block, CellBlock):
-            values.append(_draw_cell(steps, block, reads, *cells.get(block.kind, cells["normal"]), ops))
+            values.append(_draw_cell(steps, block, reads, *cells.get(block.kind, cells["normal"])))
         else:
             values.append(len(steps))
             steps.append(_standing(block.name, reads[0], block.cost, *block.rooms))
@@ -97,12 +111,7 @@ def _standing(name: str, read: int, cost: tuple[int, int], room: Room, silent: R
 
 
 def _draw_cell(
-    steps: list[Step],
-    block: CellBlock,
-    reads: Sequence[int],
-    edges: Sequence[_Edge],
-    outputs: Sequence[int],
-    ops: tuple[Op, ...],
+    steps: list[Step], block: CellBlock, reads: Sequence[int], edges: Sequence[_Edge], outputs: Sequence[int]
 ) -> int:
     """Add the steps of a cell: its inputs, then node by node two edges and their sum; the step of its output."""
     start, num_nodes = len(steps), NUM_INPUTS + len(edges) // 2
@@ -111,10 +120,10 @@ def _draw_cell(
     for read, cost, room in zip(reads, block.input_costs, block.input_rooms, strict=True):
         steps.append(Step("input", (read,), _always(cost), room=_always(room), until=last))
     node_room = _always((block.node_bytes, block.node_bytes))
-    for number, (name, source, target, fixed, by) in enumerate(edges):
+    for number, (name, source, target, by, ops) in enumerate(edges):
         prices, rooms = _priced(block.place(source), ops)
-        if fixed is not None:
-            prices, rooms = (_always(one[0,]) for one in _priced(block.place(source), (OPS[fixed],)))
+        if not by:
+            prices, rooms = _always(prices[0,]), _always(rooms[0,])
         steps.append(Step(name, (nodes[source],), prices, by, room=rooms, until=nodes[target]))
         if number % 2:
             steps.append(Step("node", (nodes[target] - 2, nodes[target] - 1), join="sum", room=node_room))

@@ -230,6 +230,11 @@ class Blueprint:
     # What is the same for all plans.
 
     @functools.cached_property
+    def closing(self) -> set[tuple[int, int]]:
+        """Decisions with an option at which a step lets nothing through."""
+        return {(by[0], key[0]) for by, closed in self._gates[0] if len(by) == 1 for key in closed}
+
+    @functools.cached_property
     def idle(self) -> list[int]:
         """The steps that lead nowhere."""
         return [number for number, step in enumerate(self.steps) if step.idle]

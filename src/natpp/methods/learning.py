@@ -28,7 +28,8 @@ from natpp.nets.policy import GraphBatch, Policy, PolicyConfig, Transitions
 from natpp.nets.routes import Dealt
 from natpp.nets.supernet import Drawn, Supernet
 from natpp.scorers.base import Score, Scores
-from natpp.subjects.many import Inputs, Row
+from natpp.subjects.cells import Row
+from natpp.subjects.many import Inputs
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

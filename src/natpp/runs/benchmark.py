@@ -22,7 +22,8 @@ from natpp.registry import METHODS
 from natpp.scorers.base import Score, Task
 from natpp.scorers.predicted import PredictConfig, predicted
 from natpp.scorers.table import Table, TableScorer, read_table
-from natpp.subjects.many import Inputs, Row
+from natpp.subjects.cells import Row
+from natpp.subjects.many import Inputs
 
 if TYPE_CHECKING:
     from natpp.runs.search import Watch

@@ -36,7 +36,7 @@ from natpp.scorers.base import Scorer, Task, check_price
 from natpp.scorers.short import ShortConfig, ShortScorer, in_half, usual_schedule
 from natpp.scorers.supernet import SMALL_IMAGE, SharedWeights, SupernetScorer, usual_setting
 from natpp.scorers.table import TableScorer, read_table
-from natpp.subjects.cells import Result, explained, transform
+from natpp.subjects.cell_result import Result, explained, transform
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

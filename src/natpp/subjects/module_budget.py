@@ -10,13 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from natpp.core.budget import (
-    REMEASURE,
-    excess,
-    preferred,
-    unreachable,
-)
+from natpp.core.budget import excess, unreachable
 from natpp.core.measures import COUNTED, Cost, figures_of
+from natpp.core.solve import REMEASURE, preferred
 from natpp.fx.rewrite import rewrite
 from natpp.nets.measure import module_cost
 from natpp.subjects.module_problem import Problem, Row, Table
@@ -169,7 +165,9 @@ class Descent:
             (number, index, op)
             for number, index in places
             for op in preferred(
-                self.preferences[number][index], self.problem.masks[number][index], self.rows[number][index]
+                self.preferences[number][index],
+                np.flatnonzero(self.problem.masks[number][index]).tolist(),
+                self.rows[number][index],
             )
         ]
         for number, index, op in taken_back + softer:
