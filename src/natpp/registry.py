@@ -1,8 +1,8 @@
 """Named things that can be added from outside: operations, rules, networks, architectures, models, methods,
-measures of cost.
+measures of cost, kinds of decisions.
 
-The rooms fill their registries when they are imported: `import natpp` imports all but the methods, which need torch and
-come with `import natpp.methods`.
+The rooms fill their registries when they are imported: `import natpp` imports all but methods and kinds of decisions,
+which need torch and come with `import natpp.methods` and `import natpp.decisions`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from natpp.arch.ops import Op
     from natpp.arch.rules import Rule
     from natpp.core.measures import Measure
+    from natpp.decisions.base import Kind
     from natpp.methods.base import MakeMethod
     from natpp.zoo.cells import Entry
     from natpp.zoo.models import Model
@@ -78,4 +79,5 @@ NETWORKS: Registry[Skeleton] = Registry("network")
 ZOO: Registry[Entry] = Registry("architecture")
 MODELS: Registry[Model] = Registry("model")
 METHODS: Registry[MakeMethod] = Registry("method")
+KINDS: Registry[Kind] = Registry("kind of decision")
 MEASURES: Registry[Measure] = Registry("cost")

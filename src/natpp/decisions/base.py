@@ -44,12 +44,12 @@ class Spot(NamedTuple):
 
     traced: Traced
     block: Block
-    index: int
+    number: int
 
     @property
     def term(self) -> Term:
         """The term there."""
-        return self.block.terms[self.index][1]
+        return self.block.terms[self.number][1]
 
 
 class Kind(Protocol):

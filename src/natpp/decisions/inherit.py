@@ -1,8 +1,8 @@
 """The weights that a replacement inherits from the convolution it replaces.
 
-A smaller kernel takes the centre of the larger one, and a larger one has zeros around it. A separable convolution takes,
-for every input channel, the best rank-one factors of the dense kernel. What pools and then mixes channels takes the
-kernel summed over its taps.
+A smaller kernel takes the centre of the larger one, and a larger one has zeros around it. A separable convolution
+takes, for every input channel, the best rank-one factors of the dense kernel. What pools and then mixes channels takes
+the kernel summed over its taps.
 """
 
 from __future__ import annotations

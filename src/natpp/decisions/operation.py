@@ -8,12 +8,13 @@ convolution of a skip that halves, which is dense.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.fx.node import Node
 
 from natpp.arch.graph import NULL, SKIP
 from natpp.arch.layers import area, halved
@@ -23,7 +24,7 @@ from natpp.decisions.base import Decisions, Spot
 from natpp.decisions.inherit import FACTORIZED, Forms, fill
 from natpp.fx.blocks import Term
 from natpp.fx.sites import Form, Site
-from natpp.fx.traced import batch_of, value
+from natpp.fx.traced import batch_of, parameters_of, value
 from natpp.registry import KINDS, OPS, RULES
 
 
@@ -112,20 +113,18 @@ def cost(site: Site, op: str, batch: int, parts: Mapping[str, Any]) -> tuple[int
 
 def around(site: Site, parts: Mapping[str, Any]) -> int:
     """Parameters of the norm and the activation of a site."""
-    params = 0
-    for node in (*site.before, *site.after):
-        if node.op == "call_module":
-            params += sum(parameter.numel() for parameter in parts[str(node.target)].parameters())
-        else:
-            held = (parts.get(str(read.target)) for read in node.all_input_nodes if read.op == "get_attr")
-            params += sum(tensor.numel() for tensor in held if isinstance(tensor, nn.Parameter))
-    return params
+    return _params([*site.before, *site.after], parts)
 
 
 def own_params(site: Site, parts: Mapping[str, Any]) -> int:
     """Parameters of a site as it is, those that its convolution does not use among them."""
-    read = [one for node in site.nodes for one in node.all_input_nodes if one.op == "get_attr" and len(one.users) == 1]
-    return sum(one.numel() for node in (*site.nodes, *read) for one in held(node, parts))
+    return _params(site.nodes, parts)
+
+
+def _params(nodes: Sequence[Node], parts: Mapping[str, Any]) -> int:
+    functions = (node for node in nodes if node.op != "call_module")
+    read = [one for node in functions for one in node.all_input_nodes if one.op == "get_attr"]
+    return sum(tensor.numel() for node in (*nodes, *read) for tensor in parameters_of(node, parts))
 
 
 def build(site: Site, op: str, parts: Mapping[str, Any]) -> nn.Module:

@@ -12,7 +12,6 @@ from natpp.arch.graph import NULL, SKIP
 from natpp.arch.modules import FactorizedConv2d
 from natpp.core.blueprint import Price
 from natpp.decisions.base import Decisions, Spot
-from natpp.decisions.operation import own_params
 from natpp.fx.blocks import Block, Term, node_shape, shape
 from natpp.fx.traced import value
 from natpp.registry import KINDS
@@ -31,7 +30,7 @@ class TermOfSum:
             return "" if op == NULL else "rule"
         if op != SKIP:
             return "rule"
-        return "" if room_for_shortcut(spot.block, spot.index) else "shape"
+        return "" if room_for_shortcut(spot.block, spot.number) else "shape"
 
     def price(self, term: Term, op: str, parts: Mapping[str, Any]) -> Price | None:
         """Parameters, multiply-adds and bytes of the value; None: nothing."""

@@ -20,16 +20,16 @@ import torch
 from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from natpp.core.decision import Plan
 from natpp.data.batches import Batches
 from natpp.data.loader import Loaded, samples_in
 from natpp.errors import NatppError, SettingError
-from natpp.fx.rewrite import Shared, rewrite
+from natpp.fx.rewrite import Shared
 from natpp.scorers.short import Feed, LoadedFeed, Room, ShortConfig, output_and_loss, train_together, validation_batches
-from natpp.subjects.module_problem import Problem, Row
+from natpp.subjects.module import Module
 from natpp.training.losses import Loss
 
-Rows = list[Row]
-Draw = Callable[[int], Rows]  # a random candidate by the number of the step
+Draw = Callable[[int], Plan]  # a random candidate by the number of the step
 Say = Callable[[str], None]
 WORST = -1e6  # of what is not a number
 
@@ -49,23 +49,22 @@ class Judge:
 class ShortTunings:
     """Minus the validation loss after a few steps of fine-tuning."""
 
-    def __init__(self, problem: Problem, judge: Judge):
-        self.problem, self.judge = problem, judge
+    def __init__(self, module: Module, judge: Judge):
+        self.module, self.judge = module, judge
         self.together = judge.schedule.together if judge.device.type == "cuda" else 1
         self.room = Room()
         self.spent: defaultdict[str, float] = defaultdict(float)  # seconds of capture, training and judging
 
-    def __call__(self, candidates: Sequence[Rows], longer: int = 1) -> list[float]:
+    def __call__(self, candidates: Sequence[Plan], longer: int = 1) -> list[float]:
         """A score for each, after so many times the steps of the schedule; what fails gets the worst."""
-        problem, judge = self.problem, self.judge
+        module, judge = self.module, self.judge
         schedule = replace(judge.schedule, steps=longer * judge.schedule.steps)
-        ops = [problem.block_ops(rows) for rows in candidates]
         found: list[float] = []
-        for start in range(0, len(ops), self.together):
-            some = ops[start : start + self.together]
+        for start in range(0, len(candidates), self.together):
+            some = candidates[start : start + self.together]
             outcomes = train_together(
-                [functools.partial(rewrite, problem.traced, problem.blocks, one) for one in some],
-                [_seed(one, judge.seed) for one in some],
+                [functools.partial(module.rewritten, plan) for plan in some],
+                [_seed(module.block_ops(plan), judge.seed) for plan in some],
                 judge.data,
                 schedule,
                 judge.device,
@@ -89,19 +88,17 @@ class Expanded:
 
     together = 1
 
-    def __init__(self, problem: Problem, judge: Judge):
-        self.problem, self.judge = problem, judge
-        self.shared = Shared(problem.traced)
+    def __init__(self, module: Module, judge: Judge):
+        self.module, self.judge = module, judge
+        self.shared = Shared(module.traced)
         self.losses: list[float] = []  # of the steps so far
         self.spent: defaultdict[str, float] = defaultdict(float)  # seconds of judging
         self._seen: set[nn.Parameter] = set()
         self._optimizer: torch.optim.SGD | None = None
 
-    def path(self, rows: Rows) -> fx.GraphModule:
+    def path(self, plan: Plan) -> fx.GraphModule:
         """The module of a candidate: its weights are those of the supernet."""
-        problem = self.problem
-        made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows), self.shared)
-        made = made.float().to(self.judge.device)
+        made = self.module.rewritten(plan, self.shared).float().to(self.judge.device)
         for part in made.modules():
             if isinstance(part, _BatchNorm):  # running statistics would mix candidates
                 part.track_running_stats, part.running_mean, part.running_var = False, None, None
@@ -157,11 +154,11 @@ class Expanded:
         return output_and_loss(path, inputs, targets, self.judge.loss, self.judge.device)[1]
 
     @torch.no_grad()
-    def __call__(self, candidates: Sequence[Rows]) -> list[float]:
+    def __call__(self, candidates: Sequence[Plan]) -> list[float]:
         """A score for each."""
         found, start = [], time.perf_counter()
-        for rows in candidates:
-            path, total, count = self.path(rows).eval(), 0.0, 0
+        for plan in candidates:
+            path, total, count = self.path(plan).eval(), 0.0, 0
             for inputs, targets in validation_batches(self.judge.data, self.judge.schedule, self.judge.device):
                 size = samples_in((inputs, targets))
                 total += self._loss(path, inputs, targets).item() * size
