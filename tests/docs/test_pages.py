@@ -16,10 +16,11 @@ import torch
 import yaml
 
 import natpp
+from natpp.arch.ops import PAPER_OPS
 from natpp.cli import VERBS, main
 from natpp.cli.training import Train
 from natpp.data.images import Images
-from natpp.registry import NETWORKS, OPS
+from natpp.registry import NETWORKS
 from natpp.scorers.short import ShortConfig
 from natpp.training.recipe import RECIPES, Recipe, named_recipe
 from natpp.training.scratch import make_batches, make_setting
@@ -397,4 +398,4 @@ def test_the_docs_name_every_network_and_the_defaults() -> None:
     for name, skeleton in NETWORKS.items():
         default = skeleton.default
         assert f"| `{name}` | {default.channels} channels, {default.cells} cells" in text
-    assert len(OPS) == 19  # "the thirteen of the paper and six extras"
+    assert len(PAPER_OPS) == 13  # "the thirteen of the paper and extras"
