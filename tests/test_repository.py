@@ -144,8 +144,11 @@ def test_the_operation_of_contributing_keeps_its_promises() -> None:
     (line,) = re.findall(r"^ *(Op\(.*\)),$", text, flags=re.MULTILINE)
     names = dict(vars(ops))  # as if the line were in that file
     exec(f"op = {line}", names)  # noqa: S102
-    OPS.add(names["op"].name, names["op"])
+    name = names["op"].name
+    if name in OPS:  # someone is following the page
+        return
+    OPS.add(name, names["op"])
     try:
-        check_op(names["op"].name)
+        check_op(name)
     finally:
-        OPS.remove(names["op"].name)
+        OPS.remove(name)
