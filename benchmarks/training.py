@@ -1,9 +1,9 @@
 """How fast trainings are on a GPU: `natpp train` against a plain loop, a supernet's step, short trainings side by side.
 
 Ratios within one run, on random images; without a GPU it runs in a small form that proves only that it runs.
-What is in FILE is not measured again, and it is written after every measurement; figures of another machine or version
-are not added to it.
-`python benchmarks/training.py [--json FILE] [--only train …]`
+What is in the file is not measured again, and it is written after every measurement; figures of another machine or
+version are not added to it.
+`python benchmarks/training.py [--json FILE | --keep] [--only train …]`
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ import argparse
 import contextlib
 import importlib.util
 import json
-import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
+from keep import add_flags, file_of, machine
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -239,23 +238,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "train": (train, (96, 256) if LARGE else (4,)),
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="file to keep the figures in")
+    add_flags(parser)
     parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="some of it")
     options = parser.parse_args(arguments)
-    found: dict[str, Any] = {
-        "machine": {
-            "natpp": natpp.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "gpu": torch.cuda.get_device_name() if LARGE else None,
-        },
-        "seed": SEED,
-    }
-    if options.json and options.json.exists():
-        before = json.loads(options.json.read_text(encoding="utf-8"))
+    file = file_of(options, "training", small=not LARGE)
+    found: dict[str, Any] = {"machine": machine(), "seed": SEED}
+    if file and file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
         if before["machine"] != found["machine"]:
             raise SystemExit(
-                f"{options.json} has figures of {before['machine']}, and this is {found['machine']}: name another file"
+                f"{file} has figures of {before['machine']}, and this is {found['machine']}: name another file"
             )
         found |= before
     for name in options.only:
@@ -265,8 +257,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             start = time.perf_counter()
             rows.append(measure(size))
             print(f"{name}: {rows[-1]}, {time.perf_counter() - start:.0f} s", flush=True)
-            if options.json:
-                options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            if file:
+                file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Repeated inside a CUDA graph, so that only kernels are timed, both in the same run: ShuffleNet for 32 x 32 with the
 groups and channels of its paper, 128 random images, bf16 in channels-last memory, as networks are trained side by side.
 Without a GPU it runs in a small form that proves only that it runs.
-`python benchmarks/workarounds.py [--json FILE] [--repeat 5]`
+`python benchmarks/workarounds.py [--json FILE | --keep] [--repeat 5]`
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
 import torch
+from keep import add_flags, file_of, machine
 from replays import microseconds
 
 from natpp.nets import workarounds
@@ -48,9 +48,10 @@ def milliseconds(groups: int, most: int, feed: Feed, repeat: int) -> float:
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="where the figures go")
+    add_flags(parser)
     parser.add_argument("--repeat", type=int, default=5, help="steps of a graph")
     arguments = parser.parse_args(given)
+    file = file_of(arguments, "workarounds", small=not LARGE)
     torch.manual_seed(0)
     feed, rows = batch(), list[dict[str, Any]]()
     for groups, channels in STAGE_2_CHANNELS.items():
@@ -58,9 +59,8 @@ def main(given: Sequence[str] | None = None) -> None:
             plain, dense = (milliseconds(groups, most, feed, arguments.repeat) for most in (1, groups))
             rows.append({"groups": groups, "channels": channels, "torch_ms": plain, "dense_ms": dense})
             print(f"{groups} groups, {channels} channels: {plain:.2f} ms, dense {dense:.2f} ms, {plain / dense:.2f} x")
-    if arguments.json is not None:
-        machine = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name() if LARGE else None}
-        arguments.json.write_text(json.dumps({"machine": machine, "steps": rows}, indent=1) + "\n")
+    if file:
+        file.write_text(json.dumps({"machine": machine(), "steps": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
