@@ -20,8 +20,7 @@ from natpp.cli import VERBS, main
 from natpp.cli.training import Train
 from natpp.data.images import Images
 from natpp.registry import NETWORKS, OPS
-from natpp.scorers.short import ShortConfig
-from natpp.training.recipe import RECIPES, Recipe, named_recipe
+from natpp.training.recipe import RECIPES, Recipe, ShortConfig, named_recipe
 from natpp.training.scratch import make_batches, make_setting
 
 ROOT = Path(__file__).parent.parent.parent

@@ -23,7 +23,7 @@ from natpp.arch.networks import Setting, setting
 from natpp.arch.space import Space, named_space, space_around
 from natpp.core.budget import NAMED
 from natpp.data.batches import Batches
-from natpp.data.images import Images
+from natpp.data.images import SMALL_IMAGE, Images
 from natpp.data.sets import load_images
 from natpp.errors import FormatError, SettingError, did_you_mean
 from natpp.files import write_whole
@@ -33,10 +33,11 @@ from natpp.nets.supernet import Supernet
 from natpp.registry import RULES
 from natpp.runs.search import Search, SearchConfig, Watch, preset
 from natpp.scorers.base import Scorer, Task, check_price
-from natpp.scorers.short import ShortConfig, ShortScorer, in_half, usual_schedule
-from natpp.scorers.supernet import SMALL_IMAGE, SharedWeights, SupernetScorer, usual_setting
+from natpp.scorers.short import ShortScorer, in_half, usual_schedule
+from natpp.scorers.supernet import SharedWeights, SupernetScorer, usual_setting
 from natpp.scorers.table import TableScorer, read_table
 from natpp.subjects.cells import Result, explained, transform
+from natpp.training.recipe import ShortConfig
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -13,9 +13,8 @@ import torch
 from torch import nn
 
 from natpp.data.batches import Batches
-from natpp.data.feeds import ImageSource, LoaderSource
+from natpp.data.feeds import EpochFeed, ImageFeed, LoaderFeed
 from natpp.data.images import Images
-from natpp.data.loader import moved_to
 from natpp.data.sets import load_images
 from natpp.errors import SettingError
 from natpp.files import write_whole
@@ -112,14 +111,14 @@ def run_finetuning(
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise SettingError(f"{type(module).__name__} has no parameters that could be trained")
     fabric = make_fabric(device, precision)
-    source = make_source(train, val, recipe, fabric, seed, root=root, size=size, say=say)
+    feed = make_feed(train, val, recipe, fabric, seed, root=root, size=size, say=say)
     network: nn.Module = copied({"": module})[""].to(fabric.device)
-    check_loss(network, *first_batch(source), loss)
+    check_loss(network, *feed.example(), loss)
     if teacher is not None:
         if not isinstance(teacher, nn.Module):
             raise SettingError(f"the teacher is {type(teacher).__name__}, expected a torch.nn.Module")
         teacher = copied({"": teacher})[""].to(fabric.device)
-        check_teacher(network, teacher, first_batch(source)[0])
+        check_teacher(network, teacher, feed.example()[0])
     settings = {
         "module": type(module).__name__,
         "data": train if isinstance(train, str) else train.name if isinstance(train, Images) else type(train).__name__,
@@ -139,7 +138,7 @@ def run_finetuning(
     with catching_signals() as stop:
         first = fabric.global_rank == 0
         run = Run(out if first else None, settings, resume=resume and first, tensorboard=tensorboard and first)
-        training = Loop(network, source, recipe, fabric, seed, loss=loss, teacher=teacher)
+        training = Loop(network, feed, recipe, fabric, seed, loss=loss, teacher=teacher)
         fit(training, run=run, stop=stop, watch=watch)
     result = Finetuned(_given_back(training.judged, module), training.curve, settings)
     if out is not None and first:
@@ -194,7 +193,7 @@ def learning_settings(
     }
 
 
-def make_source(
+def make_feed(
     train: Any,
     val: Any,
     recipe: Recipe,
@@ -204,23 +203,17 @@ def make_source(
     root: str | None = None,
     size: int | None = None,
     say: Say | None = None,
-) -> ImageSource | LoaderSource:
+) -> EpochFeed:
     """Where batches come from: loaders, or images by name, of which some are set aside for choices."""
     if not isinstance(train, str | Path | Images):
         if root is not None or size is not None:
             raise SettingError("root and size go with the name of data, not with a loader")
-        return LoaderSource(train, val, fabric.device)
+        return LoaderFeed(train, val, fabric.device)
     if val is not None:
         raise SettingError("of images by name some training images are set aside to validate by: leave val out")
     images = train if isinstance(train, Images) else read_images(str(train), root, size, fabric, say)
-    return ImageSource(make_batches(images, recipe, fabric.device, validation=None), recipe.batch, fabric, seed)
-
-
-def first_batch(source: ImageSource | LoaderSource) -> tuple[Any, Any]:
-    """A batch to try a module on, on the device."""
-    if isinstance(source, ImageSource):
-        return source.images.take(np.arange(2))
-    return moved_to(source.first[0], source.device), moved_to(source.first[1], source.device)
+    batches = make_batches(images, recipe, fabric.device, validation=None)
+    return ImageFeed(batches, recipe.batch, recipe.epochs, fabric, seed)
 
 
 def _given_back(trained: nn.Module, given: nn.Module) -> nn.Module:
