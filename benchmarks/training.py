@@ -37,7 +37,8 @@ from natpp.runs.jobs import make_fabric
 from natpp.scorers.supernet import SharedWeights, WeightsConfig
 from natpp.training.branch import Branch, Build
 from natpp.training.recipe import ShortConfig, cifar_600
-from natpp.training.scratch import Training, make_batches
+from natpp.training.scratch import Training
+from natpp.training.task import Task
 from natpp.training.together import Trial, train_together
 
 FABRIC = make_fabric()
@@ -77,7 +78,7 @@ def train(batch: int) -> Row:
     recipe = replace(cifar_600(), batch=batch)
     if not LARGE:
         recipe = replace(recipe, batch=4, channels=4, cells=3, auxiliary=0, cutout=4)
-    images = make_batches(random_images(20 * recipe.batch), recipe, DEVICE)
+    images = Task(random_images(20 * recipe.batch)).batches(DEVICE, recipe, validation=0)
     training = Training(natpp.load("darts"), images, recipe, FABRIC, SEED)
     training.total = 10**6
     times = 30 if LARGE else 2

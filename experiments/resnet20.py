@@ -47,6 +47,7 @@ from natpp.subjects.module_result import ModuleResult
 from natpp.training.losses import classification
 from natpp.training.recalibrate import recalibrate
 from natpp.training.recipe import Recipe, ShortConfig
+from natpp.training.task import Task
 from natpp.training.together import Trial
 
 RESULTS = Path(__file__).parent / "results" / "resnet20.json"
@@ -165,8 +166,7 @@ class Pieces:
             self.original(seed).to(device),
             self.example.to(device),
             load_named(),
-            self.images,
-            None,
+            Task(self.images),
             config=self.plan.tune,
             schedule=self.plan.schedule,
             budget=BUDGET,

@@ -482,7 +482,7 @@ X, LABELS = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
         ({"scorer": "shrt"}, "unknown scorer 'shrt' for a module. Did you mean 'short'"),
         ({"mode": "sample"}, "mode and batches go without train"),
         ({"batches": [X]}, "mode and batches go without train"),
-        ({"root": "x"}, "root goes with the name"),
+        ({"root": "x"}, "root and size go with the name"),
         ({"train": "digits"}, "leave val out"),
         ({"budget": {"flops": 1}}, "unknown cost 'flops'"),
     ],

@@ -21,7 +21,8 @@ from natpp.scorers import supernet
 from natpp.scorers.supernet import SharedWeights, WeightsConfig
 from natpp.training import loop
 from natpp.training.recipe import Recipe
-from natpp.training.scratch import Training, make_batches
+from natpp.training.scratch import Training
+from natpp.training.task import Task
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ def test_a_captured_training_takes_the_same_steps(monkeypatch: pytest.MonkeyPatc
     found = []
     for captured in (True, False):
         monkeypatch.setattr(loop, "captures", lambda fabric, captured=captured: captured)
-        batches = make_batches(images(), recipe, fabric.device)
+        batches = Task(images()).batches(fabric.device, recipe, validation=0)
         training = Training(natpp.load("darts"), batches, recipe, fabric)
         losses = []
         for step in range(6):

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from natpp.data.batches import Augment, Batches, moved
-from natpp.data.loader import Batch, batches_of, checked_loader, count_batches, moved_to, samples_in
+from natpp.data.loader import Batch, batches_of, count_batches, moved_to, samples_in
 from natpp.errors import SettingError
 from natpp.seeds import Use, generator, torch_generator
 
@@ -61,6 +61,10 @@ class EpochFeed(Feed):
     def example(self) -> Batch:
         """A small batch to try a module on."""
 
+    @abstractmethod
+    def test(self) -> Iterator[Batch]:
+        """The test batches, to be read once, after all choices are made."""
+
 
 class ImageFeed(EpochFeed):
     """Images in a new order each epoch; the seed and the number of the step determine what a step sees."""
@@ -94,7 +98,6 @@ class ImageFeed(EpochFeed):
         return _formatted(in_parts(self.images.validation, self.images.validation_labels, IMAGES_AT_ONCE))
 
     def test(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The test images, to be read once, after all choices are made."""
         return _formatted(self.images.test_batches(IMAGES_AT_ONCE))
 
     def _chosen(self, step: int) -> NDArray[np.int64]:
@@ -173,10 +176,9 @@ class DrawnFeed(Feed):
 class LoaderFeed(EpochFeed):
     """Batches of loaders, one pass per epoch. The loader decides what they hold and how they are shuffled."""
 
-    def __init__(self, train: Any, val: Any, device: torch.device, *, single: bool = False):
+    def __init__(self, train: Any, val: Any, device: torch.device, *, test: Any = None, single: bool = False):
         """With `single`, floating-point tensors become single precision."""
-        self.train = checked_loader(train, "train")
-        self.val = None if val is None else checked_loader(val, "val")
+        self.train, self.val, self.held_out = train, val, test
         self.device, self.single = device, single
         self.steps_an_epoch = count_batches(self.train, "train")
         self.first = next(batches_of(self.train, "train"))
@@ -204,6 +206,9 @@ class LoaderFeed(EpochFeed):
 
     def validation(self) -> Iterator[Batch]:
         return iter(()) if self.val is None else map(self._moved, batches_of(self.val, "val"))
+
+    def test(self) -> Iterator[Batch]:
+        return iter(()) if self.held_out is None else map(self._moved, batches_of(self.held_out, "test"))
 
     def _moved(self, batch: Batch) -> Batch:
         inputs, targets = moved_to(batch, self.device)

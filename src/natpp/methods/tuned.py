@@ -26,7 +26,7 @@ from natpp.arch.graph import NULL
 from natpp.core.budget import Budget, BudgetError, figures_of
 from natpp.core.learned import Learned, Scored
 from natpp.data.batches import Batches
-from natpp.data.loader import Loaded, moved_to
+from natpp.data.loader import moved_to
 from natpp.errors import SettingError, did_you_mean
 from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Keep
@@ -43,13 +43,13 @@ from natpp.subjects.module import Task
 from natpp.subjects.module_budget import Descent, within
 from natpp.subjects.module_problem import Problem, Row, Table, perturbed
 from natpp.subjects.module_result import ModuleResult
-from natpp.training.losses import Loss, check_loss, classification
 from natpp.training.recipe import ShortConfig
+from natpp.training.task import Task as TrainingTask
+from natpp.training.task import inputs_of
 from natpp.training.together import Trial
 
 SCORERS = ("short", "supernet")
 SCHEDULE = ShortConfig(steps=32, learning_rate=0.02, clip=5.0, together=16)  # batches are the loader's
-STATISTICS, IMAGES = 10, 128  # batches that statistics are recomputed from, and images in each
 MOST_TRAINED = 64  # fine-tunings whose steps a supernet is trained for, however many candidates are scored
 FIRST = 32  # of which the first share is drawn before there is a plan for the time
 TRIES = 8  # draws for each candidate that is wanted
@@ -102,12 +102,10 @@ def learn_module(
     module: nn.Module,
     example_input: Any,
     policy: Policy,
-    train: Any,
-    val: Any,
+    task: TrainingTask,
     *,
     config: TuneConfig,
     schedule: ShortConfig | None = None,
-    loss: Loss | None = None,
     rule: str = "nat++",
     seed: int = 0,
     budget: Budget = "strict",
@@ -119,34 +117,23 @@ def learn_module(
 ) -> ModuleResult:
     """The best that was found for a module on its data, within rule and budget, with inherited weights.
 
-    `train` and `val` are batches (inputs, targets), or `train` is images of which some are set aside to choose by
-    (`Batches`, on the module's device). Statistics of batch norms are recomputed from training batches.
+    Statistics of batch norms are recomputed from training batches.
     """
     schedule = schedule or SCHEDULE
     device = next((one.device for one in (*module.parameters(), *module.buffers())), torch.device("cpu"))
-    data = train if isinstance(train, Batches) else Loaded.of(train, val, schedule.steps * config.longer)
-    inputs, targets = data.take(np.arange(2)) if isinstance(data, Batches) else moved_to(data.train[0], device)
-    check_loss(module, inputs, targets, loss)
-    task = Task(module, example_input, policy, rule, budget, keep, share_blocks, measure_latency)
-    problem = task.problem
-    if task.limits:  # says how near one gets, where they cannot be met
-        within(problem, problem.log_probs, task.before, task.limits)
+    data = task.kept(device, schedule.steps * config.longer)
+    task.check(module, data.take(np.arange(2)) if isinstance(data, Batches) else moved_to(data.train[0], device))
+    asked = Task(module, example_input, policy, rule, budget, keep, share_blocks, measure_latency)
+    problem = asked.problem
+    if asked.limits:  # says how near one gets, where they cannot be met
+        within(problem, problem.log_probs, asked.before, asked.limits)
     learned, rows = None, problem.before
     if problem.blocks:
-        trial = Trial(data, schedule, device, seed, loss or classification(), say=say)
-        rows, learned = ModuleSearch(problem, task.before, task.limits, policy, trial, config, watch)()
+        trial = Trial(data, schedule, device, seed, task.loss, say=say)
+        rows, learned = ModuleSearch(problem, asked.before, asked.limits, policy, trial, config, watch)()
     made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows))
     settings = {"seed": seed, "learned": asdict(config), "schedule": asdict(schedule)}
-    return task.result(made, rows, _some_inputs(data, device), settings, learned)
-
-
-def _some_inputs(data: Batches | Loaded, device: torch.device) -> Iterator[Any]:
-    """A few training inputs, to recompute statistics from."""
-    for place in range(STATISTICS):
-        if isinstance(data, Batches):
-            yield data.take(np.arange(place * IMAGES, (place + 1) * IMAGES) % len(data))[0]
-        elif place < len(data.train):
-            yield moved_to(data.train[place][0], device)
+    return asked.result(made, rows, inputs_of(data, device), settings, learned)
 
 
 class Candidates:

@@ -11,7 +11,8 @@ from natpp.data.images import Images
 from natpp.scorers.base import Scorer, Scores
 from natpp.training.loop import fit
 from natpp.training.recipe import Recipe
-from natpp.training.scratch import Training, make_batches
+from natpp.training.scratch import Training
+from natpp.training.task import Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -27,7 +28,7 @@ class ScratchScorer(Scorer):
 
     def __init__(self, images: Images, recipe: Recipe, fabric: Fabric, *, seed: int = 0, limit: int | None = None):
         super().__init__(limit)
-        self.images = make_batches(images, recipe, fabric.device, validation=None)
+        self.images = Task(images).batches(fabric.device, recipe)
         self.recipe, self.fabric, self.seed = recipe, fabric, seed
 
     def _score(self, archs: list[Architecture]) -> Scores:

@@ -19,7 +19,7 @@ from natpp.data.feeds import fast_format
 from natpp.data.loader import samples_in
 from natpp.nets.call import call
 from natpp.nets.workarounds import workarounds
-from natpp.training.losses import Loss, right
+from natpp.training.losses import Loss, accuracy, summed
 from natpp.training.outcome import Outcome
 from natpp.training.recipe import ShortConfig
 from natpp.training.step import flat_step
@@ -120,7 +120,7 @@ class Branch:
         if self.own_loss is not None:
             self.module.eval()  # no dropout; batch norms still use the statistics of the batch
         loss, output = self._loss(inputs, targets, "sum")
-        self.judged += torch.stack([loss, right(output, targets)])
+        self.judged += torch.stack([loss, summed(accuracy, output, targets, samples_in((inputs, targets)))])
 
     def outcome(self, loss: float | None, right: float) -> Outcome:
         """The outcome, given the mean validation loss and the share of correct answers.

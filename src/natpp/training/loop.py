@@ -11,7 +11,7 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -28,7 +28,7 @@ from natpp.nets.captured import Captured, captures, changing_state
 from natpp.nets.network import Network
 from natpp.nets.workarounds import workarounds
 from natpp.seeds import Use, number
-from natpp.training.losses import Loss, classification, distance, right
+from natpp.training.losses import ACCURACY, CROSS_ENTROPY, Loss, Metric, classification, distance, summed
 from natpp.training.recipe import Recipe
 from natpp.training.step import Sgd, cosine
 
@@ -56,17 +56,20 @@ class Loop(Generic[Net]):
         fabric: Fabric,
         seed: int = 0,
         *,
-        loss: Loss | None = None,
+        loss: Loss = CROSS_ENTROPY,
+        metrics: Mapping[str, Metric] = ACCURACY,
         teacher: nn.Module | None = None,
+        agreement: Loss = distance,
         lesson: float = 0.5,
     ):
-        """The default loss is cross-entropy with the recipe's label smoothing.
+        """Cross-entropy gets the recipe's label smoothing.
 
-        With a teacher (moved to the device and put in eval mode), the distance to its outputs has the weight `lesson`
-        in what is minimized; the losses that are reported are those of the targets alone.
+        With a teacher (moved to the device and put in eval mode), the `agreement` of its outputs has the weight
+        `lesson` in what is minimized; the losses that are reported are those of the targets alone.
         """
         self.feed, self.recipe, self.fabric, self.seed = feed, recipe, fabric, seed
-        self.loss = loss or classification(recipe.label_smoothing)
+        self.loss = classification(recipe.label_smoothing) if loss is CROSS_ENTROPY else loss
+        self.metrics, self.agreement = metrics, agreement
         self.format = fast_format(fabric.device)
         self.network: Net = network.to(fabric.device).to(memory_format=self.format)  # type: ignore[call-overload]
         self.teacher, self.lesson = teacher, lesson
@@ -85,7 +88,7 @@ class Loop(Generic[Net]):
             captured=self.capturing,
         )
         self._captured: Captured | None = None
-        ours = isinstance(network, Network) and loss is None and teacher is None
+        ours = isinstance(network, Network) and loss is CROSS_ENTROPY and teacher is None
         self._blind = id(self) if ours else None  # our own networks can be compiled with meaningless numbers
         self.steps_an_epoch = feed.steps_an_epoch
         self.total = recipe.epochs * self.steps_an_epoch
@@ -93,7 +96,7 @@ class Loop(Generic[Net]):
         self.seconds = 0.0  # that they took
         self.curve: list[dict[str, Any]] = []  # a row for each epoch
         self.test_accuracy: float | None = None  # per cent, once measured
-        self._figures = torch.zeros(self.steps_an_epoch, 2, device=fabric.device)  # of this epoch: loss, share right
+        self._figures = torch.zeros(self.steps_an_epoch, 1 + len(metrics), device=fabric.device)  # of this epoch
 
     @property
     def epoch(self) -> int:
@@ -140,13 +143,12 @@ class Loop(Generic[Net]):
 
     def end_epoch(self) -> dict[str, Any]:
         """The row of the curves for the epoch that has just ended, with figures on the validation data."""
-        loss, share = self._over_processes(self._figures.double().mean(dim=0)).tolist()
+        figures = self._named(self._over_processes(self._figures.double().mean(dim=0)))
         row = {
             "phase": "train",
             "epoch": self.epoch,
             "step": self.steps,
-            "loss": loss,
-            **({} if math.isnan(share) else {"train_accuracy": share * 100}),
+            **{name if name == "loss" else f"train_{name}": value for name, value in figures.items()},
             **self.validated(),
             "learning_rate": self.sgd.rate,
             "seconds": round(self.seconds, 3),
@@ -155,24 +157,31 @@ class Loop(Generic[Net]):
         return row
 
     def validated(self) -> dict[str, float]:
-        """Loss and accuracy in per cent on the validation data; empty if there is none."""
+        """Loss and metrics in per cent on the validation data; empty if there is none."""
         return {f"validation_{name}": value for name, value in self.judge(self.feed.validation()).items()}
 
     @torch.no_grad()
     def judge(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """Loss and, for a classifier, accuracy in per cent, with the running statistics of batch norms."""
+        """Loss and metrics in per cent, with the running statistics of batch norms; empty without batches."""
         network = self.judged.eval()
-        count, found = 0, torch.zeros(2, device=self.fabric.device)
+        count, found = 0, torch.zeros(1 + len(self.metrics), device=self.fabric.device)
         for inputs, targets in batches:
             with self.fabric.autocast():
                 output = call(network, inputs)
             size = samples_in((inputs, targets))
-            found += torch.stack([self.loss(output, targets).float() * size, right(output, targets)])
+            found += torch.stack([self.loss(output, targets).float() * size, *self._sums(output, targets, size)])
             count += size
-        if not count:
-            return {}
-        loss, share = (found.double() / count).tolist()
-        return {"loss": loss, **({} if math.isnan(share) else {"accuracy": share * 100})}
+        return self._named(found.double() / count) if count else {}
+
+    def _sums(self, output: Any, targets: Any, size: int) -> list[Tensor]:
+        """The sum of each metric over a batch of this size."""
+        return [summed(metric, output, targets, size) for metric in self.metrics.values()]
+
+    def _named(self, figures: Tensor) -> dict[str, float]:
+        """Loss and metrics by name, metrics in per cent; those that are not a number do not apply and are left out."""
+        loss, *shares = figures.tolist()
+        pairs = zip(self.metrics, shares, strict=True)
+        return {"loss": loss, **{name: share * 100 for name, share in pairs if not math.isnan(share)}}
 
     @property
     def images_per_second(self) -> float:
@@ -213,7 +222,7 @@ class Loop(Generic[Net]):
         self.sgd.set_rate(self.learning_rate)
 
     def _taken(self, inputs: Any, targets: Any) -> Tensor:
-        """Take a step; its loss and the share of correct answers."""
+        """Take a step; its loss and metrics."""
         leaves, form = tree_flatten((inputs, targets))
         if not self.capturing or not all(isinstance(leaf, Tensor) for leaf in leaves):
             return self._updated(inputs, targets)
@@ -240,7 +249,8 @@ class Loop(Generic[Net]):
     def _updated(self, inputs: Any, targets: Any) -> Tensor:
         output, loss = self._loss(inputs, targets)
         self.sgd.step(loss if self.teacher is None else self._taught(inputs, output, loss))
-        return torch.stack([loss.detach().float(), right(output, targets) / samples_in((inputs, targets))])
+        size = samples_in((inputs, targets))
+        return torch.stack([loss.detach().float(), *(found / size for found in self._sums(output, targets, size))])
 
     def _loss(self, inputs: Any, targets: Any) -> tuple[Any, Tensor]:
         """Output and loss of a batch."""
@@ -253,7 +263,7 @@ class Loop(Generic[Net]):
         assert self.teacher is not None
         with torch.no_grad(), self.fabric.autocast():
             wanted = call(self.teacher, inputs)
-        return (1 - self.lesson) * loss + self.lesson * distance(output, wanted)
+        return (1 - self.lesson) * loss + self.lesson * self.agreement(output, wanted)
 
     @contextlib.contextmanager
     def _chance(self) -> Iterator[None]:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting, setting
-from natpp.data.batches import Batches, usual_augment
+from natpp.data.batches import Batches
 from natpp.data.feeds import ImageFeed
-from natpp.data.images import SMALL_IMAGE, Images
+from natpp.data.images import SMALL_IMAGE
 from natpp.errors import SettingError
 from natpp.folder import Run, Stop
 from natpp.nets.network import Network, build_network
@@ -26,23 +26,6 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from natpp.runs.search import Watch
-
-CUTOUT = 16  # pixels, the default for images that are not small
-
-
-def make_batches(images: Images, recipe: Recipe, device: torch.device, *, validation: int | None = 0) -> Batches:
-    """Images as a recipe wants them; `validation` are set aside if the recipe sets none aside (None: a quarter)."""
-    size = images.train.shape[2]
-    cutout = recipe.cutout
-    if cutout is None:
-        cutout = 0 if size < SMALL_IMAGE else CUTOUT
-    if cutout >= size:
-        raise SettingError(
-            f"the recipe cuts out {cutout} x {cutout} pixels, but the images are {size} x {size}: "
-            "choose another recipe (quick suits any size) or larger images"
-        )
-    augment = usual_augment(images, cutout=cutout)
-    return Batches(images, device, validation=recipe.validation or validation, augment=augment)
 
 
 def make_setting(arch: Architecture, recipe: Recipe, images: Batches) -> Setting:
