@@ -43,12 +43,13 @@ from natpp.arch.ops import Place
 from natpp.arch.space import CellSpace
 from natpp.data.batches import Batches
 from natpp.data.images import Images
-from natpp.methods.learning import WeightsConfig
 from natpp.nets.network import build_network
 from natpp.registry import OPS
 from natpp.runs.jobs import make_fabric
-from natpp.scorers.short import Branch, Feed, ShortConfig, train_together
-from natpp.scorers.supernet import SharedWeights
+from natpp.scorers.supernet import SharedWeights, WeightsConfig
+from natpp.training.branch import Branch
+from natpp.training.recipe import ShortConfig
+from natpp.training.together import Trial, train_together
 
 BANDWIDTH = 4.8e12  # bytes a second, of an H200
 OPERATIONS = (
@@ -319,7 +320,7 @@ def timed(
     for count in (few, few, many):  # once before, so that kernels are compiled and chosen
         _wait(device)
         start = time.perf_counter()
-        train_together(builds, list(range(len(builds))), images, replace(config, steps=count), device)
+        train_together(builds, list(range(len(builds))), Trial(images, replace(config, steps=count), device))
         _wait(device)
         spent.append(time.perf_counter() - start)
     a_step = (spent[2] - spent[1]) / (many - few)
@@ -351,11 +352,11 @@ def counted(
     build: Callable[[], nn.Module], images: Batches, config: ShortConfig, device: torch.device
 ) -> dict[str, Any]:
     """The kernels of one step of one network: how many, and what the dearest take alone, in microseconds."""
-    feed = Feed(images, config, device, 0)
-    feed.fetch(0)
-    feed.load(torch.zeros(1, dtype=torch.int64, device=device))
+    inputs, targets = Trial(images, config, device).feed().batch(0)
+    number = torch.zeros(1, dtype=torch.int64, device=device)
+    rate = torch.full((1,), config.learning_rate, device=device)
     branch = Branch(build, 0, config, device)
-    return kernels_of(lambda: branch.step(feed))
+    return kernels_of(lambda: branch.step(inputs, targets, number, rate))
 
 
 def kernels_of(run: Callable[[], object]) -> dict[str, Any]:

@@ -29,14 +29,16 @@ from torch.utils._pytree import tree_leaves
 import natpp
 from natpp.arch.networks import setting
 from natpp.arch.space import nasbench201_space
+from natpp.data.batches import Batches
 from natpp.data.images import Images
-from natpp.methods.learning import WeightsConfig
 from natpp.nets.network import build_network
 from natpp.runs.jobs import make_fabric
-from natpp.scorers.short import Batches, Branch, Build, Feed, ShortConfig, train_together
-from natpp.scorers.supernet import SharedWeights
-from natpp.training.recipe import cifar_600
-from natpp.training.scratch import Training, make_batches
+from natpp.scorers.supernet import SharedWeights, WeightsConfig
+from natpp.training.branch import Branch, Build
+from natpp.training.recipe import ShortConfig, cifar_600
+from natpp.training.scratch import Training
+from natpp.training.task import Task
+from natpp.training.together import Trial, train_together
 
 FABRIC = make_fabric()
 DEVICE = FABRIC.device
@@ -75,7 +77,7 @@ def train(batch: int) -> Row:
     recipe = replace(cifar_600(), batch=batch)
     if not LARGE:
         recipe = replace(recipe, batch=4, channels=4, cells=3, auxiliary=0, cutout=4)
-    images = make_batches(random_images(20 * recipe.batch), recipe, DEVICE)
+    images = Task(random_images(20 * recipe.batch)).batches(DEVICE, recipe, validation=0)
     training = Training(natpp.load("darts"), images, recipe, FABRIC, SEED)
     training.total = 10**6
     times = 30 if LARGE else 2
@@ -139,7 +141,7 @@ def short(together: int) -> Row:
         config = ShortConfig(batch=128 if LARGE else 8, steps=steps, together=together)
         _wait()
         start = time.perf_counter()
-        train_together(builds, list(range(together)), images, config, DEVICE, seed=SEED)
+        train_together(builds, list(range(together)), Trial(images, config, DEVICE, SEED))
         _wait()
         spent.append(time.perf_counter() - start)
     reserved = _reserved()
@@ -202,13 +204,15 @@ def counting() -> Iterator[Moved]:
 
 def moved(builds: Sequence[Build], images: Batches, config: ShortConfig) -> int:
     """Bytes that a step of all these networks moves."""
-    feed = Feed(images, config, DEVICE, SEED)
-    feed.fetch(0)
-    feed.load(torch.zeros(1, dtype=torch.int64, device=DEVICE))
+    inputs, targets = Trial(images, config, DEVICE, SEED).feed().batch(0)
+    first, rate = (
+        torch.zeros(1, dtype=torch.int64, device=DEVICE),
+        torch.full((1,), config.learning_rate, device=DEVICE),
+    )
     branches = [Branch(build, SEED, config, DEVICE) for build in builds]
     with counting() as found:
         for branch in branches:
-            branch.step(feed)
+            branch.step(inputs, targets, first, rate)
     return found.total
 
 

@@ -1,7 +1,7 @@
-"""Named things that can be added from outside: operations, rules, networks, architectures, models, methods.
+"""Named things that can be added from outside: operations, rules, networks, architectures, models, methods, tasks.
 
-The rooms fill their registries when they are imported: `import natpp` imports all but the methods, which need torch and
-come with `import natpp.methods`.
+Packages fill their registries when they are imported. `import natpp` imports all but methods and tasks, which need
+torch and come with `import natpp.methods` and `import natpp.training.task`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from natpp.arch.ops import Op
     from natpp.arch.rules import Rule
     from natpp.methods.base import MakeMethod
+    from natpp.training.task import MakeTask
     from natpp.zoo.cells import Entry
     from natpp.zoo.models import Model
 
@@ -76,3 +77,4 @@ NETWORKS: Registry[Skeleton] = Registry("network")
 ZOO: Registry[Entry] = Registry("architecture")
 MODELS: Registry[Model] = Registry("model")
 METHODS: Registry[MakeMethod] = Registry("method")
+TASKS: Registry[MakeTask] = Registry("task")

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
 import natpp
@@ -21,9 +20,9 @@ from natpp.cli import VERBS, main
 from natpp.cli.training import Train
 from natpp.data.images import Images
 from natpp.registry import NETWORKS
-from natpp.scorers.short import ShortConfig
-from natpp.training.recipe import RECIPES, Recipe, named_recipe
-from natpp.training.scratch import make_batches, make_setting
+from natpp.training.recipe import RECIPES, Recipe, ShortConfig, named_recipe
+from natpp.training.scratch import make_setting
+from natpp.training.task import Task
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -159,7 +158,7 @@ def test_what_is_auto_in_a_recipe_is_what_the_page_says(
     arch: str, size: int, expected: tuple[str, int, int, int]
 ) -> None:
     pixels, labels = np.zeros((8, 3, size, size), dtype=np.uint8), np.arange(8) % 2
-    images = make_batches(Images("grey", 2, pixels, labels, pixels, labels), named_recipe("quick"), torch.device("cpu"))
+    images = Task(Images("grey", 2, pixels, labels, pixels, labels)).batches("cpu", named_recipe("quick"), validation=0)
     where = make_setting(natpp.load(arch), named_recipe("quick"), images)
     assert (where.network, where.channels, where.cells, images.augment.cutout) == expected
     text = " ".join((DOCS / "training.md").read_text(encoding="utf-8").split())
