@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from natpp import verbs
-from natpp.arch.cost import Cost
 from natpp.arch.formats import FORMATS, to_dict, to_genotype
 from natpp.arch.graph import Architecture
 from natpp.arch.ops import Place
@@ -16,6 +15,7 @@ from natpp.arch.rules import allowed, changes, same_graphs
 from natpp.cli.flags import Arch, Common, NetworkFlags, Output, Shapes, Subject, Switch, Whole, Word
 from natpp.cli.modules import is_module, load_architecture, make_module
 from natpp.cli.output import new_table, picture_suffix, print_json, print_table, write_picture
+from natpp.core.measures import Cost
 from natpp.errors import SettingError, did_you_mean
 from natpp.files import write_whole
 from natpp.registry import MODELS, OPS, RULES, ZOO

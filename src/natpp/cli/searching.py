@@ -22,7 +22,7 @@ from natpp.registry import RULES
 from natpp.report.page import check_target
 
 if TYPE_CHECKING:
-    from natpp.subjects.cells import Result
+    from natpp.subjects.cell_result import Result
     from natpp.subjects.module_result import ModuleResult
 
 R = TypeVar("R", "Result", "ModuleResult")

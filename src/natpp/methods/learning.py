@@ -20,7 +20,8 @@ from torch import Tensor
 from natpp.errors import NatppError, SettingError, did_you_mean
 from natpp.nets.policy import GraphBatch, Policy, PolicyConfig, Transitions
 from natpp.scorers.base import Score, Scores
-from natpp.subjects.many import Inputs, Row
+from natpp.subjects.cells import Row
+from natpp.subjects.many import Inputs
 from natpp.training.step import cosine
 
 

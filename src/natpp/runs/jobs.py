@@ -35,7 +35,7 @@ from natpp.scorers.base import Scorer, Task, check_price
 from natpp.scorers.short import ShortScorer, in_half, usual_schedule
 from natpp.scorers.supernet import SharedWeights, SupernetScorer, usual_setting
 from natpp.scorers.table import TableScorer, read_table
-from natpp.subjects.cells import Result, explained, transform
+from natpp.subjects.cell_result import Result, explained, transform
 from natpp.training import task as training
 from natpp.training.recipe import ShortConfig
 
