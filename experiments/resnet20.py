@@ -30,7 +30,7 @@ from torch import nn
 from truth_nasbench201 import machine
 
 import natpp
-from natpp.core.decision import Plan
+from natpp.core import decision
 from natpp.files import write_whole
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
@@ -38,15 +38,17 @@ from natpp.fx.trace import trace
 from natpp.methods.tuned import Candidates, TuneConfig, learn_module
 from natpp.policies import default, load_named
 from natpp.runs.jobs import make_fabric
-from natpp.scorers.module_supernet import Expanded, Judge, ShortTunings
-from natpp.scorers.short import ShortConfig
+from natpp.scorers.module_supernet import Expanded
+from natpp.scorers.short import ShortTunings
 from natpp.seeds import Use, number
 from natpp.subjects.module import Module
 from natpp.subjects.module_answer import Asked, optimize_module, perturbed
 from natpp.subjects.module_result import ModuleResult
 from natpp.training.losses import classification
 from natpp.training.recalibrate import recalibrate
-from natpp.training.recipe import Recipe
+from natpp.training.recipe import Recipe, ShortConfig
+from natpp.training.task import Task
+from natpp.training.together import Trial
 
 RESULTS = Path(__file__).parent / "results" / "resnet20.json"
 BUDGET = {"madds": 0.6}
@@ -164,8 +166,7 @@ class Pieces:
             self.original(seed).to(device),
             self.example.to(device),
             load_named(),
-            self.images,
-            None,
+            Task(self.images),
             config=self.plan.tune,
             schedule=self.plan.schedule,
             budget=BUDGET,
@@ -203,17 +204,17 @@ class Pieces:
         module, candidates = asked.module, Candidates(asked, asked.limits)
         flat = np.where(module.mask, 0.0, -1e9)
 
-        def draw(*numbers: int) -> Plan:
+        def draw(*numbers: int) -> decision.Plan:
             chance = np.random.default_rng([seed, *numbers])
             return candidates.drawn(perturbed(flat if numbers[-1] % 2 else asked.log_probs, chance, 3.0))
 
         some = [draw(0, place) for place in range(plan.compared)]
-        judge = Judge(self.images, classification(), plan.schedule, device, seed)
+        trial = Trial(self.images, plan.schedule, device, seed, classification())
         found: dict[str, Any] = {}
         seconds: dict[str, float] = {}
         scorers: dict[str, Callable[[], list[float]]] = {
-            "short": lambda: ShortTunings(module, judge)(some),
-            "supernet": lambda: self._supernet(module, judge, some, draw),
+            "short": lambda: ShortTunings(module, trial)(some),
+            "supernet": lambda: self._supernet(module, trial, some, draw),
         }
         for name, scored in scorers.items():
             start = time.perf_counter()
@@ -230,8 +231,10 @@ class Pieces:
         agrees = {name: spearman(found[name], found["full"]) for name in ("short", "supernet", "madds")}
         return {"scores": found, "spearman": agrees, "seconds": seconds}
 
-    def _supernet(self, module: Module, judge: Judge, some: list[Plan], draw: Callable[..., Plan]) -> list[float]:
-        expanded = Expanded(module, judge)
+    def _supernet(
+        self, module: Module, trial: Trial, some: list[decision.Plan], draw: Callable[..., decision.Plan]
+    ) -> list[float]:
+        expanded = Expanded(module, trial)
         expanded.train(lambda step: draw(1, step), self.plan.schedule.steps * len(some))
         return expanded(some)
 

@@ -42,7 +42,6 @@ UPWARDS = {  # imports that still point up: what they are for moves down with th
     ("core/learned.py", "natpp.nets.policy"),
     ("fx/rewrite.py", "natpp.decisions.operation"),
     ("fx/rewrite.py", "natpp.decisions.term"),
-    ("scorers/supernet.py", "natpp.methods.learning"),
     ("subjects/cell_result.py", "natpp.methods.base"),
     ("subjects/cell_result.py", "natpp.report.page"),
     ("subjects/cell_result.py", "natpp.scorers.base"),
@@ -50,8 +49,6 @@ UPWARDS = {  # imports that still point up: what they are for moves down with th
     ("subjects/module_answer.py", "natpp.training.recalibrate"),
     ("subjects/module_result.py", "natpp.report.page"),
     ("subjects/module_result.py", "natpp.saved.save"),
-    ("training/scratch.py", "natpp.scorers.base"),
-    ("training/scratch.py", "natpp.scorers.supernet"),
 }
 LONGEST = 450  # lines of a file
 LONGER = {  # files that are still longer; the Triton kernels of a norm are one idea and stay together
@@ -60,7 +57,6 @@ LONGER = {  # files that are still longer; the Triton kernels of a norm are one 
     "kernels/norm.py": 578,
     "kernels/separated.py": 510,
     "runs/search.py": 477,
-    "scorers/short.py": 785,
     "verbs.py": 828,
 }
 

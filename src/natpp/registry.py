@@ -1,8 +1,7 @@
-"""Named things that can be added from outside: operations, rules, networks, architectures, models, methods,
-measures of cost, kinds of decisions.
+"""Named things that can be added: operations, rules, networks, models, methods, tasks, decisions, measures of cost.
 
-The rooms fill their registries when they are imported: `import natpp` imports all but methods and kinds of decisions,
-which need torch and come with `import natpp.methods` and `import natpp.decisions`.
+Packages fill their registries when they are imported. `import natpp` imports all but methods, tasks and kinds of
+decisions, which need torch and come with `import natpp.methods`, `natpp.training.task` and `natpp.decisions`.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from natpp.core.measures import Measure
     from natpp.decisions.base import Kind
     from natpp.methods.base import MakeMethod
+    from natpp.training.task import MakeTask
     from natpp.zoo.cells import Entry
     from natpp.zoo.models import Model
 
@@ -30,8 +30,8 @@ class Registry(Mapping[str, T]):
 
     Examples:
         >>> from natpp.registry import OPS
-        >>> "conv_3x3" in OPS, len(OPS)
-        (True, 19)
+        >>> "conv_3x3" in OPS
+        True
         >>> OPS["conv3x3"]
         Traceback (most recent call last):
         natpp.errors.UnknownNameError: unknown operation 'conv3x3'. Did you mean 'conv_3x3'?
@@ -79,5 +79,6 @@ NETWORKS: Registry[Skeleton] = Registry("network")
 ZOO: Registry[Entry] = Registry("architecture")
 MODELS: Registry[Model] = Registry("model")
 METHODS: Registry[MakeMethod] = Registry("method")
+TASKS: Registry[MakeTask] = Registry("task")
 KINDS: Registry[Kind] = Registry("kind of decision")
 MEASURES: Registry[Measure] = Registry("cost")

@@ -1,10 +1,9 @@
-"""Learning on one module and its data, Eq. (1) of the paper: which of all it may become is best there.
+"""Tuning a policy on one module and its data, Eq. (1) of the paper: which of all it may become is best there?
 
-Candidates are plans within rule and budget. Few are scored, since scores are dear; a prediction fitted on
-them tells of the others. Where the module is over its budget, some that differ from it in little are scored too, which
-are too dear to be taken but tell what each change does. In rounds, a policy that starts from the one given is tuned on
-the prediction, candidates are drawn from it and from what was best so far, and those that are worth most are scored
-next. The best few are scored once more, by longer fine-tunings, and the best of these is the result.
+Scoring a candidate is expensive, so few are scored and a prediction fitted on them ranks the others. In each round the
+policy is tuned on the prediction, candidates are drawn from it and from the best so far, and the most promising are
+scored. If the module is over its budget, some that change little and still exceed it are scored too, for comparison.
+The best few are fine-tuned for longer, which decides.
 """
 
 from __future__ import annotations
@@ -27,31 +26,32 @@ from natpp.core.decision import Plan
 from natpp.core.learned import Learned, Scored
 from natpp.core.measures import COUNTED, figures_of
 from natpp.data.batches import Batches
-from natpp.data.loader import Loaded, moved_to
+from natpp.data.loader import moved_to
 from natpp.errors import SettingError, did_you_mean
 from natpp.fx.sites import Keep
 from natpp.methods.learning import LearnConfig, Learner
 from natpp.nets.policy import GraphBatch, Policy
 from natpp.scorers.base import Scores
 from natpp.scorers.features import Features
-from natpp.scorers.module_supernet import WORST, Expanded, Judge, Say, ShortTunings
+from natpp.scorers.module_supernet import Expanded
 from natpp.scorers.predicted import PredictConfig, Prediction
-from natpp.scorers.short import ShortConfig
+from natpp.scorers.short import WORST, ShortTunings
 from natpp.seeds import Use, generator, number, torch_generator
 from natpp.subjects.module import Key, Row
 from natpp.subjects.module_answer import Asked, Table, perturbed, said
 from natpp.subjects.module_budget import Descent
 from natpp.subjects.module_result import ModuleResult
-from natpp.training.losses import Loss, check_loss, classification
+from natpp.training.recipe import ShortConfig
+from natpp.training.task import Task as TrainingTask
+from natpp.training.task import inputs_of
+from natpp.training.together import Trial
 
 SCORERS = ("short", "supernet")
 SCHEDULE = ShortConfig(steps=32, learning_rate=0.02, clip=5.0, together=16)  # batches are the loader's
-STATISTICS, IMAGES = 10, 128  # batches that statistics are recomputed from, and images in each
 MOST_TRAINED = 64  # fine-tunings whose steps a supernet is trained for, however many candidates are scored
 FIRST = 32  # of which the first share is drawn before there is a plan for the time
 TRIES = 8  # draws for each candidate that is wanted
 TEMPERATURE = 3.0  # of the policy at first: flatter, since it was learned elsewhere
-Watch = Callable[[str, int, int, dict[str, float]], None]
 
 
 @dataclass(frozen=True)
@@ -99,49 +99,36 @@ def learn_module(
     module: nn.Module,
     example_input: Any,
     policy: Policy,
-    train: Any,
-    val: Any,
+    task: TrainingTask,
     *,
     config: TuneConfig,
     schedule: ShortConfig | None = None,
-    loss: Loss | None = None,
     rule: str = "nat++",
     seed: int = 0,
     budget: Budget = "strict",
     keep: Keep = (),
     share_blocks: bool | None = None,
     measure_latency: bool = False,
-    watch: Watch | None = None,
-    say: Say | None = None,
+    watch: Callable[[str, int, int, dict[str, float]], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> ModuleResult:
     """The best that was found for a module on its data, within rule and budget, with inherited weights.
 
-    `train` and `val` are batches (inputs, targets), or `train` is images of which some are set aside to choose by
-    (`Batches`, on the module's device). Statistics of batch norms are recomputed from training batches.
+    Statistics of batch norms are recomputed from training batches.
     """
     schedule = schedule or SCHEDULE
     device = next((one.device for one in (*module.parameters(), *module.buffers())), torch.device("cpu"))
-    data = train if isinstance(train, Batches) else Loaded.of(train, val, schedule.steps * config.longer)
-    inputs, targets = data.take(np.arange(2)) if isinstance(data, Batches) else moved_to(data.train[0], device)
-    check_loss(module, inputs, targets, loss)
+    data = task.kept(device, schedule.steps * config.longer)
+    task.check(module, data.take(np.arange(2)) if isinstance(data, Batches) else moved_to(data.train[0], device))
     asked = Asked(module, example_input, policy, rule, budget, keep, share_blocks, measure_latency)
     if asked.limits:  # says how near one gets, where they cannot be met
         asked.within(asked.log_probs)
     learned, plan = None, (0,) * len(asked.module.decisions)
     if asked.module.blocks:
-        judge = Judge(data, loss or classification(), schedule, device, seed, say)
-        plan, learned = ModuleSearch(asked, policy, judge, config, watch)()
+        trial = Trial(data, schedule, device, seed, task.loss, say=say)
+        plan, learned = ModuleSearch(asked, policy, trial, config, watch)()
     settings = {"seed": seed, "learned": asdict(config), "schedule": asdict(schedule)}
-    return asked.result(plan, _some_inputs(data, device), settings, learned)
-
-
-def _some_inputs(data: Batches | Loaded, device: torch.device) -> Iterator[Any]:
-    """A few training inputs, to recompute statistics from."""
-    for place in range(STATISTICS):
-        if isinstance(data, Batches):
-            yield data.take(np.arange(place * IMAGES, (place + 1) * IMAGES) % len(data))[0]
-        elif place < len(data.train):
-            yield moved_to(data.train[place][0], device)
+    return asked.result(plan, inputs_of(data, device), settings, learned)
 
 
 class Candidates:
@@ -250,13 +237,13 @@ class ModuleSearch:
         self,
         asked: Asked,
         policy: Policy,
-        judge: Judge,
+        trial: Trial,
         config: TuneConfig,
-        watch: Watch | None = None,
+        watch: Callable[[str, int, int, dict[str, float]], None] | None = None,
     ):
-        self.asked, self.module, self.config, self.judge, self.watch = asked, asked.module, config, judge, watch
+        self.asked, self.module, self.config, self.trial, self.watch = asked, asked.module, config, trial, watch
         self.candidates = Candidates(asked, asked.limits)
-        self.learner = Learner(policy.ops, config.learn, number(judge.seed, Use.START, 3), policy)
+        self.learner = Learner(policy.ops, config.learn, number(trial.seed, Use.START, 3), policy)
         self.decisions = Decisions(self.candidates)
         self.known: dict[Key, float] = {}
         self.probed: dict[Key, float] = {}  # too dear to be taken
@@ -267,18 +254,18 @@ class ModuleSearch:
         self._over = False  # whether the module itself is too dear, and scored for comparison only
         self.started = time.perf_counter()
         self.scorer: ShortTunings | Expanded = (
-            ShortTunings(self.module, judge) if config.scorer == "short" else Expanded(self.module, judge)
+            ShortTunings(self.module, trial) if config.scorer == "short" else Expanded(self.module, trial)
         )
 
     def __call__(self) -> tuple[Plan, Learned]:
         """The best candidate, and all that was learned."""
         original = (0,) * len(self.module.decisions)
         if isinstance(self.scorer, Expanded):
-            steps = min(self.config.evaluations, MOST_TRAINED) * self.judge.schedule.steps
-            chances = functools.partial(generator, self.judge.seed, Use.DRAW, 3)
+            steps = min(self.config.evaluations, MOST_TRAINED) * self.trial.schedule.steps
+            chances = functools.partial(generator, self.trial.seed, Use.DRAW, 3)
             self.scorer.train(lambda step: self._random(chances(step)), steps, lambda: self._late(0.5))
         trained = time.perf_counter() - self.started if isinstance(self.scorer, Expanded) else 0.0
-        chance = generator(self.judge.seed, Use.SCORE, 3)
+        chance = generator(self.trial.seed, Use.SCORE, 3)
         allowed = self.candidates.allowed(original)
         self._over = not allowed
         first = max(round(min(self.config.evaluations, FIRST) * self.config.random_share), 2)
@@ -363,8 +350,8 @@ class ModuleSearch:
             figures = self.learner.step(
                 self.decisions,
                 prediction.careful,
-                generator(self.judge.seed, Use.LEARN, 3, step),
-                torch_generator(self.judge.seed, Use.LEARN, 3, step),
+                generator(self.trial.seed, Use.LEARN, 3, step),
+                torch_generator(self.trial.seed, Use.LEARN, 3, step),
             )
             self.policy_curve.append(figures)
         _, table = said(self.learner.policy, self.module)
