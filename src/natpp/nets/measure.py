@@ -45,7 +45,7 @@ def module_cost(module: nn.Module, example_input: Any, *, latency: bool = False)
             with PeakMemory(example_input) as memory:
                 run()
         if counter.fused:
-            with _unfused(module), MultiplyAdds() as counter:
+            with unfused(module), MultiplyAdds() as counter:
                 run()
     params = sum(parameter.numel() for parameter in module.parameters())
     cost = Cost(params, counter.total, params, counter.total, memory.peak)
@@ -177,7 +177,7 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
-def _unfused(module: nn.Module) -> Iterator[None]:
+def unfused(module: nn.Module) -> Iterator[None]:
     """Attention and recurrent layers as plain matrix products, which the counter sees; fused kernels it does not."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
