@@ -472,10 +472,8 @@ def test_what_is_computed_of_buffers_alone_is_no_constant() -> None:
     assert torch.equal(same(x), module.conv(x) * 6)
 
 
-LAST = nn.Conv2d(3, 4, 1).to(memory_format=torch.channels_last)
-
-
 @pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(
     ("layer", "shape"),
     [
@@ -483,20 +481,27 @@ LAST = nn.Conv2d(3, 4, 1).to(memory_format=torch.channels_last)
         (nn.Conv2d(4, 6, (3, 5), stride=(2, 1), padding=(0, 2), dilation=(2, 1), groups=2), (1, 4, 9, 7)),
         (nn.Conv2d(4, 4, 1, groups=4, bias=False), (1, 4, 1, 1)),
         (nn.Conv2d(1, 5, 2, stride=2), (3, 1, 5, 5)),
-        (LAST, (2, 3, 8, 8)),
+        (nn.Conv2d(3, 4, 1).to(memory_format=torch.channels_last), (2, 3, 8, 8)),
         (nn.BatchNorm2d(3), (2, 3, 4, 5)),
+        (nn.ReLU(), (2, 3, 4, 5)),
+        (nn.ReLU(inplace=True), (2, 3, 4, 5)),
     ],
 )
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_plain_layers_have_the_values_that_torch_gives_them(
     layer: nn.Module, shape: tuple[int, ...], layout: torch.memory_format, training: bool
 ) -> None:
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        x = torch.empty(shape).to(memory_format=layout)
-        known, expected = plain_value(layer.train(training), x), layer(x)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    x = mode.from_tensor(torch.empty(shape).to(memory_format=layout))
+    known = plain_value(layer.train(training), x)
+    with mode, torch.no_grad():
+        expected = layer(x)
+    last = isinstance(layer, nn.Conv2d) and layer.weight.stride()[1] == 1  # channels last
+    assert known is not None or last or layout is torch.channels_last
     if known is not None:
-        assert (known.shape, known.dtype, known.stride()) == (expected.shape, expected.dtype, expected.stride())
-    assert known is not None or layout is torch.channels_last or layer is LAST
+        for seen in ("shape", "dtype", "device", "requires_grad"):
+            assert getattr(known, seen) == getattr(expected, seen)
+        assert known.stride() == expected.stride()
+        assert (known is x) == (expected is x)
 
 
 @pytest.mark.parametrize(
@@ -508,10 +513,12 @@ def test_plain_layers_have_the_values_that_torch_gives_them(
         (nn.Conv2d(3, 4, 3), (2, 3, 2, 2)),
         (nn.Conv2d(3, 4, 3).double(), (2, 3, 8, 8)),
         (nn.BatchNorm2d(3), (2, 4, 8, 8)),
+        (nn.ReLU(), (2, 3)),
+        (nn.SiLU(), (2, 3, 8, 8)),
     ],
 )
 def test_other_layers_are_left_to_torch(layer: nn.Module, shape: tuple[int, ...]) -> None:
-    assert plain_value(layer, torch.empty(shape)) is None
+    assert plain_value(layer, FakeTensorMode().from_tensor(torch.empty(shape))) is None
 
 
 class Follows(nn.Module):

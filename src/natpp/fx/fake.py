@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.fx.node import Node
 from torch.utils._pytree import tree_map
 
@@ -33,14 +38,15 @@ class Values:
         read: Any = fx.node.map_arg((node.args, node.kwargs), lambda read: read.meta[VALUE])
         args, kwargs = read
         module = self.find(str(node.target)) if node.op == "call_module" else None
+        if module is not None and len(args) == 1 and not kwargs and (known := plain_value(module, args[0])) is not None:
+            return known
         try:
             with self.mode, torch.no_grad():
                 if node.op == "call_function":
                     return node.target(*args, **kwargs)  # type: ignore[operator]
                 if module is None:
                     return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-                known = plain_value(module, args[0]) if len(args) == 1 and not kwargs else None
-                return module(*args, **kwargs) if known is None else known
+                return module(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             if module is None:
                 raise TraceError("its way depends on the data in a tensor") from None
@@ -63,21 +69,37 @@ class Values:
 
 
 def plain_value(module: nn.Module, x: Any) -> Tensor | None:
-    """The value of a plain batch norm or convolution, as torch works it out in ten times as long; None for others."""
-    if not isinstance(x, Tensor) or x.dim() != 4:
+    """The value of a plain layer on a plain feature map, as torch works it out in ten times as long; else None."""
+    place = x.device.type if isinstance(x, FakeTensor) else ""
+    if place not in ("cpu", "cuda") or x.dim() != 4 or not x.is_floating_point():
         return None
     if type(module) is nn.BatchNorm2d:
-        return torch.empty_like(x) if x.shape[1] == module.num_features else None
-    if type(module) is not nn.Conv2d or module.padding_mode != "zeros" or isinstance(module.padding, str):
+        return _empty(x, x.shape) if x.shape[1] == module.num_features else None
+    if module._forward_hooks or module._forward_pre_hooks or torch.is_autocast_enabled(place) or not _row_major(x):
         return None
-    weight, place = module.weight, x.device.type
-    hooks = module._forward_hooks or module._forward_pre_hooks
-    if hooks or place not in ("cpu", "cuda") or torch.is_autocast_enabled(place) or x.shape[1] != module.in_channels:
-        return None
-    alike = (weight.device, weight.dtype) == (x.device, x.dtype) and _row_major(weight) and _row_major(x)
-    geometry = zip(x.shape[2:], module.kernel_size, module.stride, module.padding, module.dilation, strict=True)
-    sides = [(side + 2 * pad - gap * (kernel - 1) - 1) // stride + 1 for side, kernel, stride, pad, gap in geometry]
-    return x.new_empty((x.shape[0], module.out_channels, *sides)) if alike and min(sides) > 0 else None
+    if type(module) is nn.ReLU:
+        return x if module.inplace else _empty(x, x.shape)
+    if type(module) is nn.Conv2d and (sides := _sides(module, x)) and min(sides) > 0:
+        return _empty(x, (x.shape[0], module.out_channels, *sides))
+    return None
+
+
+def _sides(conv: nn.Conv2d, x: FakeTensor) -> tuple[int, ...]:
+    """Height and width of what a convolution makes of a feature map; none where it is not plain."""
+    weight, padding = conv.weight, conv.padding
+    alike = (weight.device, weight.dtype) == (x.device, x.dtype) and x.shape[1] == conv.in_channels
+    if not alike or not _row_major(weight) or conv.padding_mode != "zeros" or isinstance(padding, str):
+        return ()
+    geometry = zip(x.shape[2:], conv.kernel_size, conv.stride, padding, conv.dilation, strict=True)
+    return tuple((side + 2 * pad - gap * (kernel - 1) - 1) // step + 1 for side, kernel, step, pad, gap in geometry)
+
+
+def _empty(like: FakeTensor, shape: Sequence[int]) -> Tensor:
+    """A new value like another one, made without asking the mode for it."""
+    if not _row_major(like):
+        with like.fake_mode:
+            return torch.empty_like(like)
+    return FakeTensor(like.fake_mode, torch.empty(shape, dtype=like.dtype, device="meta"), like.device)
 
 
 def _row_major(x: Tensor) -> bool:

@@ -149,7 +149,7 @@ def _as_written(cost: Cost, traced: Traced, shared: Shared) -> Cost:
     There every value is freed after its last reader, whatever the module's own Python holds on to: else a result would
     save memory by being written anew.
     """
-    written = module_cost(rewrite(traced, shared=shared), traced.example)
+    written = module_cost(rewrite(traced, (), (), shared), traced.example)
     return replace(cost, peak_memory_bytes=min(cost.peak_memory_bytes, written.peak_memory_bytes))
 
 
