@@ -2,7 +2,7 @@
 
 Seconds of one core, the least of some rounds. Beside them stand their growth where the network doubles and, with
 another checkout to compare with (`--against`), how many times as fast this one is: the two run in turn.
-`python benchmarks/fx.py [--against PATH] [--only NAME ...] [--rounds N] [--json FILE]`
+`python benchmarks/fx.py [--against PATH] [--only NAME ...] [--rounds N] [--json FILE | --keep]`
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import argparse
 import gc
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from keep import add_flags, file_of, machine
 from torch import Tensor, nn
 
 import natpp
@@ -107,9 +107,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--against", type=Path, help="folder of another checkout to compare with")
     parser.add_argument("--only", nargs="+", default=list(NAMES), choices=NAMES)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    add_flags(parser)
     parser.add_argument("--worker", action="store_true", help="one round in this process, printed as JSON")
     options = parser.parse_args(arguments)
+    file = file_of(options, "fx")
     if options.worker:
         print(json.dumps(measured(options.only)))
         return
@@ -130,10 +131,10 @@ def main(arguments: list[str] | None = None) -> None:
         if others and any(others[0][name][key] != row[key] for key in ("madds", "params")):
             print(f"{name:<22}another answer: {others[0][name]}, here {row}")
         print() if number + 1 < len(new) else None
-    if options.json:
-        about = {"torch": torch.__version__, "machine": platform.machine(), "rounds": options.rounds}
-        against = {"against": others[0]} if others else {}
-        options.json.write_text(json.dumps({**about, "here": new, **against}, indent=1))
+    if file:
+        kept = {"machine": machine(), "rounds": options.rounds, "here": new}
+        kept |= {"against": others[0]} if others else {}
+        file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -33,9 +33,8 @@ def test_every_rule_keeps_its_promises(name: str) -> None:
 
 def test_the_thirteen_and_the_extras() -> None:
     assert len(PAPER_OPS) == 13
-    assert [name for name, op in OPS.items() if op.extra] == [
-        *("sep_conv_7x7", "conv_1x3_3x1", "conv_1x7_7x1", "conv_7x1_1x7", "avg_pool_2x2", "max_pool_2x2")
-    ]
+    extras = {"sep_conv_7x7", "conv_1x3_3x1", "conv_1x7_7x1", "conv_7x1_1x7", "avg_pool_2x2", "max_pool_2x2"}
+    assert extras <= {name for name, op in OPS.items() if op.extra}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +148,7 @@ def test_adding_an_operation_touches_one_place(ghost: Op) -> None:
     assert natpp.load(natpp.arch.formats.to_json(arch)) == arch
     for rule in RULES:
         check_rule(rule)
-        assert allowed(rule, Place(4, 4)).shape == (20, 20)
+        assert allowed(rule, Place(4, 4)).shape == (len(OPS), len(OPS))
 
 
 def test_an_operation_of_one_place_replaces_sites_of_modules() -> None:
