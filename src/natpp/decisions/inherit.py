@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.fx.node import Node
 from torch.nn import functional
 
+from natpp.arch.layers import FACTORIZED, Form
 from natpp.arch.modules import FactorizedConv2d
 from natpp.errors import SettingError
-from natpp.fx.sites import Form, Site
+from natpp.fx.sites import Site
 from natpp.fx.traced import value
 
-FACTORIZED = "factorized"
 Forms = tuple[Form, ...]
 
 

@@ -21,10 +21,10 @@ from natpp.arch.graph import NULL, SKIP
 from natpp.decisions.operation import build, forms
 from natpp.decisions.term import shortcut
 from natpp.errors import GraphError
-from natpp.fx.aliasing import idle
+from natpp.fx.aliasing import idle, mutated
 from natpp.fx.blocks import Block, BlockNode, Term, node_shape, shape
 from natpp.fx.parts import FadeIn
-from natpp.fx.sites import Site, Sum, mutated
+from natpp.fx.sites import Site, Sum
 from natpp.fx.traced import Traced, copied, value
 
 Ops = Sequence[str]  # one operation for each term of a block

@@ -166,7 +166,7 @@ class Candidates:
         """Whether a plan that fits also keeps limits that have to be measured."""
         if self.counted or not self.fits(plan):
             return self.fits(plan)
-        _, cost = self.module.built(plan, latency="latency" in self.limits)
+        _, cost = self.module.built(plan, self.module.copied, latency="latency" in self.limits)
         found = figures_of(cost)
         return all(found[name] <= limit for name, limit in self.limits.items())
 

@@ -193,14 +193,19 @@ class Module:
         """The module under a plan, with inherited weights."""
         return self.built(plan)[0]
 
-    def built(self, plan: Plan, *, latency: bool = False) -> tuple[fx.GraphModule, Cost]:
+    def built(self, plan: Plan, shared: Shared | None = None, *, latency: bool = False) -> tuple[fx.GraphModule, Cost]:
         """The module under a plan, and what it costs: to the digit what the blueprint says."""
-        made = self.rewritten(plan)
+        made = self.rewritten(plan, shared)
         cost = module_cost(made, self.traced.example, latency=latency)
         counted = self.blueprint.cost(plan)
         assert counted is not None, "something is cut off"
         assert counted.living[:2] == (cost.params, cost.madds), f"counted {counted.living}, built {cost}"
         return made, cost
+
+    @functools.cached_property
+    def copied(self) -> Shared:
+        """One copy of its parts, for what is only measured, and for one result."""
+        return Shared(self.traced)
 
     def rewritten(self, plan: Plan, shared: Shared | None = None) -> fx.GraphModule:
         """The module under a plan, not measured; its parts are its own or those that are shared."""

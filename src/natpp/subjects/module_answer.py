@@ -25,10 +25,8 @@ from natpp.core.measures import Cost
 from natpp.core.solve import repair
 from natpp.decisions.base import Decisions
 from natpp.errors import SettingError, did_you_mean
-from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Keep, called_twice, kept_parts, own_modes
 from natpp.fx.trace import trace
-from natpp.fx.traced import Traced
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import Policy, Transitions
 from natpp.subjects.module import Module
@@ -86,7 +84,7 @@ class Asked:
         ask = Decisions(rule=rule, ops=policy.ops, keep=keep, share_blocks=share, strict=budget != "rule")
         self.module = Module(trace(module, example_input), ask)
         self.timed = measure_latency or "latency" in wanted
-        self.before = _as_written(module_cost(module, example_input, latency=self.timed), self.module.traced)
+        self.before = _as_written(module_cost(module, example_input, latency=self.timed), self.module)
         self.limits = limits_of(wanted, self.before)
         self.settings = {
             "rule": rule,
@@ -167,7 +165,7 @@ class Asked:
     ) -> ModuleResult:
         """The module under a plan, with all that led to it."""
         module, before = self.module, self.before
-        made, after = module.built(plan, latency=self.timed)
+        made, after = module.built(plan, module.copied, latency=self.timed)
         ops = module.block_ops(plan)
         changes = self.changes(plan)
         if batches is not None and changes:
@@ -248,11 +246,11 @@ def perturbed(table: Table, generator: np.random.Generator, temperature: float =
     return table / temperature + generator.gumbel(size=table.shape)
 
 
-def _as_written(cost: Cost, traced: Traced) -> Cost:
+def _as_written(cost: Cost, module: Module) -> Cost:
     """The cost of a module with the peak memory that it has as natpp writes it, with nothing changed.
 
     There every value is freed after its last reader, whatever the module's own Python holds on to: else a result would
     save memory by being written anew.
     """
-    written = module_cost(rewrite(traced), traced.example)
+    _, written = module.built((0,) * len(module.decisions), module.copied)
     return replace(cost, peak_memory_bytes=min(cost.peak_memory_bytes, written.peak_memory_bytes))

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.node import Node, map_arg
+from torch.fx.node import Node
 from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import FlopCounterMode
 
 from natpp.arch.graph import NULL
 from natpp.core.blueprint import Blueprint, Price, Step
@@ -24,10 +23,12 @@ from natpp.decisions.base import kind_of
 from natpp.decisions.operation import forms
 from natpp.fx.aliasing import idle, way_out
 from natpp.fx.blocks import Block, Term
+from natpp.fx.fake import Values
+from natpp.fx.modes import in_mode
 from natpp.fx.rewrite import read_outside_as
 from natpp.fx.sites import Sum
 from natpp.fx.traced import Traced, parameters_of, value
-from natpp.nets.measure import evaluating, unfused
+from natpp.nets.measure import MultiplyAdds, unfused
 from natpp.registry import KINDS
 
 FIGURES = ("params", "madds", "made")  # made: bytes of the values that blocks make, which peak memory hangs on
@@ -224,29 +225,14 @@ def _nodes(block: Block) -> list[Node]:
 def node_madds(traced: Traced, nodes: Sequence[Node]) -> dict[Node, int]:
     """Multiply-adds of some nodes of a trace, counted on their fake values; those that have none are left out."""
     found: dict[Node, int] = {}
+    values = Values(traced.parts.__getitem__)
     fakes = (leaf for node in nodes for leaf in tree_iter(value(node)) if isinstance(leaf, FakeTensor))
-    fake = next((leaf.fake_mode for leaf in fakes), None)
-    if fake is None:
-        return found
-    with (
-        evaluating(traced.module),
-        unfused(traced.module),
-        torch.no_grad(),
-        fake,
-        FlopCounterMode(display=False) as counter,
-    ):
-        before = 0
+    values.mode = next((leaf.fake_mode for leaf in fakes), values.mode)
+    with in_mode(traced.module, training=False), unfused(traced.module), torch.no_grad():
         for node in nodes:
-            if not node.op.startswith("call_") or not any(isinstance(leaf, Tensor) for leaf in tree_iter(value(node))):
-                continue
-            args, kwargs = map_arg((node.args, node.kwargs), value)
-            if node.op == "call_method":
-                getattr(args[0], str(node.target))(*args[1:], **kwargs)
-            else:
-                called: Any = traced.parts[str(node.target)] if node.op == "call_module" else node.target
-                called(*args, **kwargs)
-            after = counter.get_total_flops()
-            if after > before:
-                found[node] = (after - before) // 2
-            before = after
+            if node.op.startswith("call_") and any(isinstance(leaf, Tensor) for leaf in tree_iter(value(node))):
+                counter = MultiplyAdds()
+                values.run(node, counter)
+                if counter.total:
+                    found[node] = counter.total
     return found

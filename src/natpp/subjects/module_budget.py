@@ -69,7 +69,7 @@ class Descent:
         if set(self.limits) <= set(COUNTED):
             params, madds, _ = self.tally.cost
             return replace(self.before, params=params, madds=madds, live_params=params, live_madds=madds)
-        return self.module.built(self.plan, latency="latency" in self.limits)[1]
+        return self.module.built(self.plan, self.module.copied, latency="latency" in self.limits)[1]
 
     def over(self) -> list[str]:
         """The limits that are counted and not met."""
