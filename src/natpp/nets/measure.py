@@ -36,7 +36,7 @@ def module_cost(module: nn.Module, example_input: Any, *, latency: bool = False)
     example_input = _cloned(example_input)  # a module that works in place must not change the caller's
     run = functools.partial(call, module, example_input)
     with untouched(module):
-        with _unfused(module), FlopCounterMode(display=False) as counter:
+        with unfused(module), FlopCounterMode(display=False) as counter:
             _first(run, module)
         with PeakMemory(example_input) as memory:
             run()
@@ -135,7 +135,7 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
-def _unfused(module: nn.Module) -> Iterator[None]:
+def unfused(module: nn.Module) -> Iterator[None]:
     """Attention and recurrent layers as plain matrix products, which the counter sees; fused kernels it does not."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

@@ -66,10 +66,10 @@ def optimize_module(
     task = Task(module, example_input, policy, rule, budget, keep, share_blocks, measure_latency)
     problem = task.problem
     if task.limits:
-        made, rows = within(problem, problem.preferences(mode, seed), task.before, task.limits)
+        rows = within(problem, problem.preferences(mode, seed), task.before, task.limits)
     else:
         rows = problem.answer(mode, seed)
-        made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows))
+    made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows))
     return task.result(made, rows, batches, settings={"mode": mode, "seed": seed})
 
 
@@ -116,6 +116,9 @@ class Task:
         if batches is not None and problem.changes(rows):
             recalibrate(made, batches)
         after = module_cost(made, problem.traced.example, latency=self.timed)
+        counted = problem.blueprint.cost(problem.plan(rows))
+        assert counted is not None
+        assert counted.living[:2] == (after.params, after.madds), f"counted {counted.living}, built {after}"
         assert not self.strict or (after.params <= before.params and after.madds <= before.madds)
         ops = problem.block_ops(rows)
         saves = after.params < before.params or after.madds < before.madds
