@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
 
+from natpp.config import At, Config
 from natpp.registry import METHODS
 from natpp.scorers.base import Score
 from natpp.subjects.cells import Row
 from natpp.subjects.many import Inputs
 
 
-@dataclass
-class Evolution:
+@dataclass(frozen=True)
+class Evolution(Config):
     """As many scores an input as best-of-10 asks for, the input's own among them."""
 
-    scores: int = 10
-    population: int = 5
-    tournament: int = 3
-    rule: str | None = None
-    asks: bool = True
+    scores: Annotated[int, At(least=1)] = 10
+    """scores for each input, its own among them"""
+    population: Annotated[int, At(least=1)] = 5
+    """members that live at a time; with each new one the oldest dies"""
+    tournament: Annotated[int, At(least=1)] = 3
+    """members drawn for each mutation, of which the best is mutated"""
+    rule: ClassVar[None] = None
+    asks: ClassVar[bool] = True
 
     def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
         """Nothing to learn."""
