@@ -603,7 +603,7 @@ def test_a_trial_tells_what_a_group_takes(monkeypatch: pytest.MonkeyPatch) -> No
     seen = {}
 
     def trained(builds: object, starts: object, trial: Trial, **options: object) -> None:
-        seen.update(tested=trial.tested, steps=trial.config.steps)
+        seen.update(tested=trial.tested, steps=trial.schedule.steps)
         options["spent"] |= {"capture": 2.0, "training": 4.0}  # type: ignore[operator]
 
     monkeypatch.setattr(table, "train_together", trained)
