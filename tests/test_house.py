@@ -41,7 +41,6 @@ BELOW = {  # the rooms directly below each; a room may import all that lie furth
 UPWARDS = {  # imports that still point up: what they are for moves down with the parts of cells and modules that merge
     ("core/learned.py", "natpp.nets.policy"),
     ("fx/rewrite.py", "natpp.decisions.operation"),
-    ("scorers/supernet.py", "natpp.methods.learning"),
     ("subjects/cell_result.py", "natpp.methods.base"),
     ("subjects/cell_result.py", "natpp.report.page"),
     ("subjects/cell_result.py", "natpp.scorers.base"),
@@ -49,18 +48,14 @@ UPWARDS = {  # imports that still point up: what they are for moves down with th
     ("subjects/module.py", "natpp.training.recalibrate"),
     ("subjects/module_result.py", "natpp.report.page"),
     ("subjects/module_result.py", "natpp.saved.save"),
-    ("training/scratch.py", "natpp.scorers.base"),
-    ("training/scratch.py", "natpp.scorers.supernet"),
 }
 LONGEST = 450  # lines of a file
 LONGER = {  # files that are still longer; the Triton kernels of a norm are one idea and stay together
     "cli/searching.py": 491,
-    "fx/sites.py": 518,
     "kernels/norm.py": 578,
     "kernels/separated.py": 510,
     "methods/tuned.py": 468,
     "runs/search.py": 477,
-    "scorers/short.py": 785,
     "verbs.py": 828,
 }
 

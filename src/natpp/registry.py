@@ -1,8 +1,7 @@
-"""Named things that can be added from outside: operations, rules, networks, architectures, models, methods,
-measures of cost.
+"""Named things that can be added from outside: operations, rules, networks, models, methods, tasks, measures of cost.
 
-The rooms fill their registries when they are imported: `import natpp` imports all but the methods, which need torch and
-come with `import natpp.methods`.
+Packages fill their registries when they are imported. `import natpp` imports all but methods and tasks, which need
+torch and come with `import natpp.methods` and `import natpp.training.task`.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from natpp.arch.rules import Rule
     from natpp.core.measures import Measure
     from natpp.methods.base import MakeMethod
+    from natpp.training.task import MakeTask
     from natpp.zoo.cells import Entry
     from natpp.zoo.models import Model
 
@@ -29,8 +29,8 @@ class Registry(Mapping[str, T]):
 
     Examples:
         >>> from natpp.registry import OPS
-        >>> "conv_3x3" in OPS, len(OPS)
-        (True, 19)
+        >>> "conv_3x3" in OPS
+        True
         >>> OPS["conv3x3"]
         Traceback (most recent call last):
         natpp.errors.UnknownNameError: unknown operation 'conv3x3'. Did you mean 'conv_3x3'?
@@ -78,4 +78,5 @@ NETWORKS: Registry[Skeleton] = Registry("network")
 ZOO: Registry[Entry] = Registry("architecture")
 MODELS: Registry[Model] = Registry("model")
 METHODS: Registry[MakeMethod] = Registry("method")
+TASKS: Registry[MakeTask] = Registry("task")
 MEASURES: Registry[Measure] = Registry("cost")

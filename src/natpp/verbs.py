@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from natpp.runs.trainings import Trained
     from natpp.runs.tunings import Finetuned
     from natpp.scorers.base import Score, Scorer
-    from natpp.scorers.outcome import Outcome
     from natpp.subjects.cell_result import Result
     from natpp.subjects.module_result import ModuleResult
     from natpp.training.losses import Loss
+    from natpp.training.outcome import Outcome
     from natpp.training.recipe import Recipe
 
 
@@ -543,7 +543,7 @@ def score(
         (True, None)
     """
     from natpp.runs.jobs import make_fabric, make_scorer, short_scorer
-    from natpp.scorers.outcome import Outcome
+    from natpp.training.outcome import Outcome
 
     if isinstance(architectures, str | Path | Architecture):
         raise SettingError("expected a list of architectures: natpp.score(['darts'], 'digits')")

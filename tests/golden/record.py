@@ -837,18 +837,16 @@ def trainings(folder: Path) -> Any:
 
 @entry("train/ways")
 def training_ways(folder: Path) -> Any:
-    """Trainings with an average of weights, an auxiliary head and images set aside, also resumed."""
-    asked = TRAINING | {"ema": 0.9, "validation": 100, "learning_rate": 0.05, "seed": 3}
+    """Trainings with an average of weights and images set aside, also resumed; one of a single cell."""
+    asked = TRAINING | {"epochs": 3, "ema": 0.9, "validation": 100, "learning_rate": 0.05, "seed": 3}
     more = train("darts", **asked, out=folder / "more")
     found = {"more": trained_answer(more, folder / "more")}
-    other = train("darts", **TRAINING | {"epochs": 1, "cells": 3, "auxiliary": 0.4}, out=folder / "auxiliary")
-    found["auxiliary"] = trained_answer(other, folder / "auxiliary")
     cell = train(RESNET_LIKE, **TRAINING | {"cells": 1}, out=folder / "cell")
     found["cell"] = trained_answer(cell, folder / "cell")
-    for moment, how in ((1, "crash"), (9, "signal"), (20, "crash")):
-        out = folder / f"{moment}"
+    for moment, how in ((1, "crash"), (1, "signal"), (2, "crash")):
+        out = folder / f"{moment} {how}"
         ended, again = resumed(partial(train, "darts", **asked), out, moment, how)
-        found[f"resumed after {moment}"] = {"ended": ended, **trained_answer(again, out)}
+        found[f"resumed after {moment} by {how}"] = {"ended": ended, **trained_answer(again, out)}
     return found
 
 
@@ -881,13 +879,13 @@ def tuning_ways(folder: Path) -> Any:
     by_name = finetune(result, "digits", epochs=2, teacher=module, label_smoothing=0.1, out=folder / "run")
     by_name.report(folder / "page.html")
     by_loss = finetune(module, stripes(4, 0), epochs=2, loss=squared, learning_rate=0.01, clip=1.0)
-    _, again = resumed(partial(finetune, result, "digits", epochs=2, ema=0.9), folder / "again", 14, "signal")
+    ended, again = resumed(partial(finetune, result, "digits", epochs=2, ema=0.9), folder / "again", 1, "signal")
     return {
         "digits": tuned_answer(by_name, example, folder / "run"),
         "saved": {"bits": saved_answer(by_name.save(folder / "saved"), module, example)},
         "page": page_answer(folder / "page.html"),
         "loss": tuned_answer(by_loss, example),
-        "resumed": tuned_answer(again, example, folder / "again"),
+        "resumed": {"ended": ended, **tuned_answer(again, example, folder / "again")},
     }
 
 

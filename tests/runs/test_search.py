@@ -27,7 +27,7 @@ from natpp.data.images import Images
 from natpp.data.sets import load_images
 from natpp.errors import FormatError, NatppError, SettingError
 from natpp.folder import Interrupted, Run
-from natpp.methods.learning import Weights, best
+from natpp.methods.learning import best
 from natpp.methods.policy import PolicyMethod
 from natpp.methods.random import random_rows
 from natpp.nets.policy import Policy, load_policy
@@ -36,7 +36,7 @@ from natpp.runs.search import PRESETS, STEPS_TO_PLAN, Search, SearchConfig
 from natpp.scorers.base import Scorer, Scores, Task
 from natpp.scorers.predicted import PredictConfig
 from natpp.scorers.short import ShortScorer, usual_schedule
-from natpp.scorers.supernet import usual_setting
+from natpp.scorers.supernet import Weights, usual_setting
 from natpp.seeds import Use, generator
 from natpp.subjects.many import Inputs
 
@@ -427,7 +427,7 @@ def test_resume_starts_a_run_that_is_not_there(tmp_path: Path) -> None:
         ({"evaluations": 3.5}, "evaluations is 3.5"),
         ({"channels": 0}, "channels is 0"),
         ({"epochs": 0}, "from 1 up"),
-        ({"batch": 1}, "at least 2 images"),
+        ({"batch": 1}, "batch is 1, expected at least 2"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"device": "cuda:x"}, "CUDA|expected cuda"),
         ({"precision": "8"}, "unknown precision '8'"),

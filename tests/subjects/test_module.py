@@ -1,22 +1,25 @@
 """A policy applied to modules: masks, connection, budgets, and what the result says."""
 
 import time
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn.functional import one_hot
 
 import natpp
 from natpp.arch.graph import NULL, SKIP
 from natpp.core.budget import SAVES_NOTHING, BudgetError, excess, limits_of
 from natpp.errors import NatppError, SettingError
+from natpp.fx import rewrite as written
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.methods.tuned import Candidates
+from natpp.nets import measure
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import GraphBatch, Policy, Transitions, masked_log_softmax
 from natpp.policies import load_named
@@ -335,3 +338,25 @@ def test_time_grows_with_the_network() -> None:
     seconds(4)
     small, large = seconds(15), seconds(60)
     assert large < 12 * small  # four times the sites; linear but for noise
+
+
+def test_optimize_copies_and_measures_each_network_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = Counter[str]()
+
+    def counted(place: Any, name: str) -> None:
+        own = getattr(place, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return own(*args, **options)
+
+        monkeypatch.setattr(place, name, call)
+
+    counted(module, "module_cost")
+    counted(module, "rewrite")
+    counted(written, "copied")
+    counted(fx.Tracer, "trace")
+    counted(measure, "call")
+    natpp.optimize(SMALL["resnet"](), example_input=X)
+    expected = {"trace": 1, "copied": 1, "rewrite": 2, "module_cost": 3, "call": 3}
+    assert counts == expected  # the original, the same as natpp writes it, and the result

@@ -28,6 +28,7 @@ from natpp.registry import OPS
 
 MAX_SITES = 5  # of a block without a sum: the paper's cells have four nodes and five
 MIN_NODES = 4
+POINTWISE = ("conv", 1, False, False)  # how a 1x1 convolution looks
 
 
 @dataclass(frozen=True)
@@ -352,7 +353,7 @@ def _projects(site: Site) -> bool:
     """Whether a site is a 1x1 convolution without activation that changes the shape, read by nothing but a sum."""
     changes = site.place.stride == 2 or site.place.channels_in != site.place.channels_out
     plain = not site.before and len(site.after) <= 1 and len(site.output.users) == 1
-    return site.op == "conv_1x1" and changes and plain
+    return site.form.looks == POINTWISE and changes and plain
 
 
 def _is_chain(group: Sequence[Item]) -> bool:

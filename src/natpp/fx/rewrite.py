@@ -20,9 +20,9 @@ from torch.fx.node import Node
 from natpp.arch.graph import NULL, SKIP
 from natpp.decisions.operation import FadeIn, build, forms, shortcut
 from natpp.errors import GraphError
-from natpp.fx.aliasing import idle
+from natpp.fx.aliasing import idle, mutated
 from natpp.fx.blocks import Block, BlockNode, Term, shape
-from natpp.fx.sites import Site, Sum, mutated
+from natpp.fx.sites import Site, Sum
 from natpp.fx.traced import Traced, copied, value
 
 Ops = Sequence[str]  # one operation for each term of a block

@@ -23,8 +23,7 @@ from natpp.arch.networks import Setting, setting
 from natpp.arch.space import Space, named_space, space_around
 from natpp.core.budget import NAMED
 from natpp.data.batches import Batches
-from natpp.data.images import Images
-from natpp.data.sets import load_images
+from natpp.data.images import SMALL_IMAGE, Images
 from natpp.errors import FormatError, SettingError, did_you_mean
 from natpp.files import write_whole
 from natpp.folder import Run, catching_signals, read_config
@@ -33,10 +32,12 @@ from natpp.nets.supernet import Supernet
 from natpp.registry import RULES
 from natpp.runs.search import Search, SearchConfig, Watch, preset
 from natpp.scorers.base import Scorer, Task, check_price
-from natpp.scorers.short import ShortConfig, ShortScorer, in_half, usual_schedule
-from natpp.scorers.supernet import SMALL_IMAGE, SharedWeights, SupernetScorer, usual_setting
+from natpp.scorers.short import ShortScorer, in_half, usual_schedule
+from natpp.scorers.supernet import SharedWeights, SupernetScorer, usual_setting
 from natpp.scorers.table import TableScorer, read_table
 from natpp.subjects.cell_result import Result, explained, transform
+from natpp.training import task as training
+from natpp.training.recipe import ShortConfig
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -410,20 +411,21 @@ def last_row(folder: str | Path, phase: str) -> dict[str, Any] | None:
     return next((row for row in reversed(rows) if row["phase"] == phase), None)
 
 
-def read_images(name: str, root: str | None, size: int | None, fabric: Fabric, say: Say | None) -> Images:
-    """The images of a name; that some of them cannot be read is said, by default to the log."""
-    images = load_images(name, root, size, say=say)
-    if images.left_out is not None and fabric.global_rank == 0:
-        (say or LOG.warning)(images.left_out)
-    return images
+def make_task(data: Any, fabric: Fabric, say: Say | None = None, **options: Any) -> training.Task:
+    """The task of `Task.of`; that some of its images cannot be read is reported, by default to the log."""
+    task = training.Task.of(data, say=say, **options)
+    left_out = task.train.left_out if isinstance(task.train, Images) and isinstance(data, str | Path) else None
+    if left_out is not None and fabric.global_rank == 0:
+        (say or LOG.warning)(left_out)
+    return task
 
 
 def _batches(ask: Ask, images: Images | None, fabric: Fabric, say: Say | None = None) -> Batches:
-    if images is None:
-        if ask.data is None:
-            raise SettingError("networks are trained on images: give data, or a scorer at hand")
-        images = read_images(ask.data, ask.root, ask.size, fabric, say)
-    return Batches(images, fabric.device)
+    if images is not None:
+        return make_task(images, fabric).batches(fabric.device)
+    if ask.data is None:
+        raise SettingError("networks are trained on images: give data, or a scorer at hand")
+    return make_task(ask.data, fabric, say, root=ask.root, size=ask.size).batches(fabric.device)
 
 
 def _run_scorer(folder: str, root: str | None, limit: int | None, fabric: Fabric) -> Scorer:

@@ -22,11 +22,11 @@ from natpp.arch.graph import Architecture
 from natpp.arch.space import Space
 from natpp.errors import SettingError, did_you_mean
 from natpp.folder import Interrupted, Run, Stop
-from natpp.methods.learning import LearnConfig, Learner, WeightsConfig, best, paper
+from natpp.methods.learning import LearnConfig, Learner, best, paper
 from natpp.nets.policy import Policy
 from natpp.scorers.base import Gain, Priced, Score, Scorer, Scores, Task
 from natpp.scorers.predicted import PredictConfig, Prediction, Round, predicted
-from natpp.scorers.supernet import SharedWeights
+from natpp.scorers.supernet import SharedWeights, WeightsConfig
 from natpp.seeds import Use, generator, number, torch_generator
 from natpp.subjects.many import Inputs
 

@@ -20,9 +20,9 @@ from natpp.errors import SettingError
 from natpp.files import write_whole
 from natpp.folder import Run, catching_signals
 from natpp.nets.network import Network
-from natpp.runs.jobs import Say, leave, make_fabric, read_images
+from natpp.runs.jobs import Say, leave, make_fabric, make_task
 from natpp.training.recipe import Recipe, named_recipe
-from natpp.training.scratch import Training, make_batches, train
+from natpp.training.scratch import Training, train
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -71,12 +71,13 @@ def run_training(
     if not 0 <= seed < 2**63:
         raise SettingError(f"seed is {seed}, expected a whole number from 0 to 2^63 - 1")
     fabric = make_fabric(device, precision)
-    images = data if isinstance(data, Images) else read_images(data, root, size, fabric, say)
+    named = {} if isinstance(data, Images) else {"root": root, "size": size}
+    task = make_task(data, fabric, say, **named)
     with catching_signals() as stop:
-        training = Training(arch, make_batches(images, found, fabric.device), found, fabric, seed)
+        training = Training(arch, task.batches(fabric.device, found, validation=0), found, fabric, seed)
         settings = {
             "architecture": to_dict(arch),
-            "data": data if isinstance(data, str) else data.name,
+            "data": task.name,
             "root": root,
             "size": size,
             "name": recipe if isinstance(recipe, str) else None,

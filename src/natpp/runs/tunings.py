@@ -12,25 +12,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from natpp.data.batches import Batches
-from natpp.data.feeds import ImageSource, LoaderSource
 from natpp.data.images import Images
-from natpp.data.loader import moved_to
-from natpp.data.sets import load_images
 from natpp.errors import SettingError
 from natpp.files import write_whole
 from natpp.folder import Run, catching_signals
 from natpp.fx.traced import copied
 from natpp.methods.tuned import SCHEDULE, TuneConfig
-from natpp.runs.jobs import Say, leave, make_fabric, read_images
+from natpp.runs.jobs import Say, leave, make_fabric, make_task
 from natpp.training.loop import Loop, fit
-from natpp.training.losses import Loss, check_loss, check_teacher
+from natpp.training.losses import Loss, check_teacher
 from natpp.training.recipe import Recipe
-from natpp.training.scratch import make_batches
+from natpp.training.task import Task
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
     from natpp.runs.search import Watch
     from natpp.subjects.module_result import ModuleResult
 
@@ -112,17 +106,18 @@ def run_finetuning(
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise SettingError(f"{type(module).__name__} has no parameters that could be trained")
     fabric = make_fabric(device, precision)
-    source = make_source(train, val, recipe, fabric, seed, root=root, size=size, say=say)
+    task = make_task(train, fabric, say, val=val, root=root, size=size, loss=loss)
+    feed = task.feed(recipe, fabric, seed)
     network: nn.Module = copied({"": module})[""].to(fabric.device)
-    check_loss(network, *first_batch(source), loss)
+    task.check(network, feed.example())
     if teacher is not None:
         if not isinstance(teacher, nn.Module):
             raise SettingError(f"the teacher is {type(teacher).__name__}, expected a torch.nn.Module")
         teacher = copied({"": teacher})[""].to(fabric.device)
-        check_teacher(network, teacher, first_batch(source)[0])
+        check_teacher(network, teacher, feed.example()[0])
     settings = {
         "module": type(module).__name__,
-        "data": train if isinstance(train, str) else train.name if isinstance(train, Images) else type(train).__name__,
+        "data": task.name,
         "recipe": asdict(recipe),
         "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
         "teacher": None if teacher is None else type(teacher).__name__,
@@ -139,7 +134,7 @@ def run_finetuning(
     with catching_signals() as stop:
         first = fabric.global_rank == 0
         run = Run(out if first else None, settings, resume=resume and first, tensorboard=tensorboard and first)
-        training = Loop(network, source, recipe, fabric, seed, loss=loss, teacher=teacher)
+        training = Loop(network, feed, recipe, fabric, seed, loss=task.loss, metrics=task.metrics, teacher=teacher)
         fit(training, run=run, stop=stop, watch=watch)
     result = Finetuned(_given_back(training.judged, module), training.curve, settings)
     if out is not None and first:
@@ -163,7 +158,7 @@ def learning_settings(
     watch: Watch | None = None,
     say: Say | None = None,
 ) -> dict[str, Any]:
-    """What `learn_module` takes, of what was given: images by name become batches on the module's device."""
+    """The arguments of `learn_module`, from what a user gives."""
     changes = {"scorer": scorer, "evaluations": evaluations, "minutes": minutes}
     if minutes is not None and evaluations is None:
         changes["evaluations"] = MOST_EVALUATIONS
@@ -173,54 +168,9 @@ def learning_settings(
         steps=SCHEDULE.steps if train_steps is None else train_steps,
         learning_rate=SCHEDULE.learning_rate if learning_rate is None else learning_rate,
     )
-    if isinstance(train, str | Path | Images):
-        if val is not None:
-            raise SettingError("of images by name some training images are set aside to validate by: leave val out")
-        images = train if isinstance(train, Images) else load_images(str(train), None if root is None else str(root))
-        train = Batches(images, next(module.parameters()).device)
-        schedule = replace(schedule, augment=True)
-    elif root is not None:
-        raise SettingError("root goes with the name of data, not with a loader")
-    elif val is None:
-        raise SettingError("train goes with val: the result is chosen on data that nothing was trained on")
-    return {
-        "train": train,
-        "val": val,
-        "config": config,
-        "schedule": schedule,
-        "loss": loss,
-        "watch": watch,
-        "say": say,
-    }
-
-
-def make_source(
-    train: Any,
-    val: Any,
-    recipe: Recipe,
-    fabric: Fabric,
-    seed: int,
-    *,
-    root: str | None = None,
-    size: int | None = None,
-    say: Say | None = None,
-) -> ImageSource | LoaderSource:
-    """Where batches come from: loaders, or images by name, of which some are set aside for choices."""
-    if not isinstance(train, str | Path | Images):
-        if root is not None or size is not None:
-            raise SettingError("root and size go with the name of data, not with a loader")
-        return LoaderSource(train, val, fabric.device)
-    if val is not None:
-        raise SettingError("of images by name some training images are set aside to validate by: leave val out")
-    images = train if isinstance(train, Images) else read_images(str(train), root, size, fabric, say)
-    return ImageSource(make_batches(images, recipe, fabric.device, validation=None), recipe.batch, fabric, seed)
-
-
-def first_batch(source: ImageSource | LoaderSource) -> tuple[Any, Any]:
-    """A batch to try a module on, on the device."""
-    if isinstance(source, ImageSource):
-        return source.images.take(np.arange(2))
-    return moved_to(source.first[0], source.device), moved_to(source.first[1], source.device)
+    task = Task.of(train, val, root=root, loss=loss)
+    schedule = replace(schedule, augment=isinstance(task.train, Images))
+    return {"task": task, "config": config, "schedule": schedule, "watch": watch, "say": say}
 
 
 def _given_back(trained: nn.Module, given: nn.Module) -> nn.Module:

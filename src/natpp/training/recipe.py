@@ -70,6 +70,54 @@ class Recipe:
             raise SettingError("Nesterov's momentum needs a momentum above 0")
 
 
+@dataclass(frozen=True)
+class ShortConfig:
+    """The schedule of short trainings, the same for all networks that are compared."""
+
+    batch: int = 128
+    """images per step, the same for all networks of a group"""
+    steps: int = 800
+    """gradient steps"""
+    learning_rate: float = 0.03
+    """of SGD with Nesterov momentum 0.9, falling to zero along a cosine"""
+    warm_up: float = 0.0
+    """share of the steps in which the learning rate rises linearly to its maximum"""
+    weight_decay: float = 5e-4
+    """of SGD"""
+    clip: float | None = None
+    """maximum norm of a gradient; None: no limit"""
+    augment: bool = False
+    """shift and mirror the images: in so short a training this only hides what larger networks can do"""
+    together: int = 32
+    """networks trained side by side on a GPU"""
+    validation_batch: int = 500
+    """validation images at a time; batch norms use the statistics of this batch"""
+    fitting: float = 0.0
+    """share of the training loss in the score, the rest being validation loss: what a network can fit predicts long
+    trainings, which seldom overfit, while a short one without augmentation may"""
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.together) < 1:
+            raise SettingError(
+                f"steps is {self.steps} and together is {self.together}, expected whole numbers from 1 up"
+            )
+        if min(self.batch, self.validation_batch) < 2:
+            raise SettingError(
+                f"batch is {self.batch} and validation_batch is {self.validation_batch}, expected at least 2: "
+                "batch norms need statistics"
+            )
+        if not self.learning_rate > 0 or not self.weight_decay >= 0:
+            raise SettingError(
+                f"the learning rate is {self.learning_rate} and the weight decay is {self.weight_decay}, expected a "
+                "number above 0 and one from 0"
+            )
+        if not 0 <= self.warm_up < 1 or not 0 <= self.fitting <= 1:
+            raise SettingError(
+                f"warm_up is {self.warm_up} and fitting is {self.fitting}, expected shares: warm_up from 0 to below 1, "
+                "fitting from 0 to 1"
+            )
+
+
 def cifar_600() -> Recipe:
     """Published cells on CIFAR: 20 cells of 36 channels for 600 epochs."""
     return Recipe(
