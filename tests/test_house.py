@@ -13,7 +13,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 BELOW = {  # the rooms directly below each; a room may import all that lie further down, too
     "errors": (),
     "files": ("errors",),
-    "registry": ("errors",),
+    "hints": ("errors",),
+    "config": ("hints",),
+    "registry": ("config",),
     "seeds": ("errors",),
     "folder": ("files", "registry"),
     "core": ("files", "registry"),

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from natpp.errors import NatppError, UnknownNameError, did_you_mean, shortened
+from natpp.config import Config
+from natpp.errors import NatppError, SettingError, UnknownNameError, did_you_mean, shortened
 
 if TYPE_CHECKING:
     from natpp.arch.networks import Skeleton
@@ -53,6 +54,33 @@ class Registry(Mapping[str, T]):
         entry = self[name]
         del self._entries[name]
         return entry
+
+    def given(self, what: str | T) -> T:
+        """The entry of a name, with the settings that follow it (`evolution:scores=20`); an entry as it is."""
+        if not isinstance(what, str):
+            return self._own(what)
+        name, _, text = what.partition(":")
+        entry = self[name.strip()]
+        if not text:
+            return entry
+        if not isinstance(entry, Config):
+            raise SettingError(f"the {self.kind} {name!r} has no settings, but {shortened(text)} is given")
+        return type(entry).parse(text, entry)
+
+    def text_of(self, entry: T) -> str:
+        """The shortest text that `given` reads as the entry."""
+        assert isinstance(entry, Config)
+        texts = {name: entry.to_text(one) for name, one in self.items() if type(one) is type(entry)}  # type: ignore[arg-type]
+        name = min(texts, key=lambda one: len(texts[one]))
+        return f"{name}:{texts[name]}" if texts[name] else name
+
+    def _own(self, what: T) -> T:
+        """The value itself, where it is of a kind that is registered."""
+        kinds = {type(entry) for entry in self.values()}
+        if isinstance(what, tuple(kinds)):
+            return what
+        known = " or ".join(sorted(one.__name__ for one in kinds))
+        raise SettingError(f"expected a {self.kind}'s name or {known}, not {shortened(repr(what))}")
 
     def __getitem__(self, name: str) -> T:
         try:

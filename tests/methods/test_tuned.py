@@ -30,7 +30,7 @@ from natpp.scorers.short import ShortTunings
 from natpp.subjects.module_answer import Asked, optimize_module, perturbed
 from natpp.subjects.module_result import ModuleResult
 from natpp.training import together as side_by_side
-from natpp.training.losses import classification
+from natpp.training.losses import cross_entropy
 from natpp.training.recipe import ShortConfig
 from natpp.training.together import Trial, train_together
 from tests.fx.fx_models import BasicBlock
@@ -107,7 +107,7 @@ def as_it_is(found: Candidates) -> Plan:
 def trial(steps: int = 3, **options: Any) -> Trial:
     schedule = ShortConfig(steps=steps, learning_rate=0.02, clip=5.0)
     kept = Loaded.of(list(loader()), digits()[1], steps)
-    return Trial(kept, schedule, options.pop("device", CPU), loss=classification(), **options)
+    return Trial(kept, schedule, options.pop("device", CPU), loss=cross_entropy, **options)
 
 
 def no_opinion() -> Policy:

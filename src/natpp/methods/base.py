@@ -24,7 +24,10 @@ class Method(Protocol):
         (False, True)
     """
 
-    rule: str | None  # the rule the method is named for; None: whichever is asked for
+    @property
+    def rule(self) -> str | None:
+        """The rule the method is named for; None: whichever is asked for."""
+        ...
 
     @property
     def asks(self) -> bool:

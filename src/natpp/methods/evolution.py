@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
 
+from natpp.config import At, Config
 from natpp.registry import METHODS
 from natpp.scorers.base import Score
 from natpp.subjects.cells import Row
 from natpp.subjects.many import Inputs
 
 
-@dataclass
-class Evolution:
+@dataclass(frozen=True)
+class Evolution(Config):
     """As many scores an input as best-of-10 asks for, the input's own among them."""
 
-    scores: int = 10
-    population: int = 5
-    tournament: int = 3
-    rule: str | None = None
-    asks: bool = True
+    scores: Annotated[int, At(least=1)] = 10
+    """scores for each input, its own among them"""
+    population: Annotated[int, At(least=1)] = 5
+    """members that live at a time; with each new one the oldest dies"""
+    tournament: Annotated[int, At(least=1)] = 3
+    """members drawn for each mutation, of which the best is mutated"""
+    rule: ClassVar[None] = None
+    asks: ClassVar[bool] = True
 
     def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
         """Nothing to learn."""
@@ -35,6 +40,7 @@ class Evolution:
         best = [members[0] for members in living]
         for _ in range(self.scores - 1):
             children = [self._child(inputs, index, living[index], generator) for index in indices]
+            children = inputs.all_repaired(indices, children, [np.ones(len(child)) for child in children])
             found = inputs.scores(indices, children, score)
             for index, value, row in zip(indices, found.tolist(), children, strict=True):
                 living[index].append((value, row))
@@ -58,7 +64,7 @@ class Evolution:
         child = parent.copy()
         edge = generator.choice(edges)
         child[edge] = generator.choice(np.flatnonzero(mask[edge]))
-        return inputs.repaired(index, child, np.ones(len(child)))
+        return child
 
 
 METHODS.add("evolution", lambda _: Evolution())

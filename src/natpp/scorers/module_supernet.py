@@ -23,7 +23,7 @@ from natpp.scorers.short import WORST
 from natpp.seeds import from_text
 from natpp.subjects.module import Module
 from natpp.training.branch import output_and_loss, use_batch_statistics
-from natpp.training.losses import CROSS_ENTROPY
+from natpp.training.losses import cross_entropy
 from natpp.training.step import Sgd, cosine
 from natpp.training.together import Trial
 
@@ -38,7 +38,7 @@ class Expanded:
     def __init__(self, module: Module, trial: Trial):
         self.module, self.trial = module, trial
         self.shared = Shared(module.traced)
-        self.loss, self.feed = trial.loss or CROSS_ENTROPY, trial.feed()
+        self.loss, self.feed = trial.loss or cross_entropy, trial.feed()
         self.losses: list[float] = []  # of the steps so far
         self.spent: defaultdict[str, float] = defaultdict(float)  # seconds of judging
         self._sgd: Sgd | None = None

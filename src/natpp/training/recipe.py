@@ -1,4 +1,4 @@
-"""Recipes: how a network is trained, as values; the settings of the paper have names."""
+"""How a network is trained, as values: recipes, the paper's by name, and the schedule of short trainings."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from natpp.errors import SettingError, did_you_mean
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained. None stands for what suits the images and the architecture."""
+    """How a network is trained. None picks what suits the images and the architecture."""
 
     epochs: int
-    """times that all training images are gone through"""
+    """passes over the training data"""
     batch: int
-    """images a step, over all processes"""
+    """images per step, over all processes"""
     learning_rate: float
-    """of SGD, falling to zero along a cosine, step by step"""
+    """of SGD, falling to zero along a cosine"""
     network: str | None = None
     """the network to train; None: cifar, and nasbench201 for an architecture of one cell"""
     channels: int | None = None
     """channels of the first cells"""
     cells: int | None = None
-    """number of cells (nasbench201: a stage)"""
+    """number of cells (nasbench201: per stage)"""
     momentum: float = 0.9
     """of SGD"""
     nesterov: bool = False
-    """whether the momentum is Nesterov's"""
+    """whether to use Nesterov momentum"""
     weight_decay: float = 3e-4
     """of SGD"""
     clip: float = 5.0
-    """largest norm of a gradient; 0 is no limit"""
+    """maximum norm of a gradient; 0: no limit"""
     drop_path: float = 0.0
-    """probability of dropping an edge for an image that is reached at the end, growing linearly from 0"""
+    """probability of dropping an edge for an image, growing linearly from 0 to this"""
     cutout: int | None = None
-    """side in pixels of the square that is blotted out of each image; None: 16, and 0 for images under 24 pixels"""
+    """side in pixels of the square cut out of each image; None: 16, or 0 for images under 24 pixels"""
     auxiliary: float = 0.0
-    """weight of the auxiliary head's loss; 0 leaves the head out"""
+    """weight of the auxiliary head's loss; 0: no head"""
     label_smoothing: float = 0.0
-    """share of the target that all classes have in common"""
+    """share of the target spread evenly over all classes"""
     ema: float = 0.0
-    """decay of a moving average of the weights, which is what is judged and kept then; 0 is none"""
+    """decay of a moving average of the weights, which is then validated and kept; 0: no average"""
     validation: int = 0
-    """training images that are set aside for choices"""
+    """training images set aside for validation"""
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -67,7 +67,7 @@ class Recipe:
             if not 0 <= getattr(self, name) < 1:
                 raise SettingError(f"{name} is {getattr(self, name)!r}, expected a number from 0 to below 1")
         if self.nesterov and not self.momentum:
-            raise SettingError("Nesterov's momentum needs a momentum above 0")
+            raise SettingError("nesterov needs a momentum above 0")
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class ShortConfig:
 
 
 def cifar_600() -> Recipe:
-    """Published cells on CIFAR: 20 cells of 36 channels for 600 epochs."""
+    """The paper's for published cells on CIFAR: 20 cells of 36 channels for 600 epochs."""
     return Recipe(
         network="cifar",
         channels=36,
@@ -134,12 +134,12 @@ def cifar_600() -> Recipe:
 
 
 def random_600() -> Recipe:
-    """Randomly sampled architectures on CIFAR: the same with batches of 128."""
+    """The paper's for randomly sampled architectures on CIFAR: the same with batches of 128."""
     return replace(cifar_600(), batch=128)
 
 
 def imagenet_250() -> Recipe:
-    """ImageNet: 14 cells of 48 channels for 250 epochs, without cutout."""
+    """The paper's for ImageNet: 14 cells of 48 channels for 250 epochs, without cutout."""
     return Recipe(
         network="imagenet",
         channels=48,
