@@ -9,6 +9,7 @@ from natpp.arch.graph import Architecture
 from natpp.core.measures import Cost
 from natpp.errors import NatppError
 from natpp.fx.leaf import leaf
+from natpp.saved import writers as _writers
 from natpp.verbs import build, cost, draw, finetune, load, optimize, restore, sample, score, search, train
 
 __all__ = [
@@ -29,4 +30,4 @@ __all__ = [
     "train",
 ]
 __version__ = "0.1.0"
-del _arch, _zoo
+del _arch, _writers, _zoo

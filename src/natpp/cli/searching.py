@@ -6,26 +6,21 @@ import json
 import os
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from natpp import verbs
-from natpp.arch.formats import to_json
 from natpp.cli.flags import Common, NetworkFlags, NumberOrDefault, Shapes, Subject, Switch, Whole, WholeOrDefault, Word
 from natpp.cli.modules import is_module, load_architecture, make_module, parse_budget
 from natpp.cli.output import COMMAND, is_first_process, new_table, print_json, print_table, remark, say, shown_progress
 from natpp.errors import NatppError, SettingError, did_you_mean, shortened
-from natpp.files import write_whole
 from natpp.policies import default
 from natpp.registry import RULES
 from natpp.report.page import check_target
 
 if TYPE_CHECKING:
-    from natpp.subjects.cell_result import Result
-    from natpp.subjects.module_result import ModuleResult
-
-R = TypeVar("R", "Result", "ModuleResult")
+    from natpp.core.result import Result
 
 
 @dataclass(frozen=True)
@@ -113,7 +108,7 @@ def optimize(flags: Optimize) -> None:
     if flags.report is not None:
         found.report(flags.report)
     if flags.out is not None:
-        write_whole(flags.out, to_json(found.after, found.to_dict()) + "\n")
+        found.save(flags.out)
     if flags.json:
         print_json(found.to_dict())
     else:
@@ -152,7 +147,7 @@ def _optimize_module(flags: Optimize) -> None:
     if flags.out is not None:
         found.save(flags.out)
     if flags.json:
-        print_json(found.to_dict() | {"policy": flags.policy or default(flags.rule)})
+        print_json(found.to_dict())
         return
     print(found)
     _remarks(flags)
@@ -162,7 +157,7 @@ def _optimize_module(flags: Optimize) -> None:
         print(f"written to {flags.out}; natpp.restore({flags.out!r}{more}) gives the module")
 
 
-def _named(found: R, flags: Optimize) -> R:
+def _named(found: Result, flags: Optimize) -> Result:
     """The result with what it is called here, and the command it was made by."""
     name = flags.arch if len(flags.arch) <= LONGEST_NAME and "\n" not in flags.arch else "an architecture"
     return replace(found, settings=found.settings | {"name": name, "command": COMMAND.get()})

@@ -22,11 +22,13 @@ from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting, setting
 from natpp.arch.space import Space, named_space, space_around
 from natpp.core.budget import NAMED
+from natpp.core.result import Result
 from natpp.data.batches import Batches
 from natpp.data.images import SMALL_IMAGE, Images
 from natpp.errors import FormatError, SettingError, did_you_mean
 from natpp.files import write_whole
 from natpp.folder import Run, catching_signals, read_config
+from natpp.methods.policy import explained, transform
 from natpp.nets.policy import Policy
 from natpp.nets.supernet import Supernet
 from natpp.registry import RULES
@@ -35,7 +37,6 @@ from natpp.scorers.base import Scorer, Task, check_price
 from natpp.scorers.short import ShortScorer, in_half, usual_schedule
 from natpp.scorers.supernet import SharedWeights, SupernetScorer, usual_setting
 from natpp.scorers.table import TableScorer, read_table
-from natpp.subjects.cell_result import Result, explained, transform
 from natpp.training import task as training
 from natpp.training.recipe import ShortConfig
 
