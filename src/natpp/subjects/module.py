@@ -114,12 +114,13 @@ class Module:
 
     def _connected(self, number: int, decision: Decision) -> Decision:
         """The decision without the options that by themselves would cut an output off."""
-        made = [
-            replace(option, why_not="connection")
-            if option.allowed and not self.tally.connected({number: one})
-            else option
+        cut = {one for one in decision.allowed if not self.tally.connected({number: one})}
+        if not cut:
+            return decision
+        made = (
+            replace(option, why_not="connection") if one in cut else option
             for one, option in enumerate(decision.options)
-        ]
+        )
         return replace(decision, options=tuple(made))
 
     def term(self, number: int) -> Term:
