@@ -53,7 +53,7 @@ class Module:
         >>> module = Module(trace(natpp.zoo.network("resnet20"), torch.randn(1, 3, 32, 32)))
         >>> one = module.decisions[3]
         >>> one.name, one.kind, [option.value for option in one.options if option.allowed][:3]
-        ('conv1', 'operation', ['conv_3x3', 'dil_conv_3x3', 'sep_conv_3x3'])
+        ('conv1', 'operation', ['conv_3x3', 'conv_1x1', 'sep_conv_3x3'])
         >>> module.apply((0,) * len(module.decisions))(torch.randn(1, 3, 32, 32)).shape
         torch.Size([1, 10])
     """
@@ -117,12 +117,13 @@ class Module:
 
     def _connected(self, number: int, decision: Decision) -> Decision:
         """The decision without the options that by themselves would cut an output off."""
-        made = [
-            replace(option, why_not="connection")
-            if option.allowed and not self.tally.connected({number: one})
-            else option
+        cut = {one for one in decision.allowed if not self.tally.connected({number: one})}
+        if not cut:
+            return decision
+        made = (
+            replace(option, why_not="connection") if one in cut else option
             for one, option in enumerate(decision.options)
-        ]
+        )
         return replace(decision, options=tuple(made))
 
     def term(self, number: int) -> Term:
