@@ -121,8 +121,7 @@ class Result:
         """For JSON: what changed, what it costs, what could be chosen at every place, and all that led to it."""
         from natpp import __version__
 
-        gone = {change.name for change in self.changes if change.after == "null"}
-        told = self.subject.told(self.plan, gone)
+        told = self.subject.told(self.plan, self.changes)
         numbers = dict(self.subject.places)
         for group in told["groups"]:
             for place in group["decisions"]:

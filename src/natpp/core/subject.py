@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from natpp.core.blueprint import Blueprint
-from natpp.core.decision import Decision, Plan
+from natpp.core.decision import Change, Decision, Plan
 
 
 class Subject(Protocol):
@@ -53,11 +53,8 @@ class Subject(Protocol):
     def apply(self, plan: Plan) -> Any:
         """What becomes of it under a plan."""
 
-    def told(self, plan: Plan, gone: Collection[str]) -> dict[str, Any]:
-        """For JSON: `groups`, its cells or blocks before and after, with what every place may become at which cost.
-
-        `gone` names places whose output is no longer used.
-        """
+    def told(self, plan: Plan, changes: Sequence[Change]) -> dict[str, Any]:
+        """For JSON: `groups`, its cells or blocks before and after, with what every place may become at which cost."""
 
 
 class Candidate(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from natpp.arch.networks import Setting
 from natpp.arch.rules import Mask, edge_names, masks
 from natpp.core.blueprint import Blueprint, Spent
 from natpp.core.budget import no_dearer
-from natpp.core.decision import Decision, Option, Plan
+from natpp.core.decision import Change, Decision, Option, Plan
 from natpp.core.memory import peak_memory
 from natpp.core.solve import Preferences
 from natpp.nets.policy import Encoded, edge_masks, encode
@@ -123,7 +123,7 @@ class Cells:
         """The architecture with other operations."""
         return self.with_row(self.row(plan))
 
-    def told(self, plan: Plan, gone: Collection[str]) -> dict[str, Any]:
+    def told(self, plan: Plan, changes: Sequence[Change]) -> dict[str, Any]:
         """For JSON: its cells before and after."""
         after = self.apply(plan)
         return {

@@ -22,7 +22,7 @@ from natpp.arch.graph import NULL
 from natpp.arch.groups import told_group, told_place, told_where
 from natpp.arch.rules import Mask
 from natpp.core.blueprint import Blueprint
-from natpp.core.decision import Decision, Plan
+from natpp.core.decision import Change, Decision, Plan
 from natpp.core.measures import Cost
 from natpp.core.solve import Preferences
 from natpp.core.tally import Tally
@@ -245,8 +245,9 @@ class Module:
             found.append(tuple(op if alive else NULL for op, alive in zip(ops, live, strict=True)))
         return tuple(found)
 
-    def told(self, plan: Plan, gone: Collection[str]) -> dict[str, Any]:
+    def told(self, plan: Plan, changes: Sequence[Change]) -> dict[str, Any]:
         """For JSON: its blocks before and after."""
+        gone = {change.name for change in changes if change.after == NULL}
         pairs = zip(self.blocks, self.choices, self.block_ops(plan), strict=True)
         return {"groups": [self._told(*one, gone) for one in pairs]}
 
