@@ -412,8 +412,8 @@ def rivals(
     methods: dict[str, Method] = {"constant": Constant(), "random-best-of-10": Random(10)}
     for name, method in methods.items():
         generator = np.random.default_rng(seed)
-        method.fit(train, score, generator)
-        found[name] = empty | {"share_of_oracle": share(table, test, method.one_shot(test, score, generator))}
+        fitted = method.fit(train, score, generator)
+        found[name] = empty | {"share_of_oracle": share(table, test, fitted.one_shot(test, score, generator))}
     shares = [share(table, test, rows) for rows in dearest(test, ties=20)]
     found["live MAdds"] = empty | living.agreement(living.madds) | {"share_of_oracle": float(np.mean(shares))}
     return found

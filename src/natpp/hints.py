@@ -9,6 +9,7 @@ import re
 import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from natpp.errors import SettingError, did_you_mean
@@ -43,7 +44,8 @@ class At(NamedTuple):
         return " to ".join(ends) if len(ends) == 2 else f"{ends[0]} up" if self.least is not None else "".join(ends)
 
 
-class Among(NamedTuple):
+@dataclass(frozen=True, eq=False)  # an annotation has to be hashable, a registry is not
+class Among:
     """The names that a word may be, a registry for example; looked up when a value is checked."""
 
     names: Collection[str]

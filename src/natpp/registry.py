@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from natpp.arch.networks import Skeleton
     from natpp.arch.ops import Op
     from natpp.arch.rules import Rule
-    from natpp.methods.base import MakeMethod
+    from natpp.methods.base import Method
     from natpp.zoo.cells import Entry
     from natpp.zoo.models import Model
 
@@ -103,4 +103,4 @@ RULES: Registry[Rule] = Registry("rule")
 NETWORKS: Registry[Skeleton] = Registry("network")
 ZOO: Registry[Entry] = Registry("architecture")
 MODELS: Registry[Model] = Registry("model")
-METHODS: Registry[MakeMethod] = Registry("method")
+METHODS: Registry[Method] = Registry("method")

@@ -480,7 +480,7 @@ X, LABELS = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
         ({"minutes": 0}, "minutes is 0"),
         ({"train_steps": 0}, "steps"),
         ({"learning_rate": 0.0}, "learning rate"),
-        ({"scorer": "shrt"}, "unknown scorer 'shrt' for a module. Did you mean 'short'"),
+        ({"scorer": "shrt"}, "unknown scorer 'shrt'. Did you mean 'short'"),
         ({"mode": "sample"}, "mode and batches go without train"),
         ({"batches": [X]}, "mode and batches go without train"),
         ({"root": "x"}, "root goes with the name"),

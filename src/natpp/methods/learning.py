@@ -11,8 +11,8 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -22,7 +22,8 @@ from torch.nn import functional
 
 from natpp.arch.formats import to_json
 from natpp.arch.graph import Architecture
-from natpp.errors import NatppError, SettingError, did_you_mean
+from natpp.config import At, Config
+from natpp.errors import NatppError, SettingError
 from natpp.nets.captured import Captured, captures, changing_state
 from natpp.nets.policy import GraphBatch, Policy, PolicyConfig, Transitions
 from natpp.nets.routes import Dealt
@@ -35,22 +36,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LearnConfig:
+class LearnConfig(Config):
     """How a policy learns. The defaults are what measured best on NAS-Bench-201."""
 
-    inputs: int = 64
+    inputs: Annotated[int, At(least=1)] = 64
     """m: input architectures a step"""
-    samples: int = 8
+    samples: Annotated[int, At(least=1)] = 8
     """n: transformations sampled for each"""
-    steps: int = 3000
+    steps: Annotated[int, At(least=1)] = 3000
     """gradient steps"""
-    learning_rate: float = 1e-3
+    learning_rate: Annotated[float, At(above=0)] = 1e-3
     """of Adam"""
     schedule: Literal["cosine", "constant"] = "cosine"
     """of the learning rate; a cosine falls to zero"""
-    entropy: float = 0.5
+    entropy: Annotated[float, At(least=0)] = 0.5
     """λ: weight of the entropy, in units of the normalized advantage where that is on"""
-    entropy_end: float = 0.0
+    entropy_end: Annotated[float, At(least=0)] = 0.0
     """λ at the last step; it changes linearly"""
     baseline: Literal["leave-one-out", "moving-average"] = "leave-one-out"
     """what a score is compared with: the other samples of the same input, or a running mean of improvements"""
@@ -58,26 +59,16 @@ class LearnConfig:
     """divide advantages by their standard deviation in the step"""
     reward_scale: float = 1.0
     """what scores are multiplied by; matters only without normalization"""
-    over_budget: float = 0.2
+    over_budget: Annotated[float, At(least=0)] = 0.2
     """what a transformation that had to be repaired loses, in standard deviations of the step's improvements"""
-    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    policy: PolicyConfig = PolicyConfig()
     """shape of the policy"""
 
-    def __post_init__(self) -> None:
-        if self.inputs < 1 or self.samples < 1 or self.steps < 1:
-            raise SettingError("inputs, samples and steps are whole numbers from 1 up")
-        for name, value, known in (
-            ("baseline", self.baseline, ("leave-one-out", "moving-average")),
-            ("schedule", self.schedule, ("cosine", "constant")),
-        ):
-            if value not in known:
-                raise SettingError(f"unknown {name} {value!r}. {did_you_mean(value, known)}")
+    def check(self) -> None:
         if self.baseline == "leave-one-out" and self.samples < 2:
             raise SettingError("a leave-one-out baseline needs at least 2 samples an input")
         if self.normalize and self.inputs * self.samples < 2:
             raise SettingError("advantages of one sample a step cannot be normalized")
-        if not self.learning_rate > 0 or not min(self.entropy, self.entropy_end, self.over_budget) >= 0:
-            raise SettingError("the learning rate is above 0; entropy weights and over_budget are from 0 up")
 
 
 def best() -> LearnConfig:

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 
+from natpp.config import Among, Config, Plain
 from natpp.methods.learning import LearnConfig, learn
 from natpp.nets.policy import Policy, Transitions
-from natpp.registry import METHODS
+from natpp.registry import METHODS, RULES
 from natpp.scorers.base import Score
 from natpp.subjects.many import Inputs, Row
 
 
-@dataclass
-class PolicyMethod:
+@dataclass(frozen=True)
+class PolicyMethod(Config):
     """A policy: the most likely transition of every edge, or samples."""
 
-    rule: str | None
-    config: LearnConfig
-    policy: Policy | None = None
-    asks: bool = True
+    rule: Annotated[str, Among(RULES)] | None = None
+    """rule that it is named for"""
+    learn: LearnConfig = LearnConfig()
+    """how it learns"""
+    policy: Annotated[Policy | None, Plain] = None
+    """the policy, once it is learned"""
+    asks: ClassVar[bool] = True
 
-    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
+    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> PolicyMethod:
         """Learn the policy."""
-        self.policy = learn(inputs, score, self.config, generator)
+        return replace(self, policy=learn(inputs, score, self.learn, generator))
 
     def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
         """The most likely transformation; no score is asked for."""
@@ -48,5 +53,5 @@ class PolicyMethod:
         return found
 
 
-METHODS.add("nat++", lambda config: PolicyMethod("nat++", config))
-METHODS.add("nat", lambda config: PolicyMethod("nat", config))
+METHODS.add("nat++", PolicyMethod("nat++"))
+METHODS.add("nat", PolicyMethod("nat"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -14,11 +14,13 @@ from natpp.arch.cost import Counts, counts
 from natpp.arch.formats import NASBENCH201_OPS
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import setting
-from natpp.errors import SettingError, did_you_mean
+from natpp.config import Among, At, Config
+from natpp.errors import SettingError
 from natpp.methods.base import picked
-from natpp.methods.learning import PRESETS
+from natpp.methods.learning import PRESETS, LearnConfig
+from natpp.methods.policy import PolicyMethod
 from natpp.nets.policy import encode
-from natpp.registry import METHODS
+from natpp.registry import METHODS, RULES
 from natpp.scorers.base import Score, Task
 from natpp.scorers.predicted import PredictConfig, predicted
 from natpp.scorers.table import Table, TableScorer, read_table
@@ -32,7 +34,7 @@ CANDIDATES = 10
 
 
 @dataclass(frozen=True)
-class BenchmarkConfig:
+class BenchmarkConfig(Config):
     """What is compared on what."""
 
     table: str
@@ -43,36 +45,26 @@ class BenchmarkConfig:
     """column that they are judged by"""
     methods: tuple[str, ...] = ("nat++", "nat", "constant", "random", "random-best-of-10", "evolution")
     """methods to compare"""
-    preset: str = "best"
+    preset: Annotated[str, Among(PRESETS)] = "best"
     """how policies learn: best or paper"""
-    rule: str = "nat++"
+    rule: Annotated[str, Among(RULES)] = "nat++"
     """rule for methods that bring none of their own"""
     strict: bool = False
     """whether the living cost may not rise"""
-    evaluations: int | None = None
+    evaluations: Annotated[int | None, At(least=2)] = None
     """most distinct architectures whose reward is looked up; the rest is predicted"""
-    holdout: int = 2000
+    holdout: Annotated[int, At(least=1)] = 2000
     """inputs set aside for judging"""
-    split_seed: int = 0
+    split_seed: Annotated[int, At(least=0)] = 0
     """seed of the split"""
-    seeds: int = 3
+    seeds: Annotated[int, At(least=1)] = 3
     """runs, with seeds 0, 1, …"""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         for name in self.methods:
-            METHODS[name]  # answers an unknown name
+            METHODS.given(name)  # answers an unknown one
         if len(set(self.methods)) < len(self.methods):
             raise SettingError(f"a method is named twice: {', '.join(self.methods)}")
-        if self.preset not in PRESETS:
-            raise SettingError(f"unknown preset {self.preset!r}. {did_you_mean(self.preset, PRESETS)}")
-        for name, value, least in (
-            ("holdout", self.holdout, 1),
-            ("seeds", self.seeds, 1),
-            ("split_seed", self.split_seed, 0),
-            ("evaluations", self.evaluations, 2),
-        ):
-            if value is not None and value < least:
-                raise SettingError(f"{name} is {value}, expected a whole number from {least} up")
 
 
 def benchmark(config: BenchmarkConfig, watch: Watch | None = None) -> dict[str, Any]:
@@ -92,7 +84,7 @@ def benchmark(config: BenchmarkConfig, watch: Watch | None = None) -> dict[str, 
             if watch is not None:
                 watch("methods", seed * len(config.methods) + place, config.seeds * len(config.methods), {})
             rule = _rule(name, config)
-            if config.evaluations is None or METHODS[name](PRESETS[config.preset]()).asks:
+            if config.evaluations is None or METHODS.given(name).asks:
                 runs[name].append(_run(name, config, table, train[rule], test[rule], seed))
     reward_oracle, score_oracle = _oracles(config, table, test[config.rule])
     inputs = mean_score(table, config.score, held_out)
@@ -122,8 +114,10 @@ def _run(name: str, config: BenchmarkConfig, table: Table, train: Inputs, test: 
     score: Score = scorer
     if config.evaluations is not None:
         score = predicted(train, scorer, PredictConfig(), generator).careful
-    method = METHODS[name](PRESETS[config.preset]())
-    method.fit(train, score, generator)
+    method = METHODS.given(name)
+    if isinstance(method, PolicyMethod) and method.learn == LearnConfig():
+        method = replace(method, learn=PRESETS[config.preset]())
+    method = method.fit(train, score, generator)
     rows = method.one_shot(test, score, generator)
     seconds = time.perf_counter() - start
     several = method.candidates(test, CANDIDATES, generator)
@@ -143,7 +137,7 @@ def _run(name: str, config: BenchmarkConfig, table: Table, train: Inputs, test: 
 
 
 def _rule(name: str, config: BenchmarkConfig) -> str:
-    return METHODS[name](PRESETS[config.preset]()).rule or config.rule
+    return METHODS.given(name).rule or config.rule
 
 
 def _place(arch: Architecture) -> tuple[int, ...]:

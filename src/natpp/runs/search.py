@@ -12,7 +12,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch import Tensor
 from natpp.arch.formats import from_json, to_dict, to_json
 from natpp.arch.graph import Architecture
 from natpp.arch.space import Space
+from natpp.config import At, Config
 from natpp.errors import SettingError, did_you_mean
 from natpp.folder import Interrupted, Run, Stop
 from natpp.methods.learning import LearnConfig, Learner, WeightsConfig, best, paper
@@ -46,24 +47,20 @@ Watch = Callable[[str, int, int, dict[str, float]], None]  # phase, steps done, 
 
 
 @dataclass(frozen=True)
-class SearchConfig:
+class SearchConfig(Config):
     """How a search goes, whatever its space, data and scorer."""
 
     alternate: bool = False
     """weights and policy in turn, epoch by epoch, rewards from one batch of images; else one after the other"""
-    pool: int = 2000
+    pool: Annotated[int, At(least=1)] = 2000
     """input architectures that are drawn to learn from"""
-    evaluations: int = 200
+    evaluations: Annotated[int, At(least=2)] = 200
     """architectures to score, where scores are dear and nobody says how many"""
-    final: int = 20
+    final: Annotated[int, At(least=0)] = 20
     """most of the evaluations that go to final choices"""
     weights: WeightsConfig = field(default_factory=WeightsConfig)
-    learn: LearnConfig = field(default_factory=LearnConfig)
-    predict: PredictConfig = field(default_factory=PredictConfig)
-
-    def __post_init__(self) -> None:
-        if self.pool < 1 or self.evaluations < 2 or self.final < 0:
-            raise SettingError("pool is a whole number from 1 up, evaluations from 2 up, final from 0 up")
+    learn: LearnConfig = LearnConfig()
+    predict: PredictConfig = PredictConfig()
 
 
 def _best(*, free: bool, network: str) -> SearchConfig:
