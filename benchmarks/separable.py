@@ -47,7 +47,7 @@ from natpp.data.images import Images
 from natpp.methods.learning import WeightsConfig
 from natpp.nets.network import build_network
 from natpp.registry import OPS
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.scorers.short import Branch, Feed, ShortConfig, train_together
 from natpp.scorers.supernet import SharedWeights
 

@@ -28,15 +28,16 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 import natpp
+import natpp.training.recipe
 from natpp.arch.networks import setting
 from natpp.arch.space import nasbench201_space
 from natpp.data.images import Images
 from natpp.methods.learning import WeightsConfig
 from natpp.nets.network import build_network
-from natpp.runs.jobs import make_fabric
+from natpp.registry import RECIPES
+from natpp.runs.fabric import make_fabric
 from natpp.scorers.short import Batches, Branch, Build, Feed, ShortConfig, train_together
 from natpp.scorers.supernet import SharedWeights
-from natpp.training.recipe import cifar_600
 from natpp.training.scratch import Training, make_batches
 
 FABRIC = make_fabric()
@@ -73,7 +74,7 @@ def train(batch: int) -> Row:
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
-    recipe = replace(cifar_600(), batch=batch)
+    recipe = replace(RECIPES["cifar-600"], batch=batch)
     if not LARGE:
         recipe = replace(recipe, batch=4, channels=4, cells=3, auxiliary=0, cutout=4)
     images = make_batches(random_images(20 * recipe.batch), recipe, DEVICE)

@@ -20,7 +20,7 @@ import torch
 from replays import microseconds
 
 from natpp.nets import workarounds
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.scorers.short import Branch, Feed, ShortConfig
 from natpp.training.loop import fast_format, fastest_kernels
 from natpp.zoo.networks.shufflenet import STAGE_2_CHANNELS, ShuffleNet

@@ -23,4 +23,4 @@ darts = natpp.load("darts")
 ops = [op.replace("sep_conv", "light_conv") for op in darts.normal.ops]
 light = darts.with_ops({"normal": ops, "reduce": darts.reduce.ops})
 print(f"{natpp.cost(darts).madds:,} → {natpp.cost(light).madds:,} MAdds")
-print(natpp.build(light, channels=4, cells=3)(torch.randn(1, 3, 32, 32)).shape)
+print(natpp.build(light, "cifar:channels=4,cells=3")(torch.randn(1, 3, 32, 32)).shape)

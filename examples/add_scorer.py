@@ -21,6 +21,7 @@ class Varied(Scorer):
 
 check_scorer(Varied, [natpp.sample(seed=seed) for seed in range(4)])  # stable, counted, within its limit
 
-policy = natpp.search(scorer=Varied(), arch="darts", evaluations=12, steps=20)  # the rest is predicted
+config = natpp.Search(evaluations=12, steps=20)  # the rest is predicted
+policy = natpp.search(config=config, on="darts", scorer=Varied())
 result = natpp.optimize("darts", policy)
 print(f"{Varied().value(result.before):.2f} → {Varied().value(result.after):.2f}")

@@ -6,6 +6,7 @@ from pathlib import Path
 from PIL import Image
 
 import natpp
+from natpp.data.named import Data
 from natpp.data.sets import load_images
 
 arguments = argparse.ArgumentParser(description=__doc__)
@@ -31,7 +32,8 @@ if folder is None:
     folder = Path("images")
     write_digits(folder)
 
-less = {"evaluations": 4, "train_steps": 2, "steps": 5} if given.small else {}
-policy = natpp.search(folder, out="run", size=None if given.folder is None else 32, say=print, **less)
+images = Data(folder, size=None if given.folder is None else 32)
+config = natpp.Search(evaluations=4, train_steps=2, steps=5) if given.small else natpp.Search()
+policy = natpp.search(images, config, run=natpp.Run(out="run", say=print))
 result = natpp.optimize("darts", policy)
 print(result)

@@ -20,7 +20,8 @@ import torch
 import natpp
 from natpp.files import write_whole
 from natpp.methods.learning import PRESETS
-from natpp.runs.benchmark import BenchmarkConfig, benchmark
+from natpp.runs.benchmark import Benchmark
+from natpp.runs.comparison import compare
 from natpp.scorers.predicted import PredictConfig
 
 HERE = Path(__file__).parent
@@ -30,9 +31,9 @@ SOME = ("nat++", "constant", "random-best-of-10", "evolution")
 FEW = ("nat++", "constant", "random-best-of-10")
 
 
-def settings(table: str, seeds: int) -> dict[str, BenchmarkConfig]:
+def settings(seeds: int) -> dict[str, Benchmark]:
     """Every setting that is measured, by name."""
-    usual = BenchmarkConfig(table, seeds=seeds)
+    usual = Benchmark(seeds=seeds)
     return {
         "val_200": usual,
         "val_200, preset paper": replace(usual, preset="paper", methods=("nat++",)),
@@ -42,12 +43,12 @@ def settings(table: str, seeds: int) -> dict[str, BenchmarkConfig]:
     }
 
 
-def described(config: BenchmarkConfig) -> dict[str, Any]:
+def described(table: str, config: Benchmark) -> dict[str, Any]:
     """Everything that decides a result, as JSON data."""
     parts: dict[str, Any] = {"learning": PRESETS[config.preset]()}
     if config.evaluations is not None:
         parts["prediction"] = PredictConfig()
-    whole = {**asdict(config), "table": Path(config.table).name, **{name: asdict(part) for name, part in parts.items()}}
+    whole = {"table": Path(table).name, **asdict(config), **{name: asdict(part) for name, part in parts.items()}}
     return dict(json.loads(json.dumps(whole)))
 
 
@@ -112,13 +113,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     results = stored()
-    chosen = settings(options.table, options.seeds)
-    said = {name: described(config) for name, config in chosen.items()}
+    chosen = settings(options.seeds)
+    said = {name: described(options.table, config) for name, config in chosen.items()}
     done = [name for name in chosen if name in results and results[name]["config"] == said[name]]
     wanted = options.only.split(";") if options.only else [name for name in chosen if name not in done]
     for name in wanted:
         config = chosen[name]
-        found = benchmark(config)
+        found = compare(options.table, config)
         results = stored()  # another run may have added to them meanwhile
         results[name] = {"config": said[name], "on": machine(), "found": found}
         ordered = {key: results[key] for key in chosen if key in results}

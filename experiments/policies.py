@@ -63,7 +63,8 @@ from natpp.methods.policy import PolicyMethod
 from natpp.methods.random import Random
 from natpp.nets.policy import Policy, PolicyConfig
 from natpp.registry import OPS, ZOO
-from natpp.runs.search import preset
+from natpp.runs.phases import phases
+from natpp.runs.search import Search
 from natpp.scorers.base import Gain, Score, Scores, Task
 from natpp.scorers.predicted import PredictConfig, Prediction, ascended
 from natpp.seeds import Use, generator, number, torch_generator
@@ -82,7 +83,7 @@ LARGEST = 4 << 20  # bytes of a policy file
 
 def learn_config(number: int, *, smoke: bool) -> LearnConfig:
     """How policies of a round learn; as `crossed.py` finds, those that learn for longer only learn its errors."""
-    usual = preset("best", free=False).learn  # as a search does
+    usual = phases(Search(), free=False).learn  # as a search does
     if smoke:
         return replace(usual, steps=4)
     if number == 1:

@@ -23,17 +23,20 @@ import natpp
 from natpp.arch.formats import to_dict
 from natpp.data.sets import load_images
 from natpp.files import write_whole
-from natpp.registry import ZOO
-from natpp.runs.jobs import make_fabric
+from natpp.registry import RECIPES, ZOO
+from natpp.runs.fabric import make_fabric
 from natpp.scorers.table import read_table
-from natpp.training.recipe import Recipe, quick
+from natpp.training.recipe import Recipe
 from natpp.training.scratch import Training, make_batches, train
 
 RESULTS = Path(__file__).parent / "results" / "quick_cifar10.json"
 RESNET = "|nor_conv_3x3~0|+|none~0|nor_conv_3x3~1|+|skip_connect~0|none~1|skip_connect~2|"
 RUNS: dict[str, tuple[str, Recipe]] = {
-    "a ResNet-like cell of NAS-Bench-201": (RESNET, replace(quick(), cells=5)),  # five cells a stage, as in its table
-    "darts": ("darts", quick()),
+    "a ResNet-like cell of NAS-Bench-201": (
+        RESNET,
+        replace(RECIPES["quick"], cells=5),
+    ),  # five cells a stage, as in its table
+    "darts": ("darts", RECIPES["quick"]),
 }
 
 

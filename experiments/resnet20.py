@@ -37,7 +37,7 @@ from natpp.fx.trace import trace
 from natpp.methods.tuned import Candidates, TuneConfig, learn_module
 from natpp.nets.measure import module_cost
 from natpp.policies import default, load_named
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.scorers.module_supernet import Expanded, Judge, Rows, ShortTunings
 from natpp.scorers.short import ShortConfig
 from natpp.seeds import Use, number

@@ -30,7 +30,7 @@ from natpp.data.batches import Batches
 from natpp.data.sets import load_images
 from natpp.files import write_whole
 from natpp.nets.network import build_network
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.scorers.short import ShortConfig, train_together
 from natpp.scorers.table import Table, read_table
 

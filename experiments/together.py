@@ -30,7 +30,7 @@ from natpp.data.batches import Batches
 from natpp.data.sets import load_images
 from natpp.errors import NatppError
 from natpp.files import write_whole
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.scorers.outcome import Outcome
 from natpp.scorers.short import ShortConfig, ShortScorer
 

@@ -68,7 +68,10 @@ from natpp.files import write_whole
 from natpp.methods.learning import WeightsConfig
 from natpp.nets.supernet import Supernet
 from natpp.registry import OPS
-from natpp.runs.search import Search, SearchConfig, preset
+from natpp.run import Run
+from natpp.runs.phases import Phases, phases
+from natpp.runs.search import Search
+from natpp.runs.searching import Searching
 from natpp.scorers.base import Scores, Task
 from natpp.scorers.short import ShortConfig, ShortScorer
 from natpp.scorers.supernet import GRAPHS, MOST_STEPS_A_GRAPH, SharedWeights, SupernetScorer, usual_setting
@@ -156,9 +159,9 @@ def pick_of_search(runs: Path) -> Pick:
     return Pick(**json.loads(files[0].read_text())["pick"]) if files else picked(runs)
 
 
-def search_config(*, smoke: bool) -> SearchConfig:
+def search_config(*, smoke: bool) -> Phases:
     """Settings of a search and of the prediction in it."""
-    usual = preset("best", free=False)
+    usual = phases(Search(), free=False)
     learn = replace(usual.learn, steps=5 if smoke else usual.learn.steps)
     predict = replace(usual.predict, caution=CAUTION, **({"rounds": 1} if smoke else {}))
     return replace(usual, pool=60 if smoke else usual.pool, final=0, learn=learn, predict=predict)
@@ -185,7 +188,15 @@ def search(arguments: argparse.Namespace) -> None:
     where = recipe.where(images)
     store = arguments.runs / f"search_{arguments.seed}.jsonl"
     scorer = ShortScorer(images, where, schedule, fabric, seed=0, store=store, say=print)
-    found = Search(space, TASK, scorer, settings, fabric, seed=arguments.seed, evaluations=evaluations, watch=clock)
+    found = Searching(
+        space,
+        TASK,
+        scorer,
+        settings,
+        fabric,
+        asked=Search(evaluations=evaluations),
+        run=Run(seed=arguments.seed, watch=clock),
+    )
     found().save(arguments.runs / f"search_{arguments.seed}.safetensors")
     spent = clock.spent.pop("scores")
     clock.spent |= scorer.spent | {"prediction": spent - sum(scorer.spent.values())}
@@ -216,7 +227,15 @@ def supernet(arguments: argparse.Namespace) -> None:
     settings = replace(search_config(smoke=arguments.smoke), weights=weights)
     shared = SharedWeights(space, where, images, weights, fabric, arguments.seed)
     evaluations = 12 if arguments.smoke else 224
-    found = Search(Pool(), TASK, shared, settings, fabric, seed=arguments.seed, evaluations=evaluations, watch=clock)
+    found = Searching(
+        Pool(),
+        TASK,
+        shared,
+        settings,
+        fabric,
+        asked=Search(evaluations=evaluations),
+        run=Run(seed=arguments.seed, watch=clock),
+    )
     found().save(arguments.runs / f"supernet_{arguments.seed}.safetensors")
     clock.end()
     save_supernet(shared, arguments, "supernet")
@@ -254,7 +273,7 @@ def paper(arguments: argparse.Namespace) -> None:
     whole = allowed(arguments)
     fabric, images, clock = started(arguments)
     where, space = supernet_setting(images, "paper", smoke=arguments.smoke), CellSpace(names=tuple(OPS))
-    settings = replace(preset("paper", free=False), pool=search_config(smoke=arguments.smoke).pool)
+    settings = replace(phases(Search(preset="paper"), free=False), pool=search_config(smoke=arguments.smoke).pool)
     shared = SharedWeights(space, where, images, settings.weights, fabric, arguments.seed)
 
     def watch(*told: Any) -> None:
@@ -262,7 +281,7 @@ def paper(arguments: argparse.Namespace) -> None:
         if clock.stop() >= whole:
             raise Over
 
-    found = Search(Pool(), TASK, shared, settings, fabric, seed=arguments.seed, watch=watch)
+    found = Searching(Pool(), TASK, shared, settings, fabric, run=Run(seed=arguments.seed, watch=watch))
     with contextlib.suppress(Over):
         found()
     found.learner.policy.eval().save(arguments.runs / f"paper_{arguments.seed}.safetensors")

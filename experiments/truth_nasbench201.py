@@ -55,9 +55,12 @@ from natpp.methods.learning import WeightsConfig, best
 from natpp.methods.policy import PolicyMethod
 from natpp.methods.random import Random
 from natpp.nets.policy import Policy
-from natpp.runs.benchmark import held_out_split, mean_score
-from natpp.runs.jobs import make_fabric
-from natpp.runs.search import Search, SearchConfig, preset
+from natpp.run import Run
+from natpp.runs.comparison import held_out_split, mean_score
+from natpp.runs.fabric import make_fabric
+from natpp.runs.phases import Phases, phases
+from natpp.runs.search import Search
+from natpp.runs.searching import Searching
 from natpp.scorers.base import Scores, Task
 from natpp.scorers.predicted import PredictConfig, Prediction
 from natpp.scorers.short import ShortConfig, ShortScorer, usual_schedule
@@ -83,15 +86,15 @@ FIGURES = (
 )
 
 
-def config(*, smoke: bool) -> SearchConfig:
+def config(*, smoke: bool) -> Phases:
     """What a search does by itself, but for scores of final choices: the table tells about those."""
-    usual = replace(preset("best", free=False, network="nasbench201"), final=0)
+    usual = replace(phases(Search(), free=False, network="nasbench201"), final=0)
     if smoke:
         usual = replace(usual, pool=200, evaluations=12, learn=replace(usual.learn, steps=20))
     return usual
 
 
-def at_random(settings: SearchConfig) -> int:
+def at_random(settings: Phases) -> int:
     """How many of a search's scores are of architectures drawn at random."""
     return round(settings.evaluations * settings.predict.random_share)
 
@@ -104,7 +107,7 @@ def search(seed: int, arguments: argparse.Namespace) -> None:
     store = arguments.runs / f"seed_{seed}.jsonl"
     scorer = ShortScorer(images, where, schedule, fabric, seed=seed, store=store, say=print)
     settings = config(smoke=arguments.smoke)
-    found = Search(Training(), TASK, scorer, settings, fabric, seed=seed, watch=clock)
+    found = Searching(Training(), TASK, scorer, settings, fabric, run=Run(seed=seed, watch=clock))
     found().save(arguments.runs / f"seed_{seed}.safetensors")
     scored = clock.spent.pop("scores")
     clock.spent |= scorer.spent | {"prediction": scored - sum(scorer.spent.values())}
@@ -169,7 +172,9 @@ def supernet(seed: int, arguments: argparse.Namespace) -> None:
     settings = replace(config(smoke=arguments.smoke), weights=weights)
     shared = SharedWeights(Training(), where, images, weights, fabric, seed)
     some = settings.evaluations
-    found = Search(Training(), TASK, shared, settings, fabric, seed=seed, evaluations=some, watch=clock)
+    found = Searching(
+        Training(), TASK, shared, settings, fabric, asked=Search(evaluations=some), run=Run(seed=seed, watch=clock)
+    )
     found().save(arguments.runs / f"supernet_{seed}.safetensors")
     keep(
         arguments.runs / f"supernet_{seed}.json",
@@ -189,7 +194,7 @@ def paper(seed: int, arguments: argparse.Namespace) -> None:
     whole = allowed(arguments)
     fabric, images, clock = started(arguments)
     where = usual_setting("nasbench201", images, "paper")
-    settings = replace(preset("paper", free=False), pool=config(smoke=arguments.smoke).pool)
+    settings = replace(phases(Search(preset="paper"), free=False), pool=config(smoke=arguments.smoke).pool)
     shared = SharedWeights(Training(), where, images, settings.weights, fabric, seed)
 
     def watch(*told: Any) -> None:
@@ -197,7 +202,7 @@ def paper(seed: int, arguments: argparse.Namespace) -> None:
         if clock.stop() >= whole:
             raise Over
 
-    found = Search(Training(), TASK, shared, settings, fabric, seed=seed, watch=watch)
+    found = Searching(Training(), TASK, shared, settings, fabric, run=Run(seed=seed, watch=watch))
     with contextlib.suppress(Over):
         found()
     found.learner.policy.eval().save(arguments.runs / f"paper_{seed}.safetensors")

@@ -9,12 +9,22 @@ from natpp.arch.cost import Cost
 from natpp.arch.graph import Architecture
 from natpp.errors import NatppError
 from natpp.fx.leaf import leaf
-from natpp.verbs import build, cost, draw, finetune, load, optimize, restore, sample, score, search, train
+from natpp.run import Run
+from natpp.runs.benchmark import Benchmark
+from natpp.runs.search import Search, Short
+from natpp.training.recipe import Recipe
+from natpp.verbs import benchmark, build, cost, draw, finetune, load, optimize, restore, sample, score, search, train
 
 __all__ = [
     "Architecture",
+    "Benchmark",
     "Cost",
     "NatppError",
+    "Recipe",
+    "Run",
+    "Search",
+    "Short",
+    "benchmark",
     "build",
     "cost",
     "draw",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 import types
 import typing
@@ -49,6 +50,12 @@ class Among:
     """The names that a word may be, a registry for example; looked up when a value is checked."""
 
     names: Collection[str]
+
+
+class Form(NamedTuple):
+    """How a value is written, for help."""
+
+    text: str
 
 
 class Plain:
@@ -103,6 +110,8 @@ def word_of(value: Any) -> str:
         return value if bare else json.dumps(value)
     if isinstance(value, Mapping):
         return ",".join(f"{word_of(key)}:{word_of(one)}" for key, one in value.items())
+    if isinstance(value, os.PathLike):
+        return word_of(os.fspath(value))
     return ",".join(map(word_of, value)) if isinstance(value, tuple) else repr(value)
 
 
@@ -115,7 +124,8 @@ def _fits(kind: Any, marks: tuple[Any, ...], value: object) -> bool:
         return any(value == one and type(value) is type(one) for one in inner)
     if origin in (int, float):
         right = isinstance(value, int if origin is int else (int, float)) and not isinstance(value, bool)
-        return right and math.isfinite(value) and all(at.holds(value) for at in _of(marks, At))  # type: ignore[arg-type]
+        finite = right and (isinstance(value, int) or math.isfinite(value))  # type: ignore[arg-type]
+        return finite and all(at.holds(value) for at in _of(marks, At))  # type: ignore[arg-type]
     if origin is str:
         return isinstance(value, str) and all(value in among.names for among in _of(marks, Among))
     if origin is tuple:
@@ -139,11 +149,15 @@ def _words(kind: Any, marks: tuple[Any, ...]) -> str:
     if origin in (int, float):
         return f"a {'whole ' if origin is int else ''}number{range_of}"
     if origin is tuple and inner[-1] is ...:
-        return f"a tuple, each {' or '.join(_words(*one) for one in alternatives(inner[0]))}"
+        return f"a tuple (as text: with commas between), each {_any_words(inner[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"a mapping, each value {' or '.join(_words(*one) for one in alternatives(inner[1]))}"
+        return f"a mapping from {_any_words(inner[0])} to {_any_words(inner[1])}"
     known = {str: "a word", bool: "true or false"}
     return known[origin] if origin in known else str(getattr(origin, "__name__", origin))
+
+
+def _any_words(hint: Any) -> str:
+    return " or ".join(_words(*one) for one in alternatives(hint))
 
 
 def _choices(kind: Any, marks: tuple[Any, ...]) -> list[Any]:

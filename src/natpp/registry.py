@@ -1,4 +1,4 @@
-"""Named things that can be added from outside: operations, rules, networks, architectures, models, methods.
+"""Named things that can be added from outside: operations, rules, networks, architectures, models, methods, recipes.
 
 The rooms fill their registries when they are imported: `import natpp` imports all but the methods, which need torch and
 come with `import natpp.methods`.
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from natpp.arch.ops import Op
     from natpp.arch.rules import Rule
     from natpp.methods.base import Method
+    from natpp.training.recipe import Recipe
     from natpp.zoo.cells import Entry
     from natpp.zoo.models import Model
 
@@ -104,3 +105,4 @@ NETWORKS: Registry[Skeleton] = Registry("network")
 ZOO: Registry[Entry] = Registry("architecture")
 MODELS: Registry[Model] = Registry("model")
 METHODS: Registry[Method] = Registry("method")
+RECIPES: Registry[Recipe] = Registry("recipe")

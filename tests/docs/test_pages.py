@@ -5,7 +5,7 @@ import re
 import runpy
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -17,11 +17,12 @@ import yaml
 
 import natpp
 from natpp.cli import VERBS, main
-from natpp.cli.training import Train
+from natpp.cli.flags import flag_names
+from natpp.config import fields_of
 from natpp.data.images import Images
-from natpp.registry import NETWORKS, OPS
+from natpp.registry import NETWORKS, OPS, RECIPES
 from natpp.scorers.short import ShortConfig
-from natpp.training.recipe import RECIPES, Recipe, named_recipe
+from natpp.training.recipe import Recipe
 from natpp.training.scratch import make_batches, make_setting
 
 ROOT = Path(__file__).parent.parent.parent
@@ -116,7 +117,8 @@ def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_python_of_the_page_about_training_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    natpp.train("darts", "digits", out="run", epochs=1, channels=4, cells=3)  # by a command on the page
+    run = natpp.Run(out="run")  # by a command on the page
+    natpp.train("darts", "digits", "quick:epochs=1,channels=4,cells=3", run=run)
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "training.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     assert len(blocks) == 4
     exec(compile("\n".join(blocks), "training.md", "exec"), {})  # noqa: S102
@@ -132,17 +134,18 @@ def test_the_table_of_recipes_is_that_of_the_code() -> None:
     words = {"auto": None, "yes": True, "no": False}
     for place, name in enumerate(RECIPES, start=1):
         told = {row[0].split("`")[1]: row[place] for row in rows}
-        for setting, value in asdict(named_recipe(name)).items():
+        for setting, value in asdict(RECIPES[name]).items():
             said = told.pop(setting)
             read = words[said] if said in words else float(said) if said[0].isdigit() else said
             assert read == value, (name, setting)
         assert not told
-    flags = {field.name for field in fields(Train)}
-    assert {row[0].split("`")[1] for row in rows if row[-1]} == flags & {field.name for field in fields(Recipe)}
+    flags = flag_names(VERBS["train"])
+    settings = {row[0].split("`")[1] for row in rows if row[-1]}
+    assert settings == {name for name in fields_of(Recipe) if name.replace("_", "-") in flags}
     assert [row[-1] for row in rows if row[-1]] == [
         f"`--{row[0].split('`')[1].replace('_', '-')}`" for row in rows if row[-1]
     ]
-    assert [flag for flag in flags - {"arch"} if f"--{flag.replace('_', '-')}" not in text] == []
+    assert [flag for flag in flags if f"--{flag}" not in text] == []
 
 
 @pytest.mark.parametrize(
@@ -158,8 +161,8 @@ def test_what_is_auto_in_a_recipe_is_what_the_page_says(
     arch: str, size: int, expected: tuple[str, int, int, int]
 ) -> None:
     pixels, labels = np.zeros((8, 3, size, size), dtype=np.uint8), np.arange(8) % 2
-    images = make_batches(Images("grey", 2, pixels, labels, pixels, labels), named_recipe("quick"), torch.device("cpu"))
-    where = make_setting(natpp.load(arch), named_recipe("quick"), images)
+    images = make_batches(Images("grey", 2, pixels, labels, pixels, labels), RECIPES["quick"], torch.device("cpu"))
+    where = make_setting(natpp.load(arch), RECIPES["quick"], images)
     assert (where.network, where.channels, where.cells, images.augment.cutout) == expected
     text = " ".join((DOCS / "training.md").read_text(encoding="utf-8").split())
     assert "from 24 pixels up get 16 channels, 8 cells (`nasbench201`: 2 a stage) and a cutout of 16" in text

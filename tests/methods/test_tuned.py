@@ -76,7 +76,9 @@ def loader(seed: int = 0, batch: int = 64) -> DataLoader[Any]:
 @functools.cache
 def trained(seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
-    return natpp.finetune(Tiny(), loader(seed), epochs=5, learning_rate=0.1, device="cpu").module.eval()
+    return natpp.finetune(
+        Tiny(), loader(seed), "tune:epochs=5,learning_rate=0.1", run=natpp.Run(device="cpu")
+    ).module.eval()
 
 
 def example() -> Tensor:
@@ -515,7 +517,11 @@ def best(seed: int, scorer: str = "short") -> ModuleResult:
 def tuned(module: nn.Module | ModuleResult, seed: int, epochs: int = 1, rate: float = 0.02) -> list[float]:
     """Losses on test images, epoch by epoch, of a fine-tuning."""
     found = natpp.finetune(
-        module, loader(seed), digits()[2], epochs=epochs, learning_rate=rate, device="cpu", seed=seed
+        module,
+        loader(seed),
+        f"tune:epochs={epochs},learning_rate={rate}",
+        val=digits()[2],
+        run=natpp.Run(device="cpu", seed=seed),
     )
     return [row["validation_loss"] for row in found.curve]
 

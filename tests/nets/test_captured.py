@@ -18,7 +18,7 @@ from natpp.data.images import Images
 from natpp.methods import learning
 from natpp.methods.learning import WeightsConfig
 from natpp.nets.captured import Step, captures, changing_state
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.scorers import supernet
 from natpp.scorers.supernet import SharedWeights
 from natpp.training import loop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,17 @@ from natpp.data.batches import Batches
 from natpp.data.feeds import ImageSource, LoaderSource
 from natpp.data.images import Images
 from natpp.data.loader import moved_to
+from natpp.data.named import Data, named
 from natpp.data.sets import load_images
 from natpp.errors import SettingError
 from natpp.files import write_whole
-from natpp.folder import Run, catching_signals
+from natpp.folder import Run as Folder
+from natpp.folder import catching_signals
 from natpp.fx.traced import copied
 from natpp.methods.tuned import SCHEDULE, TuneConfig
-from natpp.runs.jobs import Say, leave, make_fabric, read_images
+from natpp.run import Run, Say, Watch
+from natpp.runs.fabric import leave, make_fabric
+from natpp.runs.jobs import read_images
 from natpp.training.loop import Loop, fit
 from natpp.training.losses import Loss, check_loss, check_teacher
 from natpp.training.recipe import Recipe
@@ -31,7 +35,6 @@ from natpp.training.scratch import make_batches
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from natpp.runs.search import Watch
     from natpp.subjects.module_result import ModuleResult
 
 MOST_EVALUATIONS = 1000  # however much time there is
@@ -93,26 +96,15 @@ def run_finetuning(
     *,
     loss: Loss | None = None,
     teacher: nn.Module | None = None,
-    root: str | None = None,
-    size: int | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    precision: str = "auto",
-    out: str | Path | None = None,
-    resume: bool = False,
-    tensorboard: bool = False,
-    watch: Watch | None = None,
-    say: Say | None = None,
+    run: Run = Run(),
 ) -> Finetuned:
-    """Train a copy of a module by a recipe, and keep all of it in the folder `out`."""
+    """Train a copy of a module by a recipe, and keep all of it in the run's folder."""
     from natpp import __version__
 
-    if not 0 <= seed < 2**63:
-        raise SettingError(f"seed is {seed}, expected a whole number from 0 to 2^63 - 1")
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise SettingError(f"{type(module).__name__} has no parameters that could be trained")
-    fabric = make_fabric(device, precision)
-    source = make_source(train, val, recipe, fabric, seed, root=root, size=size, say=say)
+    fabric = make_fabric(run.device, run.precision)
+    source = make_source(train, val, recipe, fabric, run)
     network: nn.Module = copied({"": module})[""].to(fabric.device)
     check_loss(network, *first_batch(source), loss)
     if teacher is not None:
@@ -122,12 +114,12 @@ def run_finetuning(
         check_teacher(network, teacher, first_batch(source)[0])
     settings = {
         "module": type(module).__name__,
-        "data": train if isinstance(train, str) else train.name if isinstance(train, Images) else type(train).__name__,
-        "recipe": asdict(recipe),
+        "data": named(train).data if isinstance(train, Data | Images) else type(train).__name__,
+        "recipe": recipe.to_dict(),
         "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
         "teacher": None if teacher is None else type(teacher).__name__,
-        "seed": seed,
-        "precision": precision,
+        "seed": run.seed,
+        "precision": run.precision,
         "device": str(fabric.device),
         "versions": {
             "natpp": __version__,
@@ -138,12 +130,14 @@ def run_finetuning(
     }
     with catching_signals() as stop:
         first = fabric.global_rank == 0
-        run = Run(out if first else None, settings, resume=resume and first, tensorboard=tensorboard and first)
-        training = Loop(network, source, recipe, fabric, seed, loss=loss, teacher=teacher)
-        fit(training, run=run, stop=stop, watch=watch)
+        folder = Folder(
+            run.out if first else None, settings, resume=run.resume and first, tensorboard=run.tensorboard and first
+        )
+        training = Loop(network, source, recipe, fabric, run.seed, loss=loss, teacher=teacher)
+        fit(training, run=folder, stop=stop, watch=run.watch)
     result = Finetuned(_given_back(training.judged, module), training.curve, settings)
-    if out is not None and first:
-        _keep(result, Path(out))
+    if run.out is not None and first:
+        _keep(result, Path(run.out))
     leave(fabric)
     return result
 
@@ -194,26 +188,14 @@ def learning_settings(
     }
 
 
-def make_source(
-    train: Any,
-    val: Any,
-    recipe: Recipe,
-    fabric: Fabric,
-    seed: int,
-    *,
-    root: str | None = None,
-    size: int | None = None,
-    say: Say | None = None,
-) -> ImageSource | LoaderSource:
+def make_source(train: Any, val: Any, recipe: Recipe, fabric: Fabric, run: Run) -> ImageSource | LoaderSource:
     """Where batches come from: loaders, or images by name, of which some are set aside for choices."""
-    if not isinstance(train, str | Path | Images):
-        if root is not None or size is not None:
-            raise SettingError("root and size go with the name of data, not with a loader")
+    if not isinstance(train, Data | Images):
         return LoaderSource(train, val, fabric.device)
     if val is not None:
         raise SettingError("of images by name some training images are set aside to validate by: leave val out")
-    images = train if isinstance(train, Images) else read_images(str(train), root, size, fabric, say)
-    return ImageSource(make_batches(images, recipe, fabric.device, validation=None), recipe.batch, fabric, seed)
+    images = read_images(train, fabric, run.say)
+    return ImageSource(make_batches(images, recipe, fabric.device, validation=None), recipe.batch, fabric, run.seed)
 
 
 def first_batch(source: ImageSource | LoaderSource) -> tuple[Any, Any]:

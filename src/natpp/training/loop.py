@@ -34,7 +34,7 @@ from natpp.training.recipe import Recipe
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from natpp.runs.search import Watch
+    from natpp.run import Watch
 
 LOG = logging.getLogger("natpp")
 SECONDS_A_LOOK = 0.5  # at least, between two looks at losses: each waits for the device

@@ -2,77 +2,66 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from natpp.errors import SettingError, did_you_mean
+from natpp.config import Among, At, Config
+from natpp.errors import SettingError
+from natpp.registry import NETWORKS, RECIPES
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How a network is trained. None stands for what suits the images and the architecture."""
+class Recipe(Config):
+    """How a network is trained. None stands for what suits the images and the architecture.
 
-    epochs: int
+    Examples:
+        >>> from natpp.registry import RECIPES
+        >>> RECIPES.given("cifar-600:batch=64").to_text(since=RECIPES["cifar-600"])
+        'batch=64'
+    """
+
+    epochs: Annotated[int, At(least=1)]
     """times that all training images are gone through"""
-    batch: int
+    batch: Annotated[int, At(least=2)]
     """images a step, over all processes"""
-    learning_rate: float
+    learning_rate: Annotated[float, At(above=0)]
     """of SGD, falling to zero along a cosine, step by step"""
-    network: str | None = None
+    network: Annotated[str, Among(NETWORKS)] | None = None
     """the network to train; None: cifar, and nasbench201 for an architecture of one cell"""
-    channels: int | None = None
+    channels: Annotated[int | None, At(least=1)] = None
     """channels of the first cells"""
-    cells: int | None = None
+    cells: Annotated[int | None, At(least=1)] = None
     """number of cells (nasbench201: a stage)"""
-    momentum: float = 0.9
+    momentum: Annotated[float, At(least=0, below=1)] = 0.9
     """of SGD"""
     nesterov: bool = False
     """whether the momentum is Nesterov's"""
-    weight_decay: float = 3e-4
+    weight_decay: Annotated[float, At(least=0)] = 3e-4
     """of SGD"""
-    clip: float = 5.0
+    clip: Annotated[float, At(least=0)] = 5.0
     """largest norm of a gradient; 0 is no limit"""
-    drop_path: float = 0.0
+    drop_path: Annotated[float, At(least=0, below=1)] = 0.0
     """probability of dropping an edge for an image that is reached at the end, growing linearly from 0"""
-    cutout: int | None = None
+    cutout: Annotated[int | None, At(least=0)] = None
     """side in pixels of the square that is blotted out of each image; None: 16, and 0 for images under 24 pixels"""
-    auxiliary: float = 0.0
+    auxiliary: Annotated[float, At(least=0)] = 0.0
     """weight of the auxiliary head's loss; 0 leaves the head out"""
-    label_smoothing: float = 0.0
+    label_smoothing: Annotated[float, At(least=0, below=1)] = 0.0
     """share of the target that all classes have in common"""
-    ema: float = 0.0
+    ema: Annotated[float, At(least=0, below=1)] = 0.0
     """decay of a moving average of the weights, which is what is judged and kept then; 0 is none"""
-    validation: int = 0
+    validation: Annotated[int, At(least=0)] = 0
     """training images that are set aside for choices"""
 
-    def __post_init__(self) -> None:
-        for name, least in (
-            ("epochs", 1),
-            ("batch", 2),
-            ("channels", 1),
-            ("cells", 1),
-            ("cutout", 0),
-            ("validation", 0),
-        ):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise SettingError(f"{name} is {value!r}, expected a whole number from {least} up")
-        if not 0 < self.learning_rate < math.inf:
-            raise SettingError(f"learning_rate is {self.learning_rate!r}, expected a number above 0")
-        for name in ("weight_decay", "clip", "auxiliary"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise SettingError(f"{name} is {getattr(self, name)!r}, expected a number from 0 up")
-        for name in ("momentum", "drop_path", "label_smoothing", "ema"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SettingError(f"{name} is {getattr(self, name)!r}, expected a number from 0 to below 1")
+    def check(self) -> None:
         if self.nesterov and not self.momentum:
             raise SettingError("Nesterov's momentum needs a momentum above 0")
 
 
-def cifar_600() -> Recipe:
-    """Published cells on CIFAR: 20 cells of 36 channels for 600 epochs."""
-    return Recipe(
+# Published cells on CIFAR: 20 cells of 36 channels for 600 epochs.
+RECIPES.add(
+    "cifar-600",
+    Recipe(
         network="cifar",
         channels=36,
         cells=20,
@@ -82,17 +71,16 @@ def cifar_600() -> Recipe:
         drop_path=0.2,
         cutout=16,
         auxiliary=0.4,
-    )
+    ),
+)
 
+# Randomly sampled architectures on CIFAR: the same with batches of 128.
+RECIPES.add("random-600", replace(RECIPES["cifar-600"], batch=128))
 
-def random_600() -> Recipe:
-    """Randomly sampled architectures on CIFAR: the same with batches of 128."""
-    return replace(cifar_600(), batch=128)
-
-
-def imagenet_250() -> Recipe:
-    """ImageNet: 14 cells of 48 channels for 250 epochs, without cutout."""
-    return Recipe(
+# ImageNet: 14 cells of 48 channels for 250 epochs, without cutout.
+RECIPES.add(
+    "imagenet-250",
+    Recipe(
         network="imagenet",
         channels=48,
         cells=14,
@@ -103,24 +91,11 @@ def imagenet_250() -> Recipe:
         cutout=0,
         auxiliary=0.4,
         label_smoothing=0.1,
-    )
+    ),
+)
 
+# Minutes on a GPU: 8 cells of 16 channels for 12 epochs; 3 cells of 8 for images under 24 pixels.
+RECIPES.add("quick", Recipe(epochs=12, batch=128, learning_rate=0.1, nesterov=True))
 
-def quick() -> Recipe:
-    """Minutes on a GPU: 8 cells of 16 channels for 12 epochs; 3 cells of 8 for images under 24 pixels."""
-    return Recipe(epochs=12, batch=128, learning_rate=0.1, nesterov=True)
-
-
-RECIPES: dict[str, Callable[[], Recipe]] = {
-    "cifar-600": cifar_600,
-    "random-600": random_600,
-    "imagenet-250": imagenet_250,
-    "quick": quick,
-}
-
-
-def named_recipe(name: str) -> Recipe:
-    """A recipe by name."""
-    if name not in RECIPES:
-        raise SettingError(f"unknown recipe {name!r}. {did_you_mean(name, RECIPES)}")
-    return RECIPES[name]()
+# From the weights there are, for a module that was made smaller.
+RECIPES.add("tune", Recipe(epochs=10, batch=128, learning_rate=0.02, nesterov=True, weight_decay=5e-4, cutout=0))

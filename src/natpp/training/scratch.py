@@ -29,7 +29,7 @@ from natpp.training.recipe import Recipe
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from natpp.runs.search import Watch
+    from natpp.run import Watch
 
 CUTOUT = 16  # pixels, where nobody says and images are not small
 
