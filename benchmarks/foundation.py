@@ -1,14 +1,13 @@
 """How fast values are: analytic cost against building and counting, sampling and masking by the thousand, and an answer
 of the policy that ships, from the shell and in Python.
 
-Ratios within one run. `python benchmarks/foundation.py [--json FILE]`
+Ratios within one run. `python benchmarks/foundation.py [--json FILE | --keep]`
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from keep import add_flags, file_of, machine
 from torch.utils.flop_counter import FlopCounterMode
 
 import natpp
@@ -52,8 +52,9 @@ def seconds_each(run: Callable[[Architecture], object], archs: list[Architecture
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", help="file to write the figures to")
+    add_flags(parser)
     options = parser.parse_args()
+    file = file_of(options, "foundation")
     batch = sample_batch(300, nodes=4, generator=np.random.default_rng(0))
     archs = [batch[index] for index in range(300)]
     for arch in archs[:10]:
@@ -85,14 +86,12 @@ def main() -> None:
         "optimize_darts_ms": 1000 * answered,
         "optimize_darts_from_the_shell_s": from_shell,
         "network": "cifar, 36 channels, 20 cells",
-        "versions": {"natpp": natpp.__version__, "torch": torch.__version__, "numpy": np.__version__},
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, {torch.get_num_threads()} threads",
+        "machine": machine(),
     }
     for name, value in figures.items():
         print(f"{name:<32} {value:.4g}" if isinstance(value, float) else f"{name:<32} {value}")
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(figures, file, indent=2)
+    if file:
+        file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

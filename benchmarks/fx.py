@@ -1,18 +1,18 @@
 """How long any module takes: trace, transform and rewrite, over a doubling series of sites, and a ResNet-50.
 
-Ratios within one run. `python benchmarks/fx.py [--json FILE]`
+Ratios within one run. `python benchmarks/fx.py [--json FILE | --keep]`
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import resource
 import time
 from typing import Any
 
 import torch
+from keep import add_flags, file_of, machine
 from torch import Tensor, nn
 
 import natpp
@@ -85,9 +85,10 @@ def timed(module: nn.Module, image: Tensor, **options: Any) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", help="file to write the figures to")
+    add_flags(parser)
     options = parser.parse_args()
-    found: dict[str, Any] = {"torch": torch.__version__, "machine": platform.machine(), "series": {}}
+    file = file_of(options, "fx")
+    found: dict[str, Any] = {"machine": machine(), "series": {}}
     natpp.optimize(nn.Sequential(nn.Conv2d(3, 3, 3, padding=1)), example_input=torch.randn(1, 3, 8, 8))  # warm-up
     found["resnet_50"] = timed(resnet_50(), torch.randn(1, 3, 224, 224))
     found["resnet_50"]["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -103,9 +104,8 @@ def main() -> None:
     for name, row in {**found.pop("series"), **{key: found[key] for key in found if key.startswith("resnet")}}.items():
         print(f"{name:<28}", "  ".join(f"{key} {figure:.3g}" for key, figure in row.items()))
         found[name] = row
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(found, file, indent=1)
+    if file:
+        file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

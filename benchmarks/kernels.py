@@ -3,7 +3,7 @@
 Each is repeated inside a CUDA graph, so that only kernels are timed; both in the same run. Bytes are what has to be
 moved (batch norm: x twice, y; x and dy twice, dx. Pool: x, y; dy, dx), as a share of what an H200's memory moves;
 tensors that stay in the cache can be faster than that. Without a GPU there is nothing to measure.
-`python benchmarks/kernels.py [--json FILE] [--repeat 50]`
+`python benchmarks/kernels.py [--json FILE | --keep] [--repeat 50]`
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import platform
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from keep import add_flags, file_of, machine
 from replays import microseconds
 from torch import Tensor
 
@@ -116,17 +116,11 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", help="file to write the figures to")
+    add_flags(parser)
     parser.add_argument("--repeat", type=int, default=50, help="runs inside a graph")
     options = parser.parse_args()
-    found: dict[str, Any] = {
-        "machine": {
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        },
-        "kernels": [],
-    }
+    file = file_of(options, "kernels", small=not torch.cuda.is_available())
+    found: dict[str, Any] = {"machine": machine(), "kernels": []}
     if not torch.cuda.is_available():
         print("there is no GPU: the kernels are for GPUs, so there is nothing to measure")
     else:
@@ -136,9 +130,8 @@ def main() -> None:
         for name, (op, moved, shapes) in operations().items():
             found["kernels"] += [measure(name, op, moved, shape, options.repeat) for shape in shapes]
         print(table(found["kernels"]))
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=1)
+    if file:
+        file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@
 - mixture: short trainings of random cells (8 cells, 16 channels, batch 128) 16 side by side, with the same choices:
   many programs at once may want others than one operation by itself.
 
-`python benchmarks/separable.py --json FILE [--only operations short supernet tune mixture] [--no-compile] [--smoke]`
-What FILE has of other parts stays there.
+`python benchmarks/separable.py [--json FILE | --keep] [--only operations …] [--no-compile] [--smoke]`
+What the file has of other parts stays there.
 Without a GPU only the small form (--smoke) runs, which proves that it runs.
 """
 
@@ -23,16 +23,15 @@ import contextlib
 import copy
 import functools
 import json
-import platform
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from keep import add_flags, file_of, machine
 from replays import microseconds
 from torch import Tensor, nn
 
@@ -44,12 +43,13 @@ from natpp.arch.ops import Place
 from natpp.arch.space import CellSpace
 from natpp.data.batches import Batches
 from natpp.data.images import Images
-from natpp.methods.learning import WeightsConfig
 from natpp.nets.network import build_network
 from natpp.registry import OPS
 from natpp.runs.fabric import make_fabric
-from natpp.scorers.short import Branch, Feed, ShortConfig, train_together
-from natpp.scorers.supernet import SharedWeights
+from natpp.scorers.supernet import SharedWeights, WeightsConfig
+from natpp.training.branch import Branch
+from natpp.training.recipe import ShortConfig
+from natpp.training.together import Trial, train_together
 
 BANDWIDTH = 4.8e12  # bytes a second, of an H200
 OPERATIONS = (
@@ -320,7 +320,7 @@ def timed(
     for count in (few, few, many):  # once before, so that kernels are compiled and chosen
         _wait(device)
         start = time.perf_counter()
-        train_together(builds, list(range(len(builds))), images, replace(config, steps=count), device)
+        train_together(builds, list(range(len(builds))), Trial(images, replace(config, steps=count), device))
         _wait(device)
         spent.append(time.perf_counter() - start)
     a_step = (spent[2] - spent[1]) / (many - few)
@@ -352,11 +352,11 @@ def counted(
     build: Callable[[], nn.Module], images: Batches, config: ShortConfig, device: torch.device
 ) -> dict[str, Any]:
     """The kernels of one step of one network: how many, and what the dearest take alone, in microseconds."""
-    feed = Feed(images, config, device, 0)
-    feed.fetch(0)
-    feed.load(torch.zeros(1, dtype=torch.int64, device=device))
+    inputs, targets = Trial(images, config, device).feed().batch(0)
+    number = torch.zeros(1, dtype=torch.int64, device=device)
+    rate = torch.full((1,), config.learning_rate, device=device)
     branch = Branch(build, 0, config, device)
-    return kernels_of(lambda: branch.step(feed))
+    return kernels_of(lambda: branch.step(inputs, targets, number, rate))
 
 
 def kernels_of(run: Callable[[], object]) -> dict[str, Any]:
@@ -429,11 +429,12 @@ PARTS = ("operations", *OTHERS)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    add_flags(parser)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS[:3], help="some of it")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
     parser.add_argument("--smoke", action="store_true", help="a small form, also on a CPU")
     options = parser.parse_args(arguments)
+    file = file_of(options, "separable", small=options.smoke)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu" and not options.smoke:
         raise SystemExit("there is no GPU: the kernels are for GPUs. --smoke shows that the benchmark runs")
@@ -443,13 +444,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not kernels.fast(example):
             raise SystemExit("natpp's kernels cannot be used here; the log says why")
     found: dict[str, Any] = {}
-    if options.json and options.json.exists():  # parts that are not measured now are kept
-        found = json.loads(options.json.read_text(encoding="utf-8"))
-    found["machine"] = {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "gpu": torch.cuda.get_device_name() if device.type == "cuda" else None,
-    }
+    if file and file.exists():  # parts that are not measured now are kept
+        found = json.loads(file.read_text(encoding="utf-8"))
+    found["machine"] = machine()
     found["smoke"] = options.smoke
     for part in options.only:
         start = time.perf_counter()
@@ -458,9 +455,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             found[part] = OTHERS[part](device, options.smoke)
         print(f"{part}: {time.perf_counter() - start:.0f} s", flush=True)
-        if options.json:  # after every part, so that what is there is kept
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        if file:  # after every part, so that what is there is kept
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

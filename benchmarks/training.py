@@ -1,9 +1,9 @@
 """How fast trainings are on a GPU: `natpp train` against a plain loop, a supernet's step, short trainings side by side.
 
 Ratios within one run, on random images; without a GPU it runs in a small form that proves only that it runs.
-What is in FILE is not measured again, and it is written after every measurement; figures of another machine or version
-are not added to it.
-`python benchmarks/training.py [--json FILE] [--only train …]`
+What is in the file is not measured again, and it is written after every measurement; figures of another machine or
+version are not added to it.
+`python benchmarks/training.py [--json FILE | --keep] [--only train …]`
 """
 
 from __future__ import annotations
@@ -12,33 +12,34 @@ import argparse
 import contextlib
 import importlib.util
 import json
-import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
+from keep import add_flags, file_of, machine
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 import natpp
-import natpp.training.recipe
 from natpp.arch.networks import setting
 from natpp.arch.space import nasbench201_space
+from natpp.data.batches import Batches
 from natpp.data.images import Images
-from natpp.methods.learning import WeightsConfig
 from natpp.nets.network import build_network
 from natpp.registry import RECIPES
 from natpp.runs.fabric import make_fabric
-from natpp.scorers.short import Batches, Branch, Build, Feed, ShortConfig, train_together
-from natpp.scorers.supernet import SharedWeights
-from natpp.training.scratch import Training, make_batches
+from natpp.scorers.supernet import SharedWeights, WeightsConfig
+from natpp.training.branch import Branch, Build
+from natpp.training.recipe import ShortConfig
+from natpp.training.scratch import Training
+from natpp.training.task import Task
+from natpp.training.together import Trial, train_together
 
 FABRIC = make_fabric()
 DEVICE = FABRIC.device
@@ -77,7 +78,7 @@ def train(batch: int) -> Row:
     recipe = replace(RECIPES["cifar-600"], batch=batch)
     if not LARGE:
         recipe = replace(recipe, batch=4, channels=4, cells=3, auxiliary=0, cutout=4)
-    images = make_batches(random_images(20 * recipe.batch), recipe, DEVICE)
+    images = Task(random_images(20 * recipe.batch)).batches(DEVICE, recipe, validation=0)
     training = Training(natpp.load("darts"), images, recipe, FABRIC, SEED)
     training.total = 10**6
     times = 30 if LARGE else 2
@@ -141,7 +142,7 @@ def short(together: int) -> Row:
         config = ShortConfig(batch=128 if LARGE else 8, steps=steps, together=together)
         _wait()
         start = time.perf_counter()
-        train_together(builds, list(range(together)), images, config, DEVICE, seed=SEED)
+        train_together(builds, list(range(together)), Trial(images, config, DEVICE, SEED))
         _wait()
         spent.append(time.perf_counter() - start)
     reserved = _reserved()
@@ -204,13 +205,15 @@ def counting() -> Iterator[Moved]:
 
 def moved(builds: Sequence[Build], images: Batches, config: ShortConfig) -> int:
     """Bytes that a step of all these networks moves."""
-    feed = Feed(images, config, DEVICE, SEED)
-    feed.fetch(0)
-    feed.load(torch.zeros(1, dtype=torch.int64, device=DEVICE))
+    inputs, targets = Trial(images, config, DEVICE, SEED).feed().batch(0)
+    first, rate = (
+        torch.zeros(1, dtype=torch.int64, device=DEVICE),
+        torch.full((1,), config.learning_rate, device=DEVICE),
+    )
     branches = [Branch(build, SEED, config, DEVICE) for build in builds]
     with counting() as found:
         for branch in branches:
-            branch.step(feed)
+            branch.step(inputs, targets, first, rate)
     return found.total
 
 
@@ -240,23 +243,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "train": (train, (96, 256) if LARGE else (4,)),
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="file to keep the figures in")
+    add_flags(parser)
     parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="some of it")
     options = parser.parse_args(arguments)
-    found: dict[str, Any] = {
-        "machine": {
-            "natpp": natpp.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "gpu": torch.cuda.get_device_name() if LARGE else None,
-        },
-        "seed": SEED,
-    }
-    if options.json and options.json.exists():
-        before = json.loads(options.json.read_text(encoding="utf-8"))
+    file = file_of(options, "training", small=not LARGE)
+    found: dict[str, Any] = {"machine": machine(), "seed": SEED}
+    if file and file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
         if before["machine"] != found["machine"]:
             raise SystemExit(
-                f"{options.json} has figures of {before['machine']}, and this is {found['machine']}: name another file"
+                f"{file} has figures of {before['machine']}, and this is {found['machine']}: name another file"
             )
         found |= before
     for name in options.only:
@@ -266,8 +262,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             start = time.perf_counter()
             rows.append(measure(size))
             print(f"{name}: {rows[-1]}, {time.perf_counter() - start:.0f} s", flush=True)
-            if options.json:
-                options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            if file:
+                file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Repeated inside a CUDA graph, so that only kernels are timed, both in the same run: ShuffleNet for 32 x 32 with the
 groups and channels of its paper, 128 random images, bf16 in channels-last memory, as networks are trained side by side.
 Without a GPU it runs in a small form that proves only that it runs.
-`python benchmarks/workarounds.py [--json FILE] [--repeat 5]`
+`python benchmarks/workarounds.py [--json FILE | --keep] [--repeat 5]`
 """
 
 from __future__ import annotations
@@ -11,56 +11,56 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest import mock
 
 import torch
+from keep import add_flags, file_of, machine
 from replays import microseconds
+from torch import Tensor
 
+from natpp.data.feeds import fast_format
 from natpp.nets import workarounds
 from natpp.runs.fabric import make_fabric
-from natpp.scorers.short import Branch, Feed, ShortConfig
-from natpp.training.loop import fast_format, fastest_kernels
+from natpp.training.branch import Branch
+from natpp.training.loop import fastest_kernels
+from natpp.training.recipe import ShortConfig
 from natpp.zoo.networks.shufflenet import STAGE_2_CHANNELS, ShuffleNet
 
 DEVICE = make_fabric().device
 LARGE = DEVICE.type == "cuda"
 
 
-def batch() -> Feed:
-    """One batch of random images, for every step."""
+def batch() -> tuple[Tensor, Tensor]:
+    """A batch of random images and labels, the same for every step."""
     images = torch.randn(128 if LARGE else 2, 3, 32, 32, device=DEVICE).to(memory_format=fast_format(DEVICE))
-    labels, step = torch.randint(10, images.shape[:1], device=DEVICE), torch.zeros(1, dtype=torch.int64, device=DEVICE)
-    rate = torch.full((1,), 1e-3, device=DEVICE)
-    found = SimpleNamespace(images=images.bfloat16() if LARGE else images, labels=labels, at=step, rate=rate)
-    return cast(Feed, found)
+    return images.bfloat16() if LARGE else images, torch.randint(10, images.shape[:1], device=DEVICE)
 
 
-def milliseconds(groups: int, most: int, feed: Feed, repeat: int) -> float:
+def milliseconds(groups: int, most: int, images: Tensor, labels: Tensor, repeat: int) -> float:
     """Of a step, with convolutions of at most so many groups computed densely."""
-    config = ShortConfig(steps=1, batch=len(feed.images))
+    config = ShortConfig(steps=1, batch=len(images))
     branch = Branch(lambda: ShuffleNet(10, groups=groups, small=True), 0, config, DEVICE)
+    step, rate = torch.zeros(1, dtype=torch.int64, device=DEVICE), torch.full((1,), 1e-3, device=DEVICE)
     with fastest_kernels(DEVICE), mock.patch.object(workarounds, "MOST_GROUPS", most):
-        return microseconds(lambda: branch.step(feed), DEVICE, repeat)[0] / 1000
+        return microseconds(lambda: branch.step(images, labels, step, rate), DEVICE, repeat)[0] / 1000
 
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="where the figures go")
+    add_flags(parser)
     parser.add_argument("--repeat", type=int, default=5, help="steps of a graph")
     arguments = parser.parse_args(given)
+    file = file_of(arguments, "workarounds", small=not LARGE)
     torch.manual_seed(0)
-    feed, rows = batch(), list[dict[str, Any]]()
+    given, rows = batch(), list[dict[str, Any]]()
     for groups, channels in STAGE_2_CHANNELS.items():
         if groups > 1:
-            plain, dense = (milliseconds(groups, most, feed, arguments.repeat) for most in (1, groups))
+            plain, dense = (milliseconds(groups, most, *given, arguments.repeat) for most in (1, groups))
             rows.append({"groups": groups, "channels": channels, "torch_ms": plain, "dense_ms": dense})
             print(f"{groups} groups, {channels} channels: {plain:.2f} ms, dense {dense:.2f} ms, {plain / dense:.2f} x")
-    if arguments.json is not None:
-        machine = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name() if LARGE else None}
-        arguments.json.write_text(json.dumps({"machine": machine, "steps": rows}, indent=1) + "\n")
+    if file:
+        file.write_text(json.dumps({"machine": machine(), "steps": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

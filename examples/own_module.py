@@ -43,7 +43,7 @@ val = DataLoader(TensorDataset(images[:360], labels[:360]), batch_size=64)
 
 torch.manual_seed(0)
 trained = natpp.finetune(
-    Net(), train, "tune:learning_rate=0.1,epochs=1" if small else "tune:learning_rate=0.1", val=val
+    Net(), natpp.Task(train, val), "tune:learning_rate=0.1,epochs=1" if small else "tune:learning_rate=0.1"
 )
 print(f"the original: {trained.validation_accuracy:.1f} % of the validation images")
 
@@ -57,7 +57,7 @@ result = natpp.optimize(
     evaluations=3 if small else 16,
 )
 print(result)
-tuned = natpp.finetune(result, train, "tune:epochs=1" if small else "tune:epochs=5", val=val)
+tuned = natpp.finetune(result, natpp.Task(train, val), "tune:epochs=1" if small else "tune:epochs=5")
 print(f"the better one: {tuned.validation_accuracy:.1f} % of the validation images")
 
 # --- kept

@@ -11,7 +11,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from natpp.data.batches import Augment, Batches
-from natpp.data.feeds import ImageSource
+from natpp.data.feeds import ImageFeed
 from natpp.data.sets import load_images
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import Policy
@@ -39,14 +39,14 @@ def trained(
     teacher: nn.Module | None = None,
 ) -> dict[str, Any]:
     """A training of a module, in place; what came out, the test images read once at its end."""
-    source = ImageSource(images, recipe.batch, fabric, seed)
+    feed = ImageFeed(images, recipe.batch, recipe.epochs, fabric, seed)
     example: Tensor = torch.zeros(1, 3, images.size, images.size, device=fabric.device)
     cost = module_cost(module.to(fabric.device).eval(), example)
-    loop = Loop(module, source, recipe, fabric, seed, teacher=teacher)
+    loop = Loop(module, feed, recipe, fabric, seed, teacher=teacher)
     start = time.perf_counter()
     fit(loop)
     return {
-        "test_accuracy": loop.judge(source.test())["accuracy"],
+        "test_accuracy": loop.judge(feed.test())["accuracy"],
         "curve": loop.curve,
         "seconds": time.perf_counter() - start,
         "images_per_second": loop.images_per_second,

@@ -17,24 +17,30 @@ from natpp.files import write_whole
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"
 README = HERE.parent / "README.md"
+FOLDERS = (HERE / "results", HERE.parent / "benchmarks" / "results")
 START, END = "<!-- results: written by experiments/page.py -->\n", "<!-- end of results -->"
 HEAD = """# Results
 
-Written by `experiments/page.py` from `experiments/results/*.json`, which also have settings, seeds, versions and
-hardware. The command that makes each table again stands above it. The methods on true scores of NAS-Bench-201 are on
-[a page of their own](nasbench201.md), costs of hand-crafted networks [too](zoo.md). [How to reproduce
-them](reproduce.md) lists all scripts with what they need.
+Written by `experiments/page.py` from `experiments/results/*.json` and the newest files of `benchmarks/results/`, which
+also have settings, seeds, versions and hardware. The command that makes each table again stands above it. The methods
+on true scores of NAS-Bench-201 are on [a page of their own](nasbench201.md), costs of hand-crafted networks
+[too](zoo.md). [How to reproduce them](reproduce.md) lists all scripts with what they need.
 """
 
 
-def page(results: Path = HERE / "results") -> str:
+def page(*folders: Path) -> str:
     """All tables for which there are results."""
     parts = [HEAD]
     for name, table in TABLES.items():
-        file = results / f"{name}.json"
-        if file.exists():
-            parts.append(table(json.loads(file.read_text())))
+        files = [file for folder in folders or FOLDERS for file in (*folder.glob(f"{name}.json"), *dated(folder, name))]
+        if files:
+            parts.append(table(json.loads(files[-1].read_text())))
     return "\n".join(parts)
+
+
+def dated(folder: Path, name: str) -> list[Path]:
+    """Files of a benchmark named by date, the newest one last."""
+    return sorted(folder.glob(f"[0-9]*-[0-9][0-9]-[0-9][0-9]-{name}.json"))
 
 
 def readme(text: str, results: Path = HERE / "results") -> str:
@@ -72,8 +78,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "quick_cifar10": networks.quick,
     "resnet20": networks.resnet20,
     "resnet20_digits": networks.resnet20,
-    "speed": speed.speed,
-    "kernels": speed.kernels,
+    "training": speed.speed,
+    "separable": speed.kernels,
     "fx_models": networks.fx_models,
 }
 

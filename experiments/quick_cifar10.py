@@ -21,13 +21,13 @@ from truth_nasbench201 import machine
 
 import natpp
 from natpp.arch.formats import to_dict
-from natpp.data.sets import load_images
 from natpp.files import write_whole
 from natpp.registry import RECIPES, ZOO
 from natpp.runs.fabric import make_fabric
 from natpp.scorers.table import read_table
 from natpp.training.recipe import Recipe
-from natpp.training.scratch import Training, make_batches, train
+from natpp.training.scratch import Training, train
+from natpp.training.task import Task
 
 RESULTS = Path(__file__).parent / "results" / "quick_cifar10.json"
 RESNET = "|nor_conv_3x3~0|+|none~0|nor_conv_3x3~1|+|skip_connect~0|none~1|skip_connect~2|"
@@ -46,9 +46,8 @@ def trained(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.smoke:
         recipe = replace(recipe, epochs=1, cells=None)
     fabric = make_fabric()
-    images = make_batches(
-        load_images("digits" if arguments.smoke else "cifar10", arguments.root), recipe, fabric.device
-    )
+    task = Task.of("digits" if arguments.smoke else "cifar10", root=arguments.root)
+    images = task.batches(fabric.device, recipe, validation=0)
     training = Training(natpp.load(given), images, recipe, fabric, arguments.seed)
     start = time.perf_counter()
     accuracy = train(training)

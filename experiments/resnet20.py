@@ -38,15 +38,17 @@ from natpp.methods.tuned import Candidates, TuneConfig, learn_module
 from natpp.nets.measure import module_cost
 from natpp.policies import default, load_named
 from natpp.runs.fabric import make_fabric
-from natpp.scorers.module_supernet import Expanded, Judge, Rows, ShortTunings
-from natpp.scorers.short import ShortConfig
+from natpp.scorers.module_supernet import Expanded
+from natpp.scorers.short import Rows, ShortTunings
 from natpp.seeds import Use, number
 from natpp.subjects.module import optimize_module
 from natpp.subjects.module_problem import Problem, perturbed
 from natpp.subjects.module_result import ModuleResult
 from natpp.training.losses import classification
 from natpp.training.recalibrate import recalibrate
-from natpp.training.recipe import Recipe
+from natpp.training.recipe import Recipe, ShortConfig
+from natpp.training.task import Task
+from natpp.training.together import Trial
 
 RESULTS = Path(__file__).parent / "results" / "resnet20.json"
 BUDGET = {"madds": 0.6}
@@ -164,8 +166,7 @@ class Pieces:
             self.original(seed).to(device),
             self.example.to(device),
             load_named(),
-            self.images,
-            None,
+            Task(self.images),
             config=self.plan.tune,
             schedule=self.plan.schedule,
             budget=BUDGET,
@@ -210,12 +211,12 @@ class Pieces:
             return candidates.drawn(perturbed(flat if numbers[-1] % 2 else problem.log_probs, chance, 3.0))
 
         some = [draw(0, place) for place in range(plan.compared)]
-        judge = Judge(self.images, classification(), plan.schedule, device, seed)
+        trial = Trial(self.images, plan.schedule, device, seed, classification())
         found: dict[str, Any] = {}
         seconds: dict[str, float] = {}
         scorers: dict[str, Callable[[], list[float]]] = {
-            "short": lambda: ShortTunings(problem, judge)(some),
-            "supernet": lambda: self._supernet(problem, judge, some, draw),
+            "short": lambda: ShortTunings(problem, trial)(some),
+            "supernet": lambda: self._supernet(problem, trial, some, draw),
         }
         for name, scored in scorers.items():
             start = time.perf_counter()
@@ -231,8 +232,8 @@ class Pieces:
         agrees = {name: spearman(found[name], found["full"]) for name in ("short", "supernet", "madds")}
         return {"scores": found, "spearman": agrees, "seconds": seconds}
 
-    def _supernet(self, problem: Problem, judge: Judge, some: list[Rows], draw: Callable[..., Rows]) -> list[float]:
-        expanded = Expanded(problem, judge)
+    def _supernet(self, problem: Problem, trial: Trial, some: list[Rows], draw: Callable[..., Rows]) -> list[float]:
+        expanded = Expanded(problem, trial)
         expanded.train(lambda step: draw(1, step), self.plan.schedule.steps * len(some))
         return expanded(some)
 

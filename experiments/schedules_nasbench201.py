@@ -31,8 +31,9 @@ from natpp.data.sets import load_images
 from natpp.files import write_whole
 from natpp.nets.network import build_network
 from natpp.runs.fabric import make_fabric
-from natpp.scorers.short import ShortConfig, train_together
 from natpp.scorers.table import Table, read_table
+from natpp.training.recipe import ShortConfig
+from natpp.training.together import Trial, train_together
 
 RESULTS = Path(__file__).parent / "results" / "schedules_nasbench201.json"
 PICKED = "1200 steps, learning rate 0.1 after 0.2 of warm-up"
@@ -81,7 +82,7 @@ def trained(changes: dict[str, Any], arguments: argparse.Namespace) -> dict[str,
     for at in range(0, len(archs), schedule.together):
         some = archs[at : at + schedule.together]
         builds = [functools.partial(build_network, arch, where) for arch in some]
-        found += train_together(builds, [1] * len(some), images, schedule, fabric.device, seed=NAMED_SEED)
+        found += train_together(builds, [1] * len(some), Trial(images, schedule, fabric.device, NAMED_SEED))
     return {
         "schedule": asdict(schedule),
         "network": asdict(where),

@@ -44,10 +44,10 @@ from natpp.errors import did_you_mean
 from natpp.files import write_whole
 from natpp.nets.measure import module_cost
 from natpp.runs.fabric import make_fabric
-from natpp.scorers.outcome import Outcome
-from natpp.scorers.short import Seconds, train_together
 from natpp.seeds import Use, number
 from natpp.training.loop import fastest_kernels
+from natpp.training.outcome import Outcome
+from natpp.training.together import Seconds, Trial, train_together
 from natpp.zoo.published import published_rows
 
 RESULTS = Path(__file__).parent / "results" / "table_handcrafted.json"
@@ -171,9 +171,9 @@ def trained(
     builds = [lambda network=network: redrawn(copy.deepcopy(network)) for network in networks]
     device = images.validation.device
     starts = [number(seed, Use.START, 14)] * len(networks)
-    given = builds, starts, images, recipe.config, device
+    trial = Trial(images, recipe.config, device, seed, tested=recipe.tested, say=print)
     with fastest_kernels(device):  # as modules with a loss of their own are trained
-        return train_together(*given, seed=seed, say=print, spent=spent, tested=recipe.tested)
+        return train_together(builds, starts, trial, spent=spent)
 
 
 def modules_apart(

@@ -31,8 +31,9 @@ from natpp.data.sets import load_images
 from natpp.errors import NatppError
 from natpp.files import write_whole
 from natpp.runs.fabric import make_fabric
-from natpp.scorers.outcome import Outcome
-from natpp.scorers.short import ShortConfig, ShortScorer
+from natpp.scorers.short import ShortScorer
+from natpp.training.outcome import Outcome
+from natpp.training.recipe import ShortConfig
 
 HERE = Path(__file__).parent
 EPOCHS, IMAGES, BATCH = 15, 45_000, 128

@@ -65,7 +65,6 @@ from natpp.arch.networks import Setting, setting
 from natpp.arch.space import CellSpace
 from natpp.data.batches import Batches
 from natpp.files import write_whole
-from natpp.methods.learning import WeightsConfig
 from natpp.nets.supernet import Supernet
 from natpp.registry import OPS
 from natpp.run import Run
@@ -73,8 +72,16 @@ from natpp.runs.phases import Phases, phases
 from natpp.runs.search import Search
 from natpp.runs.searching import Searching
 from natpp.scorers.base import Scores, Task
-from natpp.scorers.short import ShortConfig, ShortScorer
-from natpp.scorers.supernet import GRAPHS, MOST_STEPS_A_GRAPH, SharedWeights, SupernetScorer, usual_setting
+from natpp.scorers.short import ShortScorer
+from natpp.scorers.supernet import (
+    GRAPHS,
+    MOST_STEPS_A_GRAPH,
+    SharedWeights,
+    SupernetScorer,
+    WeightsConfig,
+    usual_setting,
+)
+from natpp.training.recipe import ShortConfig
 
 RESULTS = Path(__file__).parent / "results" / "truth_cells.json"
 SECONDS = 376.0  # of a search, from images on the device to the closed policy file

@@ -51,7 +51,7 @@ from natpp.data.sets import load_images
 from natpp.files import write_whole
 from natpp.methods.base import Method
 from natpp.methods.constant import Constant
-from natpp.methods.learning import WeightsConfig, best
+from natpp.methods.learning import best
 from natpp.methods.policy import PolicyMethod
 from natpp.methods.random import Random
 from natpp.nets.policy import Policy
@@ -63,10 +63,11 @@ from natpp.runs.search import Search
 from natpp.runs.searching import Searching
 from natpp.scorers.base import Scores, Task
 from natpp.scorers.predicted import PredictConfig, Prediction
-from natpp.scorers.short import ShortConfig, ShortScorer, usual_schedule
-from natpp.scorers.supernet import SharedWeights, usual_setting
+from natpp.scorers.short import ShortScorer, usual_schedule
+from natpp.scorers.supernet import SharedWeights, WeightsConfig, usual_setting
 from natpp.scorers.table import Table, read_table
 from natpp.subjects.many import Inputs
+from natpp.training.recipe import ShortConfig
 
 RESULTS = Path(__file__).parent / "results" / "truth_nasbench201.json"
 NAMED, NAMED_SEED = 64, 1000  # architectures that the schedule of short trainings was picked on

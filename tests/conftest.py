@@ -10,6 +10,9 @@ import torch
 from hypothesis import HealthCheck, settings
 from PIL import Image
 
+from natpp.data.batches import Batches
+from natpp.data.images import Images
+
 torch.set_num_threads(1)  # tiny tensors: more threads only get in each other's way
 
 settings.register_profile(
@@ -47,3 +50,14 @@ def photographs(tmp_path: Path) -> Path:
         (pixels if across else pixels.transpose(1, 0, 2))[:: 2 + number % 3] = 200
         Image.fromarray(pixels).save(file)
     return folder
+
+
+@pytest.fixture(scope="session")
+def stripes() -> Batches:
+    """80 images of 8 x 8 pixels, striped across or down in noise; 20 of them are set aside for validation."""
+    pixels = np.random.default_rng(0).integers(0, 100, size=(80, 3, 8, 8))
+    labels = np.arange(80) % 2
+    pixels[labels == 0, :, ::2] += 120
+    pixels[labels == 1, :, :, ::2] += 120
+    given = pixels.astype(np.uint8), labels.astype(np.int64)
+    return Batches(Images("stripes", 2, *given, given[0][:4], given[1][:4]))

@@ -1,5 +1,7 @@
 """Benchmarks run in a small form on any machine; what they measure needs a GPU."""
 
+import argparse
+import datetime
 import importlib.util
 import json
 import sys
@@ -32,6 +34,27 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Read:
         return benchmark
 
     return read
+
+
+def test_results_are_kept_by_date(read: Read) -> None:
+    keep = read("keep")
+    parser = argparse.ArgumentParser()
+    keep.add_flags(parser)
+    today = f"{datetime.date.today()}-fx.json"
+    assert keep.file_of(parser.parse_args(["--keep"]), "fx") == FOLDER / "results" / today
+    assert keep.file_of(parser.parse_args(["--json", "a.json"]), "fx") == Path("a.json")
+    assert keep.file_of(parser.parse_args([]), "fx") is None
+    with pytest.raises(SystemExit, match="full size"):
+        keep.file_of(parser.parse_args(["--keep"]), "kernels", small=True)
+    assert {"natpp", "commit", "torch", "python", "processor", "cores", "threads", "gpu"} <= set(keep.machine())
+
+
+def test_kept_results_name_their_benchmark_and_machine() -> None:
+    for file in (FOLDER / "results").iterdir():
+        year, month, day, name = file.stem.split("-")
+        datetime.date(int(year), int(month), int(day))
+        assert (FOLDER / f"{name}.py").exists()
+        assert {"torch", "python", "gpu"} <= set(json.loads(file.read_text())["machine"])
 
 
 def test_separable(tmp_path: Path, capsys: pytest.CaptureFixture[str], read: Read) -> None:

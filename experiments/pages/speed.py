@@ -15,7 +15,7 @@ def speed(found: dict[str, Any]) -> str:
     lines = [
         "## Speed of trainings",
         "",
-        "`python benchmarks/training.py --json experiments/results/speed.json`, random images already on the device,",
+        "`python benchmarks/training.py --keep`, random images already on the device, "
         f"{found['machine']['gpu']}, torch {found['machine']['torch']}.",
         "",
         "| `natpp train`, DARTS, 36 channels, 20 cells | images/s | a plain NCHW loop (TF32) | ratio | GiB |",
@@ -58,8 +58,8 @@ def kernels(found: dict[str, Any]) -> str:
         "## Kernels",
         "",
         paragraph(
-            "`python benchmarks/separable.py --json experiments/results/kernels.json`, bf16, random images already on "
-            f"the device, {hardware(found['machine'])}. Forward and backward inside a CUDA graph; torch's own kernels "
+            "`python benchmarks/separable.py --keep`, bf16, random images already on the device, "
+            f"{hardware(found['machine'])}. Forward and backward inside a CUDA graph; torch's own kernels "
             "in the same run, in the faster of contiguous and channels-last memory with `cudnn.benchmark`."
         ),
         "",

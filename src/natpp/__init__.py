@@ -38,5 +38,16 @@ __all__ = [
     "search",
     "train",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`natpp.Task`, which needs torch and is imported when it is asked for."""
+    if name == "Task":
+        from natpp.training.task import Task
+
+        return Task
+    raise AttributeError(f"module 'natpp' has no attribute {name!r}")
+
+
 __version__ = "0.1.0"
 del _arch, _zoo

@@ -1,7 +1,7 @@
-"""Named things that can be added from outside: operations, rules, networks, architectures, models, methods, recipes.
+"""Named things that can be added from outside: operations, rules, networks, architectures, models, methods, tasks.
 
-The rooms fill their registries when they are imported: `import natpp` imports all but the methods, which need torch and
-come with `import natpp.methods`.
+Packages fill their registries when they are imported. `import natpp` imports all but methods and tasks, which need
+torch and come with `import natpp.methods` and `import natpp.training.task`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from natpp.arch.rules import Rule
     from natpp.methods.base import Method
     from natpp.training.recipe import Recipe
+    from natpp.training.task import MakeTask
     from natpp.zoo.cells import Entry
     from natpp.zoo.models import Model
 
@@ -29,8 +30,8 @@ class Registry(Mapping[str, T]):
 
     Examples:
         >>> from natpp.registry import OPS
-        >>> "conv_3x3" in OPS, len(OPS)
-        (True, 19)
+        >>> "conv_3x3" in OPS
+        True
         >>> OPS["conv3x3"]
         Traceback (most recent call last):
         natpp.errors.UnknownNameError: unknown operation 'conv3x3'. Did you mean 'conv_3x3'?
@@ -106,3 +107,4 @@ ZOO: Registry[Entry] = Registry("architecture")
 MODELS: Registry[Model] = Registry("model")
 METHODS: Registry[Method] = Registry("method")
 RECIPES: Registry[Recipe] = Registry("recipe")
+TASKS: Registry[MakeTask] = Registry("task")

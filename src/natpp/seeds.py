@@ -5,6 +5,7 @@ So a run that is resumed at any step draws what it would have drawn, and no rand
 
 from __future__ import annotations
 
+import hashlib
 from enum import IntEnum
 
 import numpy as np
@@ -32,6 +33,11 @@ def generator(seed: int, use: Use, *numbers: int) -> np.random.Generator:
 def number(seed: int, use: Use, *numbers: int) -> int:
     """A seed for something else."""
     return int(generator(seed, use, *numbers).integers(2**31))
+
+
+def from_text(what: object, seed: int) -> int:
+    """A seed that follows from the text of a value, such as a candidate: it is the same whatever is drawn beside it."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {what}".encode()).digest()[:4], "big")
 
 
 def torch_generator(seed: int, use: Use, *numbers: int) -> torch.Generator:

@@ -1,25 +1,32 @@
-"""The promises that extensions keep: call these on a new operation, rule, scorer or method, as natpp does.
+"""Contract tests for extensions: call these on a new operation, rule, scorer, method or task, as natpp's own tests do.
 
 Each raises AssertionError with what was broken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from natpp.arch.graph import Architecture
 from natpp.arch.layers import halved
 from natpp.arch.ops import Place
 from natpp.arch.rules import allowed
+from natpp.data.loader import samples_in
 from natpp.methods.base import Method
 from natpp.registry import OPS
 from natpp.scorers.base import LimitReached, Score, Scorer
 from natpp.subjects.many import Inputs
+from natpp.training.losses import CROSS_ENTROPY, summed
+from natpp.training.task import Task
 
 PLACES = tuple(
     Place(channels_in, channels_out, stride, size)
@@ -137,3 +144,56 @@ def check_method(method: Method, inputs: Inputs, score: Score) -> None:
                 assert inputs.fits(number, row), "an answer over budget"
     pairs = zip(*answers, strict=True)
     assert all(np.array_equal(one, other) for one, other in pairs), "the same seed gave another answer"
+
+
+def check_task(task: Task, answer: Callable[[Any], Any] | None = None, *, batches: int = 20) -> None:
+    """A task keeps its parts apart, and its loss is finite and lowest, its metrics highest, for a perfect answer.
+
+    `answer` gives what a perfect module would output for targets; by default logits for cross-entropy, else the targets
+    themselves. `batches` of each part are looked at. A task without targets only has its inputs looked at.
+
+    Examples:
+        >>> from natpp.testing import check_task
+        >>> from natpp.training.task import Task
+        >>> check_task(Task.named("digits"))
+    """
+    if not task.targets:
+        assert list(task.calibration(torch.device("cpu"), 1)), f"{task.name} has no batch of inputs"
+        return
+    answer = answer or (_logits if task.loss is CROSS_ENTROPY else _same)
+    seen: dict[bytes, str] = {}
+    for part in ("train", "val", "test"):
+        for inputs, targets in islice(task.part(part), batches):
+            for sample in _samples(inputs):
+                other = seen.setdefault(sample, part)
+                assert other == part, f"{task.name} has a sample in both {other} and {part}"
+            _check_answers(task, inputs, targets, answer)
+
+
+def _check_answers(task: Task, inputs: Any, targets: Any, answer: Callable[[Any], Any]) -> None:
+    """Compare a perfect answer with one that is perfect for other samples."""
+    size, perfect = samples_in((inputs, targets)), answer(targets)
+    wrong = tree_map(lambda leaf: leaf.roll(1, 0) if isinstance(leaf, Tensor) else leaf, perfect)
+    losses = [float(task.loss(output, targets)) for output in (perfect, wrong)]
+    assert np.isfinite(losses).all(), f"the loss of {task.name} is {losses}, expected finite numbers"
+    assert losses[0] <= losses[1], f"the loss of {task.name} is higher for a perfect answer than for a wrong one"
+    for name, metric in task.metrics.items():
+        best, other = (float(summed(metric, output, targets, size)) / size for output in (perfect, wrong))
+        if not np.isnan(best):
+            said = f"the {name} of {task.name} is {best} for a perfect answer and {other} for a wrong one"
+            assert 0 <= other <= best <= 1, said
+
+
+def _samples(inputs: Any) -> Iterator[bytes]:
+    """The bytes of each sample of a batch."""
+    tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.dim()]
+    for rows in zip(*tensors, strict=True):
+        yield b"".join(row.cpu().contiguous().numpy().tobytes() for row in rows)
+
+
+def _logits(targets: Tensor) -> Tensor:
+    return 10 * functional.one_hot(targets.long()).float()
+
+
+def _same(targets: Any) -> Any:
+    return targets

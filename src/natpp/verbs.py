@@ -17,7 +17,6 @@ from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting, setting
 from natpp.arch.space import SPACES, sample_batch
 from natpp.arch.where import as_setting
-from natpp.data.images import Images
 from natpp.data.named import Data, as_data
 from natpp.errors import FormatError, NatppError, SettingError, did_you_mean, shortened
 from natpp.registry import MODELS, RECIPES, RULES, ZOO
@@ -29,6 +28,7 @@ from natpp.training.recipe import Recipe
 if TYPE_CHECKING:
     from torch import nn
 
+    from natpp.data.images import Images
     from natpp.nets.network import Network
     from natpp.nets.policy import Policy
     from natpp.report.scene import Scene
@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from natpp.runs.trainings import Trained
     from natpp.runs.tunings import Finetuned
     from natpp.scorers.base import Score, Scorer
-    from natpp.scorers.outcome import Outcome
     from natpp.subjects.cells import Result
     from natpp.subjects.module_result import ModuleResult
     from natpp.training.losses import Loss
+    from natpp.training.outcome import Outcome
+    from natpp.training.task import Task
 
 
 def load(given: str | Path) -> Architecture:
@@ -313,7 +314,7 @@ def optimize(
     if isinstance(scorer, str | Path):
         place = None if root is None else str(root)
         if str(scorer) == "short" and data is not None:
-            images = as_data(data) if root is None else Data(str(data), place)
+            images = _task(data) if root is None else Data(str(data), place)
             scorer = short_scorer(where.network, images, Short(store=store), Run(seed=seed))
         else:
             scorer = make_scorer(str(scorer), reward=reward, root=place)
@@ -395,7 +396,7 @@ def _said(name: str, policy: Policy | str | Path | None, rule: str) -> dict[str,
 
 
 def search(
-    task: Data | Images | str | Path | None = None,
+    task: Task | Data | Images | str | Path | None = None,
     config: Search = Search(),
     budget: str = "strict",
     *,
@@ -426,14 +427,14 @@ def search(
     given = str(scorer) if isinstance(scorer, Path) else scorer
     if isinstance(given, str) and given.startswith("short:"):
         given = Short.parse(given.partition(":")[2])
-    return run_search(config, as_data(task), budget, on=_space(on), scorer=given, run=run)
+    return run_search(config, _task(task), budget, on=_space(on), scorer=given, run=run)
 
 
 def score(
     subjects: Sequence[Architecture | str | Path],
     scorer: Short | str | Path = "short",
     *,
-    task: Data | Images | str | Path | None = None,
+    task: Task | Data | Images | str | Path | None = None,
     run: Run = Run(),
 ) -> list[Outcome]:
     """Scores of architectures: `.value`, `.accuracy`, `.loss`, `.seconds` and, where there is none, `.reason`.
@@ -453,12 +454,12 @@ def score(
     given = scorer
     if isinstance(given, str) and given.partition(":")[0] == "short":
         given = Short.parse(given.partition(":")[2])
-    return run_scores([_architecture(one) for one in subjects], given, as_data(task), run)
+    return run_scores([_architecture(one) for one in subjects], given, _task(task), run)
 
 
 def train(
     arch: Architecture | str | Path,
-    task: Data | Images | str | Path,
+    task: Task | Data | Images | str | Path,
     recipe: Recipe | str = "quick",
     *,
     setting: Setting | str | None = None,
@@ -481,7 +482,7 @@ def train(
     if setting is not None:
         where = as_setting(setting)
         found = replace(found, network=where.network, channels=where.channels, cells=where.cells)
-    return run_training(_architecture(arch), as_data(task), found, run=run)
+    return run_training(_architecture(arch), _task(task), found, run=run)
 
 
 def benchmark(space: str, table: str | Path, config: Benchmark = Benchmark(), *, run: Run = Run()) -> dict[str, Any]:
@@ -506,21 +507,17 @@ def benchmark(space: str, table: str | Path, config: Benchmark = Benchmark(), *,
 
 def finetune(
     of: nn.Module | ModuleResult,
-    task: Any,
+    task: Task | Data | Images | str | Path,
     recipe: Recipe | str = "tune",
     *,
-    val: Any = None,
-    loss: Loss | None = None,
     teacher: nn.Module | None = None,
     run: Run = Run(),
 ) -> Finetuned:
     """A copy of a module, or of a result's, trained from the weights it has: `.module`, and its `.curve`.
 
-    `task` and `val` are batches (inputs, targets): DataLoaders, or lists; `task` may also be data as in `search`, of
-    which a part is set aside to validate by. The loop is that of `train`: SGD with momentum, its learning rate falling
-    to zero along a cosine, bf16 and captured steps on a GPU. Targets are class indices, unless `loss`, a function of
-    output and targets, says otherwise. With a `teacher`, the module that was optimized, say, half of what is learned
-    is to answer as it does.
+    `task` is as in `search`, or `natpp.Task(train, val)` with batches (inputs, targets), such as DataLoaders, and a
+    loss of its own where targets are not class indices. The loop is that of `train`. With a `teacher`, such as the
+    module that was optimized, half of what is learned is to answer as it does.
 
     Examples:
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 10))
@@ -536,8 +533,7 @@ def finetune(
     module = of.module if isinstance(of, ModuleResult) else of
     if not isinstance(module, nn.Module):
         raise NatppError(f"expected a torch.nn.Module or the result for one, not {shortened(repr(of))}")
-    train = as_data(task) if isinstance(task, str | Path | Data | Images) else task
-    tuned = run_finetuning(module, train, val, RECIPES.given(recipe), loss=loss, teacher=teacher, run=run)
+    tuned = run_finetuning(module, _task(task), RECIPES.given(recipe), teacher=teacher, run=run)
     return replace(tuned, result=of) if isinstance(of, ModuleResult) else tuned
 
 
@@ -587,6 +583,15 @@ def samples(count: int, *, nodes: int = 4, seed: int = 0) -> list[Architecture]:
         raise SettingError(f"seed is {seed!r}, expected a whole number from 0 up")
     batch = sample_batch(count, nodes=nodes, generator=np.random.default_rng(seed))
     return [batch[index] for index in range(count)]
+
+
+def _task(given: Any) -> Task | Data:
+    """A task, or what names one."""
+    if given is None or isinstance(given, str | Path | Data):
+        return as_data(given)
+    from natpp.training.task import Task
+
+    return Task.of(given)
 
 
 def _space(given: Architecture | str | Path) -> Architecture | str:

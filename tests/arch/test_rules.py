@@ -96,7 +96,7 @@ def test_masks_at_real_places() -> None:
     skip = names.index("skip_connect")
     for strict in (True, False):
         found = masks(arch, "nat", setting(), strict=strict)
-        assert {kind: mask.shape for kind, mask in found.items()} == {"normal": (8, 19), "reduce": (8, 19)}
+        assert {kind: mask.shape for kind, mask in found.items()} == {"normal": (8, len(OPS)), "reduce": (8, len(OPS))}
         assert found["normal"][0, skip]  # null → skip is free at stride 1
         assert found["reduce"][0, skip] == (not strict)  # and a convolution at stride 2
         assert found["normal"].dtype == bool

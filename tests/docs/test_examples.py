@@ -87,6 +87,7 @@ def test_nasbench201_says_what_is_missing(run: Run, monkeypatch: pytest.MonkeyPa
         ("add_rule.py", "peak memory, bytes         2,371,584 →       2,371,584  (+0.0%)"),
         ("add_method.py", "528,359,040 → 473,616,000 MAdds"),
         ("add_scorer.py", "3.47 → "),
+        ("add_task.py", "4 batches to train on"),
     ],
 )
 def test_an_addition(run: Run, name: str, last: str) -> None:

@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
 import natpp
+from natpp.arch.ops import PAPER_OPS
 from natpp.cli import VERBS, main
 from natpp.cli.flags import flag_names
 from natpp.config import fields_of
 from natpp.data.images import Images
-from natpp.registry import NETWORKS, OPS, RECIPES
-from natpp.scorers.short import ShortConfig
-from natpp.training.recipe import Recipe
-from natpp.training.scratch import make_batches, make_setting
+from natpp.registry import NETWORKS, RECIPES
+from natpp.training.recipe import Recipe, ShortConfig
+from natpp.training.scratch import make_setting
+from natpp.training.task import Task
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -161,7 +161,7 @@ def test_what_is_auto_in_a_recipe_is_what_the_page_says(
     arch: str, size: int, expected: tuple[str, int, int, int]
 ) -> None:
     pixels, labels = np.zeros((8, 3, size, size), dtype=np.uint8), np.arange(8) % 2
-    images = make_batches(Images("grey", 2, pixels, labels, pixels, labels), RECIPES["quick"], torch.device("cpu"))
+    images = Task(Images("grey", 2, pixels, labels, pixels, labels)).batches("cpu", RECIPES["quick"], validation=0)
     where = make_setting(natpp.load(arch), RECIPES["quick"], images)
     assert (where.network, where.channels, where.cells, images.augment.cutout) == expected
     text = " ".join((DOCS / "training.md").read_text(encoding="utf-8").split())
@@ -241,7 +241,8 @@ def test_figures_of_the_differences_are_those_measured() -> None:
 
 def test_figures_of_the_page_about_training_are_those_measured() -> None:
     text = " ".join((DOCS / "training.md").read_text(encoding="utf-8").split())
-    quick, speed = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("quick_cifar10", "speed"))
+    newest = sorted((ROOT / "benchmarks" / "results").glob("*-training.json"))[-1]
+    quick, speed = (json.loads(file.read_text()) for file in (RESULTS / "quick_cifar10.json", newest))
     darts, cell = quick["darts"], quick["a ResNet-like cell of NAS-Bench-201"]
     usual, large = speed["train"]
     hours = 600 * 50_000 / usual["natpp_images_per_second"] / 3600
@@ -346,10 +347,10 @@ def test_every_experiment_can_be_reproduced_and_links_to_its_results() -> None:
     text = (DOCS / "reproduce.md").read_text(encoding="utf-8")
     rows = {match[1]: match[0] for match in re.finditer(r"^\| `(\w+/\w+)\.py.*$", text, flags=re.MULTILINE)}
     for file in RESULTS.glob("*.json"):
-        script = {"speed": "benchmarks/training", "kernels": "benchmarks/separable"}.get(
-            file.stem, f"experiments/{file.stem.removesuffix('_digits')}"
-        )
+        script = f"experiments/{file.stem.removesuffix('_digits')}"
         assert "](results.md#" in rows[script] or "](nasbench201.md)" in rows[script], script
+    for script in ("training", "separable"):
+        assert "](results.md#" in rows[f"benchmarks/{script}"], script
     for script in ("policies", "worth", "table_random", "table_cells", "table_handcrafted"):
         assert ("](" in rows[f"experiments/{script}"]) == (RESULTS / f"{script}.json").exists(), script
 
@@ -399,4 +400,4 @@ def test_the_docs_name_every_network_and_the_defaults() -> None:
     for name, skeleton in NETWORKS.items():
         default = skeleton.default
         assert f"| `{name}` | {default.channels} channels, {default.cells} cells" in text
-    assert len(OPS) == 19  # "the thirteen of the paper and six extras"
+    assert len(PAPER_OPS) == 13  # "the thirteen of the paper and extras"

@@ -114,7 +114,7 @@ def test_the_moving_average_is_of_the_reward() -> None:
 
 
 def test_a_score_that_is_no_number_stops_learning() -> None:
-    with pytest.raises(NatppError, match="step 0 of learning is not a number"):
+    with pytest.raises(NatppError, match="learning step 0 is not a number"):
         learn(
             Inputs(SMALL, RULE, OPS5),
             lambda archs: np.full(len(archs), np.nan),
@@ -124,7 +124,7 @@ def test_a_score_that_is_no_number_stops_learning() -> None:
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(SettingError, match="at least 2 samples"):
+    with pytest.raises(SettingError, match="samples is 1, expected 2 or more"):
         LearnConfig(samples=1)
     with pytest.raises(SettingError, match="from 1 up"):
         LearnConfig(steps=0)

@@ -26,13 +26,15 @@ from natpp.methods.tuned import Candidates, Decisions
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import Policy
 from natpp.policies import load_named
-from natpp.scorers import short as evaluate_short
-from natpp.scorers.module_supernet import Expanded, Judge, ShortTunings
-from natpp.scorers.short import ShortConfig, train_together
+from natpp.scorers.module_supernet import Expanded
+from natpp.scorers.short import ShortTunings
 from natpp.subjects.module import optimize_module
 from natpp.subjects.module_problem import Problem, perturbed
 from natpp.subjects.module_result import ModuleResult
+from natpp.training import together as side_by_side
 from natpp.training.losses import classification
+from natpp.training.recipe import ShortConfig
+from natpp.training.together import Trial, train_together
 from tests.fx.fx_models import BasicBlock
 
 CPU = torch.device("cpu")
@@ -102,9 +104,10 @@ def candidates(fraction: float | None = 0.6) -> Candidates:
     return Candidates(found, before, {} if fraction is None else {"madds": fraction * before.madds})
 
 
-def judge(steps: int = 3, **options: Any) -> Judge:
+def trial(steps: int = 3, **options: Any) -> Trial:
     schedule = ShortConfig(steps=steps, learning_rate=0.02, clip=5.0)
-    return Judge(Loaded.of(list(loader()), digits()[1], steps), classification(), schedule, CPU, **options)
+    kept = Loaded.of(list(loader()), digits()[1], steps)
+    return Trial(kept, schedule, options.pop("device", CPU), loss=classification(), **options)
 
 
 def no_opinion() -> Policy:
@@ -168,7 +171,7 @@ def test_a_policy_learns_decisions_within_the_limits() -> None:
 
 def test_a_short_tuning_is_a_tuning() -> None:
     """The steps of torch's own optimizer from inherited weights, judged by the statistics of the batch."""
-    found, settings = candidates(), judge(3)
+    found, settings = candidates(), trial(3)
     rows = found.drawn(found.problem.log_probs)
     (score,) = ShortTunings(found.problem, settings)([rows])
     module = rewrite(found.problem.traced, found.problem.blocks, found.problem.block_ops(rows)).train()
@@ -189,7 +192,7 @@ def test_a_short_tuning_is_a_tuning() -> None:
 
 
 def test_neighbours_change_no_score() -> None:
-    found, settings = candidates(), judge(2)
+    found, settings = candidates(), trial(2)
     some = [found.drawn(perturbed(found.problem.log_probs, np.random.default_rng(seed))) for seed in range(3)]
     scorer = ShortTunings(found.problem, settings)
     together = copy.copy(scorer)
@@ -198,10 +201,10 @@ def test_neighbours_change_no_score() -> None:
 
 
 def test_groups_that_were_halved_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, settings = candidates(), judge(2)
+    found, settings = candidates(), trial(2)
     some = [found.drawn(perturbed(found.problem.log_probs, np.random.default_rng(seed))) for seed in range(4)]
     expected = ShortTunings(found.problem, settings)(some)
-    trained, sizes = evaluate_short._trained, []
+    trained, sizes = side_by_side._trained, []
 
     def small(builds: Any, *rest: Any) -> Any:
         sizes.append(len(builds))
@@ -209,7 +212,7 @@ def test_groups_that_were_halved_stay_so(monkeypatch: pytest.MonkeyPatch) -> Non
             raise torch.OutOfMemoryError
         return trained(builds, *rest)
 
-    monkeypatch.setattr(evaluate_short, "_trained", small)
+    monkeypatch.setattr(side_by_side, "_trained", small)
     said: list[str] = []
     scorer = ShortTunings(found.problem, replace(settings, say=said.append))
     scorer.together = 2
@@ -227,20 +230,18 @@ def test_only_what_wants_a_gradient_is_tuned() -> None:
         kept.append(copy.deepcopy(net))
         return kept[-1]
 
-    settings = judge(2)
-    (outcome,) = train_together([build], [0], settings.data, settings.schedule, CPU, loss=classification())
+    settings = trial(2)
+    (outcome,) = train_together([build], [0], settings)
     assert outcome.accuracy is not None
     assert torch.equal(kept[0].conv1.weight, net.conv1.weight)
     assert not torch.equal(kept[0].fc.weight, net.fc.weight)
     frozen = copy.deepcopy(net).requires_grad_(False)
-    (same,) = train_together(
-        [lambda: copy.deepcopy(frozen)], [0], settings.data, settings.schedule, CPU, loss=classification()
-    )
+    (same,) = train_together([lambda: copy.deepcopy(frozen)], [0], settings)
     assert same.loss > 0  # nothing to train is no error
 
 
 def test_a_supernet_computes_what_its_candidates_do() -> None:
-    found, settings = candidates(), judge(2)
+    found, settings = candidates(), trial(2)
     expanded = Expanded(found.problem, settings)
     some = [found.drawn(perturbed(found.problem.log_probs, np.random.default_rng(seed))) for seed in range(3)]
     inputs, _ = digits()[1][0]
@@ -261,7 +262,7 @@ def test_a_supernet_computes_what_its_candidates_do() -> None:
 
 def test_a_supernet_learns() -> None:
     found = candidates()
-    expanded = Expanded(found.problem, judge(16))
+    expanded = Expanded(found.problem, trial(16))
 
     def draw(step: int) -> list[Any]:
         return found.drawn(perturbed(found.problem.log_probs, np.random.default_rng(step)))
@@ -284,9 +285,7 @@ def test_on_a_gpu_scores_come_from_one_graph_and_are_near_those_of_a_cpu() -> No
         found = Candidates(made, before, {"madds": 0.6 * before.madds})
         some = [found.drawn(perturbed(made.log_probs, np.random.default_rng(seed))) for seed in range(5)]
         said: list[str] = []
-        settings = judge(8, say=said.append)
-        settings = Judge(settings.data, settings.loss, settings.schedule, place, say=said.append)
-        scores.append(ShortTunings(made, settings)(some))
+        scores.append(ShortTunings(made, trial(8, device=place, say=said.append))(some))
         assert not said  # nothing had to go without a graph
     assert scores[1] == pytest.approx(scores[0], rel=0.3, abs=0.1)
     result = natpp.optimize(
@@ -366,8 +365,8 @@ def test_longer_tunings_decide_between_the_best(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_longer_tuning_takes_more_steps() -> None:
     rows = problem().before
-    long, short = (ShortTunings(problem(), judge(steps)) for steps in (6, 3))
-    twice = Judge(long.judge.data, classification(), short.judge.schedule, CPU)
+    long, short = (ShortTunings(problem(), trial(steps)) for steps in (6, 3))
+    twice = replace(long.trial, schedule=short.trial.schedule)
     assert ShortTunings(problem(), twice)([rows], 2) == long([rows]) != short([rows])
 
 
@@ -485,7 +484,7 @@ X, LABELS = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
         ({"scorer": "shrt"}, "unknown scorer 'shrt'. Did you mean 'short'"),
         ({"mode": "sample"}, "mode and batches go without train"),
         ({"batches": [X]}, "mode and batches go without train"),
-        ({"root": "x"}, "root goes with the name"),
+        ({"root": "x"}, "root and size go with the name"),
         ({"train": "digits"}, "leave val out"),
         ({"budget": {"flops": 1}}, "unknown cost 'flops'"),
     ],
@@ -518,9 +517,8 @@ def tuned(module: nn.Module | ModuleResult, seed: int, epochs: int = 1, rate: fl
     """Losses on test images, epoch by epoch, of a fine-tuning."""
     found = natpp.finetune(
         module,
-        loader(seed),
+        natpp.Task(loader(seed), digits()[2]),
         f"tune:epochs={epochs},learning_rate={rate}",
-        val=digits()[2],
         run=natpp.Run(device="cpu", seed=seed),
     )
     return [row["validation_loss"] for row in found.curve]

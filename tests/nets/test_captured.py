@@ -15,15 +15,14 @@ from natpp.arch.networks import setting
 from natpp.arch.space import CellSpace, nasbench201_space
 from natpp.data.batches import Batches
 from natpp.data.images import Images
-from natpp.methods import learning
-from natpp.methods.learning import WeightsConfig
 from natpp.nets.captured import Step, captures, changing_state
 from natpp.runs.fabric import make_fabric
 from natpp.scorers import supernet
-from natpp.scorers.supernet import SharedWeights
+from natpp.scorers.supernet import SharedWeights, WeightsConfig
 from natpp.training import loop
 from natpp.training.recipe import Recipe
-from natpp.training.scratch import Training, make_batches
+from natpp.training.scratch import Training
+from natpp.training.task import Task
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +57,7 @@ def test_a_captured_training_takes_the_same_steps(monkeypatch: pytest.MonkeyPatc
     found = []
     for captured in (True, False):
         monkeypatch.setattr(loop, "captures", lambda fabric, captured=captured: captured)
-        batches = make_batches(images(), recipe, fabric.device)
+        batches = Task(images()).batches(fabric.device, recipe, validation=0)
         training = Training(natpp.load("darts"), batches, recipe, fabric)
         losses = []
         for step in range(6):
@@ -83,7 +82,7 @@ def test_a_captured_supernet_takes_the_same_steps(monkeypatch: pytest.MonkeyPatc
     where = setting("nasbench201", channels=8, cells=1, size=16)
     found = []
     for captured in (True, False):
-        monkeypatch.setattr(learning, "captures", lambda fabric, captured=captured: captured)
+        monkeypatch.setattr(supernet, "captures", lambda fabric, captured=captured: captured)
         config = WeightsConfig(architectures=10, batch=8, epochs=3)
         weights = SharedWeights(nasbench201_space(), where, Batches(images(), fabric.device), config, fabric, seed=0)
         assert weights.weights.capturing == captured
@@ -118,8 +117,7 @@ CELLS = CellSpace((2, 3), ("skip_connect", "conv_1x1", "sep_conv_3x3", "avg_pool
 
 def cells_trained(device: str, captured: bool, drawn: list[list[Architecture]], patch: pytest.MonkeyPatch) -> Any:
     """A supernet after nine steps, two for each graph, on what it drew if it was captured, else on what is given."""
-    for module in (learning, supernet):
-        patch.setattr(module, "captures", lambda _: captured)
+    patch.setattr(supernet, "captures", lambda _: captured)
     patch.setattr(supernet, "GRAPHS", 4)
     patch.setattr(supernet, "IMAGES_AT_ONCE", 6)
     fabric = make_fabric(device, "32")
@@ -137,7 +135,7 @@ def cells_trained(device: str, captured: bool, drawn: list[list[Architecture]], 
 def test_a_supernet_of_cells_keeps_a_graph_for_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such steps change the weights as those do that route every architecture by itself."""
     monkeypatch.setattr(Uncaptured, "made", 0)
-    monkeypatch.setattr(learning, "Captured", Uncaptured)
+    monkeypatch.setattr(supernet, "Captured", Uncaptured)
     drawn: list[list[Architecture]] = []
     dealt, alone = (cells_trained("cpu", captured, drawn, monkeypatch) for captured in (True, False))
     graphs = [{tuple((e.source, e.target) for e in arch.normal.edges) for arch in archs} for archs in drawn]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
+from natpp.data.feeds import fast_format
 from natpp.nets.workarounds import MOST_GROUPS, Workarounds, workarounds
-from natpp.training.loop import fast_format
 
 LAST = torch.channels_last
 

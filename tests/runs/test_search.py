@@ -28,7 +28,7 @@ from natpp.data.sets import load_images
 from natpp.errors import FormatError, NatppError, SettingError
 from natpp.folder import Interrupted
 from natpp.folder import Run as Folder
-from natpp.methods.learning import Weights, best
+from natpp.methods.learning import best
 from natpp.methods.policy import PolicyMethod
 from natpp.methods.random import random_rows
 from natpp.nets.policy import Policy, load_policy
@@ -40,7 +40,7 @@ from natpp.runs.searching import STEPS_TO_PLAN, Searching
 from natpp.scorers.base import Scorer, Scores, Task
 from natpp.scorers.predicted import PredictConfig
 from natpp.scorers.short import ShortScorer, usual_schedule
-from natpp.scorers.supernet import usual_setting
+from natpp.scorers.supernet import Weights, usual_setting
 from natpp.seeds import Use, generator
 from natpp.subjects.many import Inputs
 from tests.asking import searched

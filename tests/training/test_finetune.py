@@ -55,7 +55,9 @@ def bits(found: Finetuned) -> bytes:
 def test_a_copy_learns_from_loaders() -> None:
     given = model().eval()
     before = copy.deepcopy(given.state_dict())
-    found = natpp.finetune(given, loader(shuffle=True), "tune:epochs=6,learning_rate=0.1", val=loader(32, seed=1))
+    found = natpp.finetune(
+        given, natpp.Task(loader(shuffle=True), loader(32, seed=1)), "tune:epochs=6,learning_rate=0.1"
+    )
     assert found.validation_accuracy > 90
     assert found.curve[-1]["loss"] < 0.5 * found.curve[0]["loss"]
     assert [row["epoch"] for row in found.curve] == list(range(1, 7))
@@ -118,7 +120,7 @@ def test_images_by_name_set_some_aside() -> None:
     assert bits(by_name) == bits(given)
     assert 0 <= by_name.validation_accuracy <= 100
     with pytest.raises(SettingError, match="leave val out"):
-        natpp.finetune(net, "digits", "tune:epochs=1", val=loader())
+        natpp.Task(load_images("digits"), loader())
 
 
 class Both(nn.Module):
@@ -142,24 +144,24 @@ def test_any_inputs_outputs_and_targets_with_a_loss() -> None:
         return functional.mse_loss(output["sum"], targets["wanted"])
 
     net = Both()
-    found = natpp.finetune(net, batches, "tune:epochs=20,learning_rate=0.1", val=batches, loss=loss)
+    found = natpp.finetune(net, natpp.Task(batches, batches, loss=loss), "tune:epochs=20,learning_rate=0.1")
     assert found.validation_loss < 0.1 < found.curve[0]["validation_loss"] * 2
     assert found.validation_accuracy is None
     assert "train_accuracy" not in found.curve[0]
-    same = natpp.finetune(net, named, "tune:epochs=20,learning_rate=0.1", val=named, loss=loss)
+    same = natpp.finetune(net, natpp.Task(named, named, loss=loss), "tune:epochs=20,learning_rate=0.1")
     assert same.validation_loss == pytest.approx(found.validation_loss)
 
 
 def test_a_teacher_is_followed_where_labels_are_wrong() -> None:
     """Labels without sense, and a teacher that knows: half of what is learned is what the teacher says."""
     teacher = natpp.finetune(
-        model(), loader(shuffle=True), "tune:epochs=6,learning_rate=0.1", val=loader(32, seed=1)
+        model(), natpp.Task(loader(shuffle=True), loader(32, seed=1)), "tune:epochs=6,learning_rate=0.1"
     ).module
     before = copy.deepcopy(teacher.state_dict())
     images, _ = stripes()
     wrong = DataLoader(TensorDataset(images, torch.arange(48) // 2 % 2), 16)
     alone, taught = (
-        natpp.finetune(model(), wrong, "tune:epochs=6,learning_rate=0.1", val=loader(32, seed=1), teacher=one)
+        natpp.finetune(model(), natpp.Task(wrong, loader(32, seed=1)), "tune:epochs=6,learning_rate=0.1", teacher=one)
         for one in (None, teacher)
     )
     assert alone.validation_accuracy < 70
@@ -176,7 +178,10 @@ def test_a_teacher_of_any_form() -> None:
     teacher = nn.Linear(3, 1)
     student = nn.Linear(3, 1)
     found = natpp.finetune(
-        student, batches, "tune:epochs=40,learning_rate=0.2", val=batches, loss=functional.mse_loss, teacher=teacher
+        student,
+        natpp.Task(batches, batches, loss=functional.mse_loss),
+        "tune:epochs=40,learning_rate=0.2",
+        teacher=teacher,
     )
     halfway = (teacher(inputs) / 2).detach()  # between the targets and the teacher
     assert torch.allclose(found.module(inputs), halfway, atol=0.05)
@@ -185,11 +190,11 @@ def test_a_teacher_of_any_form() -> None:
 def test_a_teacher_of_another_form_is_refused() -> None:
     images = loader()
     with pytest.raises(SettingError, match=r"teacher's output is float32 \(16, 3\), but the module's is .*\(16, 2\)"):
-        natpp.finetune(model(), images, val=images, teacher=nn.Sequential(nn.Flatten(), nn.Linear(192, 3)))
+        natpp.finetune(model(), natpp.Task(images, images), teacher=nn.Sequential(nn.Flatten(), nn.Linear(192, 3)))
     with pytest.raises(SettingError, match="the teacher does not run on the inputs"):
-        natpp.finetune(model(), images, val=images, teacher=nn.Linear(3, 2))
+        natpp.finetune(model(), natpp.Task(images, images), teacher=nn.Linear(3, 2))
     with pytest.raises(SettingError, match="the teacher is str, expected"):
-        natpp.finetune(model(), images, val=images, teacher="resnet20")  # type: ignore[arg-type]
+        natpp.finetune(model(), natpp.Task(images, images), teacher="resnet20")  # type: ignore[arg-type]
 
 
 def test_frozen_parameters_stay() -> None:
@@ -211,7 +216,7 @@ def test_a_crash_and_resume_give_the_same_bits(tmp_path: Path, monkeypatch: pyte
 
     def tuned(name: str, **more: Any) -> Finetuned:
         run = natpp.Run(out=tmp_path / name, device="cpu", **more)
-        return natpp.finetune(model(0.2), given, "tune:epochs=3,learning_rate=0.1", val=given, run=run)
+        return natpp.finetune(model(0.2), natpp.Task(given, given), "tune:epochs=3,learning_rate=0.1", run=run)
 
     straight = tuned("straight")
     with pytest.raises(KeyboardInterrupt):
@@ -250,8 +255,13 @@ X, LABELS = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 0, 1])
     ],
 )
 def test_wrong_input_stops_at_the_door(train: Any, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    def tuned() -> None:
+        parts = {name: options[name] for name in ("val", "loss") if name in options}
+        task = natpp.Task(train, **parts) if parts else train
+        natpp.finetune(model(), task, options.get("recipe", "tune"), run=natpp.Run(out=tmp_path / "run"))
+
     with pytest.raises(NatppError, match=message):
-        natpp.finetune(model(), train, run=natpp.Run(out=tmp_path / "run"), **options)
+        tuned()
     assert not (tmp_path / "run").exists()
 
 
@@ -260,9 +270,8 @@ def test_on_a_gpu_steps_are_captured_and_the_module_comes_back(caplog: pytest.Lo
     given = list(loader(56, 16))  # the last batch is smaller
     found = natpp.finetune(
         model(0.1),
-        given,
+        natpp.Task(given, loader(32, seed=1)),
         "tune:epochs=8,learning_rate=0.1,ema=0.5",
-        val=loader(32, seed=1),
         run=natpp.Run(device="cuda"),
     )
     assert not caplog.records  # captured

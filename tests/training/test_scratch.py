@@ -21,18 +21,19 @@ from natpp.cli import main
 from natpp.data.batches import Batches
 from natpp.data.images import Images
 from natpp.data.named import Data
-from natpp.data.sets import load_images
 from natpp.errors import NatppError, SettingError
 from natpp.folder import Interrupted
 from natpp.registry import RECIPES
 from natpp.runs.fabric import make_fabric
 from natpp.runs.trainings import Trained
+from natpp.scorers.scratch import ScratchScorer
 from natpp.seeds import Use, generator, torch_generator
 from natpp.testing import check_scorer
 from natpp.training import loop
 from natpp.training.loop import fit
 from natpp.training.recipe import Recipe
-from natpp.training.scratch import ScratchScorer, Training, make_batches
+from natpp.training.scratch import Training
+from natpp.training.task import Task
 
 TINY = Recipe(epochs=3, batch=16, learning_rate=0.1, channels=4, cells=2, drop_path=0.3, cutout=2, ema=0.5)
 ONE_CELL = "|nor_conv_3x3~0|+|none~0|nor_conv_3x3~1|+|skip_connect~0|none~1|none~2|"
@@ -58,7 +59,7 @@ def train(recipe: Recipe = TINY, **settings: Any) -> Trained:
 
 
 def training(recipe: Recipe = TINY, *, size: int = 8, count: int = 64, seed: int = 0) -> Training:
-    batches = make_batches(images(count, size), recipe, torch.device("cpu"))
+    batches = Task(images(count, size)).batches("cpu", recipe, validation=0)
     return Training(natpp.load("resnet_block"), batches, recipe, make_fabric("cpu"), seed)
 
 
@@ -175,7 +176,7 @@ def test_what_a_run_keeps(tmp_path: Path) -> None:
     with safe_open(tmp_path / "network.safetensors", "pt") as file:
         assert json.loads(file.metadata()["natpp"])["setting"] == result["network"]
         network.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (no dict)
-    [(pixels, labels)] = make_batches(images(), replace(TINY, validation=10), torch.device("cpu")).test_batches(40)
+    [(pixels, labels)] = Task(images()).batches("cpu", replace(TINY, validation=10)).test_batches(40)
     assert (network(pixels).argmax(dim=1) == labels).float().mean().item() * 100 == pytest.approx(found.test_accuracy)
 
 
@@ -193,7 +194,7 @@ def test_the_learning_rate_falls_along_a_cosine_and_drop_path_grows_linearly() -
     for step in range(12):
         made.step()
         expected = 0.1 * 0.5 * (1 + math.cos(math.pi * step / 12))
-        assert made.optimizer.param_groups[0]["lr"] == pytest.approx(expected, rel=1e-12)
+        assert made.sgd.rate == pytest.approx(expected, rel=1e-12)
         assert made.network.drop_path == pytest.approx(0.3 * step / 12, rel=1e-12)
 
 
@@ -366,7 +367,7 @@ def test_a_run_is_not_overwritten_nor_resumed_with_other_settings(tmp_path: Path
         ({"ema": 1.0}, "ema is 1.0, expected a number from 0 to below 1"),
         ({"validation": -1}, "validation is -1"),
         ({"validation": 64}, "validation is 64, expected 1 to 63"),
-        ({"validation": 63}, "1 images are too few"),
+        ({"validation": 63}, "there are 1 training images, expected at least 2"),
         ({"seed": -1}, "seed is -1"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"precision": "8"}, "unknown precision '8'"),
@@ -392,7 +393,7 @@ def test_more_wrong_recipes_are_refused() -> None:
         replace(TINY, momentum=0.0, nesterov=True)
     with pytest.raises(SettingError, match="expected a recipe's name or Recipe, not '3'"):
         natpp.train("resnet_block", images(), 3)
-    with pytest.raises(SettingError, match="data is of type list, expected a name"):
+    with pytest.raises(SettingError, match="the task list has loaders, expected images"):
         natpp.train("resnet_block", [images()], TINY)
 
 
@@ -429,7 +430,7 @@ def test_photographs_and_resume_give_the_same_bits(photographs: Path, tmp_path: 
 
 def test_the_next_photographs_are_begun_with(photographs: Path) -> None:
     recipe = replace(TINY, batch=8, epochs=2)
-    batches = make_batches(load_images("imagenet", photographs, size=8), recipe, torch.device("cpu"))
+    batches = Task.of("imagenet", root=photographs, size=8).batches("cpu", recipe, validation=0)
     made = Training(natpp.load("resnet_block"), batches, recipe, make_fabric("cpu"))
     assert made.images.augment.crop
     assert made.images._ahead is None

@@ -74,7 +74,7 @@ class Batches:
 
         Images to learn from are held on the device (`held`) where they are in memory and fit.
         """
-        self.classes = images.classes
+        self.name, self.classes = images.name, images.classes
         self.size = images.train.shape[2]
         if images.train.shape[2] != images.train.shape[3]:
             raise SettingError(f"the images of {images.name} are {images.train.shape[3]} x {self.size}, not square")

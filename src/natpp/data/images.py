@@ -14,6 +14,7 @@ from natpp.errors import FormatError, SettingError
 from natpp.files import write_whole
 
 NAMED = 5  # skipped images that a line names
+SMALL_IMAGE = 24  # pixels a side: smaller ones get smaller networks and shorter schedules by default
 
 
 @dataclass(frozen=True, eq=False)

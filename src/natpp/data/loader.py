@@ -1,4 +1,4 @@
-"""Batches that somebody else makes: any iterable of (inputs, targets), a `DataLoader` say.
+"""Batches of a loader: any iterable of (inputs, targets) that can be passed over again, such as a `DataLoader`.
 
 Inputs are what a module takes: a tensor, a tuple of arguments or a dict of named ones. Targets are what its loss takes.
 """
@@ -17,11 +17,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 from natpp.errors import SettingError, shortened
 
 Batch = tuple[Any, Any]  # inputs, targets
-LARGEST_VALIDATION = 5000  # samples that candidates are judged by
+LARGEST_VALIDATION = 5000  # samples kept to validate candidates
 
 
 def checked_loader(loader: Any, name: str) -> Iterable[Any]:
-    """The loader; an error for what cannot be gone through, or only once."""
+    """The loader; an error if it cannot be iterated over, or only once."""
     if isinstance(loader, str | bytes | dict | Tensor) or not isinstance(loader, Iterable):
         raise SettingError(
             f"{name} is {shortened(repr(loader))}, expected batches (inputs, targets): a DataLoader or a list"
@@ -34,7 +34,7 @@ def checked_loader(loader: Any, name: str) -> Iterable[Any]:
 
 
 def batches_of(loader: Iterable[Any], name: str) -> Iterator[Batch]:
-    """One pass over a loader; an error where it is empty or a batch is no pair."""
+    """One pass over a loader; an error if it is empty or a batch is not a pair."""
     number = -1
     for number, batch in enumerate(loader):
         if not isinstance(batch, tuple | list) or len(batch) != 2:
@@ -47,7 +47,7 @@ def batches_of(loader: Iterable[Any], name: str) -> Iterator[Batch]:
 
 
 def count_batches(loader: Iterable[Any], name: str) -> int:
-    """Batches of one pass: what the loader says, or else counted."""
+    """Batches in one pass: the length of the loader, or counted if it has none."""
     try:
         count = len(loader)  # type: ignore[arg-type]
     except TypeError:
@@ -58,7 +58,7 @@ def count_batches(loader: Iterable[Any], name: str) -> int:
 
 
 def moved_to(tree: Any, device: torch.device) -> Any:
-    """Tensors of a batch on a device; images in the memory format that is fastest there."""
+    """A batch on a device; images in the memory format that is fastest there."""
     return tree_map(functools.partial(_moved, device=device), tree)
 
 
@@ -71,7 +71,7 @@ def _moved(leaf: Any, device: torch.device) -> Any:
 
 
 def samples_in(batch: Batch) -> int:
-    """Samples of a batch: the first side of its first tensor."""
+    """Samples in a batch: the first dimension of its first tensor."""
     for leaf in tree_leaves(batch):
         if isinstance(leaf, Tensor) and leaf.dim():
             return len(leaf)
@@ -79,24 +79,24 @@ def samples_in(batch: Batch) -> int:
 
 
 def shapes(tree: Any) -> list[Any]:
-    """What has to be alike for batches to take each other's place."""
+    """What batches must have in common to be interchangeable: shapes, dtypes and values that are not tensors."""
     return [(leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in tree_leaves(tree)]
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """Batches kept for short trainings, so that all candidates see the same; on the host until they are used."""
+    """Batches kept for short trainings, so that all candidates see the same ones."""
 
     train: list[Batch]
-    """one for each step, all of one shape"""
+    """one per step, all of one shape"""
     validation: list[Batch]
 
     @staticmethod
     def of(train: Any, val: Any, steps: int) -> Loaded:
-        """So many training batches, from as many passes as it takes, and the validation batches up to a limit.
+        """`steps` training batches, from as many passes as it takes, and validation batches up to a limit.
 
-        A last batch that is smaller than the others is left out, and one of a single sample, since batch norms
-        cannot do with it.
+        Training batches that differ in shape from the first are left out, and validation batches of one sample, which
+        batch norms cannot handle.
         """
         learned: list[Batch] = []
         loader = checked_loader(train, "train")
@@ -115,5 +115,5 @@ class Loaded:
 
     @property
     def samples(self) -> int:
-        """Samples to validate by."""
+        """Validation samples."""
         return sum(samples_in(batch) for batch in self.validation)

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 from natpp.config import At, Config, Form
-from natpp.data.images import Images
-from natpp.errors import SettingError
 
 
 @dataclass(frozen=True)
@@ -30,23 +28,12 @@ class Data(Config):
     """pixels a side that a folder's images are cropped and scaled to (imagenet: 224)"""
 
 
-def named(data: Data | Images) -> Data:
-    """What a run keeps of its data: of images that were given as a value, their name alone."""
-    return Data(data.name) if isinstance(data, Images) else data
-
-
-def as_data(given: object) -> Data | Images:
-    """What data is: images themselves, or the name or path of some, with settings as in `cifar10:root=data`."""
-    if given is None:
-        return Data()
-    if isinstance(given, Data | Images):
-        return given
-    if isinstance(given, Path) or (isinstance(given, str) and os.path.exists(given)):
+def as_data(given: Data | str | Path | None) -> Data:
+    """Images by their name or path, with settings as in `cifar10:root=data`; a text with others is left as it is."""
+    if given is None or isinstance(given, Data):
+        return given or Data()
+    if isinstance(given, Path) or os.path.exists(given):
         return Data(given)
-    if isinstance(given, str):
-        name, colon, settings = given.partition(":")
-        return Data.parse(settings, Data(name)) if colon and "=" in settings else Data(given)
-    raise SettingError(
-        f"data is of type {type(given).__name__}, expected a name such as digits, a folder's path, or "
-        "natpp.data.images.Images"
-    )
+    name, _, text = given.partition(":")
+    own = all(part.partition("=")[0] in ("root", "size") for part in text.split(","))
+    return Data.parse(text, Data(name)) if own else Data(given)

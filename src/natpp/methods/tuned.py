@@ -1,10 +1,9 @@
-"""Learning on one module and its data, Eq. (1) of the paper: which of all it may become is best there.
+"""Tuning a policy on one module and its data, Eq. (1) of the paper: which of all it may become is best there?
 
-Candidates are rows of operations within rule and budget. Few are scored, since scores are dear; a prediction fitted on
-them tells of the others. Where the module is over its budget, some that differ from it in little are scored too, which
-are too dear to be taken but tell what each change does. In rounds, a policy that starts from the one given is tuned on
-the prediction, candidates are drawn from it and from what was best so far, and those that are worth most are scored
-next. The best few are scored once more, by longer fine-tunings, and the best of these is the result.
+Scoring a candidate is expensive, so few are scored and a prediction fitted on them ranks the others. In each round the
+policy is tuned on the prediction, candidates are drawn from it and from the best so far, and the most promising are
+scored. If the module is over its budget, some that change little and still exceed it are scored too, for comparison.
+The best few are fine-tuned for longer, which decides.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from natpp.config import At, Config
 from natpp.core.budget import Budget, BudgetError, figures_of
 from natpp.core.learned import Learned, Scored
 from natpp.data.batches import Batches
-from natpp.data.loader import Loaded, moved_to
+from natpp.data.loader import moved_to
 from natpp.errors import SettingError
 from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Keep
@@ -37,24 +36,25 @@ from natpp.nets.measure import module_cost
 from natpp.nets.policy import GraphBatch, Policy
 from natpp.scorers.base import Scores
 from natpp.scorers.features import Features
-from natpp.scorers.module_supernet import WORST, Expanded, Judge, Rows, Say, ShortTunings
+from natpp.scorers.module_supernet import Expanded
 from natpp.scorers.predicted import PredictConfig, Prediction
-from natpp.scorers.short import ShortConfig
+from natpp.scorers.short import WORST, Rows, ShortTunings
 from natpp.seeds import Use, generator, number, torch_generator
 from natpp.subjects.module import Task
 from natpp.subjects.module_budget import Descent, within
 from natpp.subjects.module_problem import Problem, Row, Table, perturbed
 from natpp.subjects.module_result import ModuleResult
-from natpp.training.losses import Loss, check_loss, classification
+from natpp.training.recipe import ShortConfig
+from natpp.training.task import Task as TrainingTask
+from natpp.training.task import inputs_of
+from natpp.training.together import Trial
 
 SCHEDULE = ShortConfig(steps=32, learning_rate=0.02, clip=5.0, together=16)  # batches are the loader's
-STATISTICS, IMAGES = 10, 128  # batches that statistics are recomputed from, and images in each
 MOST_TRAINED = 64  # fine-tunings whose steps a supernet is trained for, however many candidates are scored
 FIRST = 32  # of which the first share is drawn before there is a plan for the time
 TRIES = 8  # draws for each candidate that is wanted
 TEMPERATURE = 3.0  # of the policy at first: flatter, since it was learned elsewhere
 Key = tuple[tuple[str, ...], ...]  # what a candidate computes: per block, the operations that are alive
-Watch = Callable[[str, int, int, dict[str, float]], None]
 
 
 @dataclass(frozen=True)
@@ -86,51 +86,38 @@ def learn_module(
     module: nn.Module,
     example_input: Any,
     policy: Policy,
-    train: Any,
-    val: Any,
+    task: TrainingTask,
     *,
     config: TuneConfig,
     schedule: ShortConfig | None = None,
-    loss: Loss | None = None,
     rule: str = "nat++",
     seed: int = 0,
     budget: Budget = "strict",
     keep: Keep = (),
     share_blocks: bool | None = None,
     measure_latency: bool = False,
-    watch: Watch | None = None,
-    say: Say | None = None,
+    watch: Callable[[str, int, int, dict[str, float]], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> ModuleResult:
     """The best that was found for a module on its data, within rule and budget, with inherited weights.
 
-    `train` and `val` are batches (inputs, targets), or `train` is images of which some are set aside to choose by
-    (`Batches`, on the module's device). Statistics of batch norms are recomputed from training batches.
+    Statistics of batch norms are recomputed from training batches.
     """
     schedule = schedule or SCHEDULE
     device = next((one.device for one in (*module.parameters(), *module.buffers())), torch.device("cpu"))
-    data = train if isinstance(train, Batches) else Loaded.of(train, val, schedule.steps * config.longer)
-    inputs, targets = data.take(np.arange(2)) if isinstance(data, Batches) else moved_to(data.train[0], device)
-    check_loss(module, inputs, targets, loss)
-    task = Task(module, example_input, policy, rule, budget, keep, share_blocks, measure_latency)
-    problem = task.problem
-    if task.limits:  # says how near one gets, where they cannot be met
-        within(problem, problem.log_probs, task.before, task.limits)
+    data = task.kept(device, schedule.steps * config.longer)
+    task.check(module, data.take(np.arange(2)) if isinstance(data, Batches) else moved_to(data.train[0], device))
+    asked = Task(module, example_input, policy, rule, budget, keep, share_blocks, measure_latency)
+    problem = asked.problem
+    if asked.limits:  # says how near one gets, where they cannot be met
+        within(problem, problem.log_probs, asked.before, asked.limits)
     learned, rows = None, problem.before
     if problem.blocks:
-        judge = Judge(data, loss or classification(), schedule, device, seed, say)
-        rows, learned = ModuleSearch(problem, task.before, task.limits, policy, judge, config, watch)()
+        trial = Trial(data, schedule, device, seed, task.loss, say=say)
+        rows, learned = ModuleSearch(problem, asked.before, asked.limits, policy, trial, config, watch)()
     made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows))
     settings = {"seed": seed, "learned": asdict(config), "schedule": asdict(schedule)}
-    return task.result(made, rows, _some_inputs(data, device), settings, learned)
-
-
-def _some_inputs(data: Batches | Loaded, device: torch.device) -> Iterator[Any]:
-    """A few training inputs, to recompute statistics from."""
-    for place in range(STATISTICS):
-        if isinstance(data, Batches):
-            yield data.take(np.arange(place * IMAGES, (place + 1) * IMAGES) % len(data))[0]
-        elif place < len(data.train):
-            yield moved_to(data.train[place][0], device)
+    return asked.result(made, rows, inputs_of(data, device), settings, learned)
 
 
 class Candidates:
@@ -256,13 +243,13 @@ class ModuleSearch:
         before: Cost,
         limits: Mapping[str, float],
         policy: Policy,
-        judge: Judge,
+        trial: Trial,
         config: TuneConfig,
-        watch: Watch | None = None,
+        watch: Callable[[str, int, int, dict[str, float]], None] | None = None,
     ):
-        self.problem, self.config, self.judge, self.watch = problem, config, judge, watch
+        self.problem, self.config, self.trial, self.watch = problem, config, trial, watch
         self.candidates = Candidates(problem, before, limits)
-        self.learner = Learner(policy.ops, config.learn, number(judge.seed, Use.START, 3), policy)
+        self.learner = Learner(policy.ops, config.learn, number(trial.seed, Use.START, 3), policy)
         self.decisions = Decisions(self.candidates)
         self.known: dict[Key, float] = {}
         self.probed: dict[Key, float] = {}  # too dear to be taken
@@ -273,18 +260,18 @@ class ModuleSearch:
         self._over = False  # whether the module itself is too dear, and scored for comparison only
         self.started = time.perf_counter()
         self.scorer: ShortTunings | Expanded = (
-            ShortTunings(problem, judge) if config.scorer == "short" else Expanded(problem, judge)
+            ShortTunings(problem, trial) if config.scorer == "short" else Expanded(problem, trial)
         )
 
     def __call__(self) -> tuple[Rows, Learned]:
         """The best candidate, and all that was learned."""
         original = [row.copy() for row in self.problem.before]
         if isinstance(self.scorer, Expanded):
-            steps = min(self.config.evaluations, MOST_TRAINED) * self.judge.schedule.steps
-            chances = functools.partial(generator, self.judge.seed, Use.DRAW, 3)
+            steps = min(self.config.evaluations, MOST_TRAINED) * self.trial.schedule.steps
+            chances = functools.partial(generator, self.trial.seed, Use.DRAW, 3)
             self.scorer.train(lambda step: self._random(chances(step)), steps, lambda: self._late(0.5))
         trained = time.perf_counter() - self.started if isinstance(self.scorer, Expanded) else 0.0
-        chance = generator(self.judge.seed, Use.SCORE, 3)
+        chance = generator(self.trial.seed, Use.SCORE, 3)
         allowed = self.candidates.allowed(original)
         self._over = not allowed
         first = max(round(min(self.config.evaluations, FIRST) * self.config.random_share), 2)
@@ -367,8 +354,8 @@ class ModuleSearch:
             figures = self.learner.step(
                 self.decisions,
                 prediction.careful,
-                generator(self.judge.seed, Use.LEARN, 3, step),
-                torch_generator(self.judge.seed, Use.LEARN, 3, step),
+                generator(self.trial.seed, Use.LEARN, 3, step),
+                torch_generator(self.trial.seed, Use.LEARN, 3, step),
             )
             self.policy_curve.append(figures)
         _, tables = self.problem.asked(self.learner.policy)

@@ -26,9 +26,8 @@ from natpp.arch.space import Space, named_space, space_around
 from natpp.config import Config, fields_of
 from natpp.core.budget import NAMED
 from natpp.data.batches import Batches
-from natpp.data.images import Images
-from natpp.data.named import Data, named
-from natpp.data.sets import load_images
+from natpp.data.images import SMALL_IMAGE, Images
+from natpp.data.named import Data
 from natpp.errors import FormatError, SettingError, did_you_mean
 from natpp.files import write_whole
 from natpp.folder import Run as Folder
@@ -41,11 +40,13 @@ from natpp.runs.phases import given, phases
 from natpp.runs.search import Search, Short
 from natpp.runs.searching import Searching
 from natpp.scorers.base import Scorer, Task
-from natpp.scorers.outcome import Outcome
-from natpp.scorers.short import ShortConfig, ShortScorer, in_half, usual_schedule
-from natpp.scorers.supernet import SMALL_IMAGE, SharedWeights, SupernetScorer, usual_setting
+from natpp.scorers.short import ShortScorer, in_half, usual_schedule
+from natpp.scorers.supernet import SharedWeights, SupernetScorer, usual_setting
 from natpp.scorers.table import TableScorer, read_table
 from natpp.subjects.cells import Result, explained, transform
+from natpp.training import task as training
+from natpp.training.outcome import Outcome
+from natpp.training.recipe import ShortConfig
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -87,7 +88,7 @@ class Goal(NamedTuple):
 
 def run_search(
     search: Search,
-    data: Data | Images,
+    data: Data | training.Task,
     budget: str = "strict",
     *,
     on: str | Architecture = "cells",
@@ -267,7 +268,7 @@ def make_scorer(
     )
 
 
-def short_scorer(network: str, data: Data | Images, short: Short = Short(), run: Run = Run()) -> ShortScorer:
+def short_scorer(network: str, data: Data | training.Task, short: Short = Short(), run: Run = Run()) -> ShortScorer:
     """Short trainings as a scorer, for architectures of a network."""
     fabric = make_fabric(run.device)
     batches = _batches(data, fabric, run.say)
@@ -276,7 +277,7 @@ def short_scorer(network: str, data: Data | Images, short: Short = Short(), run:
 
 
 def run_scores(
-    archs: Sequence[Architecture], scorer: Short | str | Path, data: Data | Images, run: Run
+    archs: Sequence[Architecture], scorer: Short | str | Path, data: Data | training.Task, run: Run
 ) -> list[Outcome]:
     """Scores of architectures by short trainings, or by a run's supernet or a table."""
     if not isinstance(scorer, Short):
@@ -314,20 +315,26 @@ def _search_config(folder: str | Path) -> dict[str, Any]:
     return found
 
 
-def read_images(data: Data | Images, fabric: Fabric, say: Say | None) -> Images:
-    """The images of a name; that some of them cannot be read is said, by default to the log."""
-    if isinstance(data, Images):
-        return data
-    if data.data is None:
+def named(task: Data | training.Task) -> Data:
+    """What a run keeps of its data: of what was given as a value, the name alone."""
+    return task if isinstance(task, Data) else Data(task.name)
+
+
+def make_task(given: Data | training.Task, fabric: Fabric, say: Say | None = None) -> training.Task:
+    """The task of a name; that some of its images cannot be read is said, by default to the log."""
+    if isinstance(given, training.Task):
+        return given
+    if given.data is None:
         raise SettingError("networks are trained on images: give data, or a scorer at hand")
-    images = load_images(data.data, data.root, data.size, say=say)
-    if images.left_out is not None and fabric.global_rank == 0:
-        (say or LOG.warning)(images.left_out)
-    return images
+    task = training.Task.of(given.data, root=given.root, size=given.size, say=say)
+    left_out = task.train.left_out if isinstance(task.train, Images) else None
+    if left_out is not None and fabric.global_rank == 0:
+        (say or LOG.warning)(left_out)
+    return task
 
 
-def _batches(data: Data | Images, fabric: Fabric, say: Say | None = None) -> Batches:
-    return Batches(read_images(data, fabric, say), fabric.device)
+def _batches(data: Data | training.Task, fabric: Fabric, say: Say | None = None) -> Batches:
+    return make_task(data, fabric, say).batches(fabric.device)
 
 
 def _run_scorer(folder: str, root: str | Path | None, limit: int | None, fabric: Fabric) -> Scorer:

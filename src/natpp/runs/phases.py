@@ -7,13 +7,14 @@ from one batch of validation images. With a scorer at hand there are no weights 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from natpp.config import At, Config
-from natpp.methods.learning import LearnConfig, WeightsConfig, best, paper
+from natpp.methods.learning import LearnConfig, best, paper
 from natpp.runs.search import Search
 from natpp.scorers.predicted import PredictConfig
+from natpp.scorers.supernet import WeightsConfig
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Phases(Config):
     """architectures to score, where scores are dear and nobody says how many"""
     final: Annotated[int, At(least=0)] = 20
     """most of the evaluations that go to final choices"""
-    weights: WeightsConfig = field(default_factory=WeightsConfig)
+    weights: WeightsConfig = WeightsConfig()
     learn: LearnConfig = LearnConfig()
     predict: PredictConfig = PredictConfig()
 

@@ -14,8 +14,7 @@ import torch
 from natpp.arch.cost import cost_of
 from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
-from natpp.data.images import Images
-from natpp.data.named import Data, named
+from natpp.data.named import Data
 from natpp.files import write_whole
 from natpp.folder import Run as Folder
 from natpp.folder import catching_signals
@@ -23,9 +22,10 @@ from natpp.nets.network import Network
 from natpp.registry import RECIPES
 from natpp.run import Run
 from natpp.runs.fabric import leave, make_fabric
-from natpp.runs.jobs import read_images
+from natpp.runs.jobs import make_task, named
 from natpp.training.recipe import Recipe
-from natpp.training.scratch import Training, make_batches, train
+from natpp.training.scratch import Training, train
+from natpp.training.task import Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -45,14 +45,14 @@ class Trained:
     """all that was asked for, and where it ran: what result.json has besides"""
 
 
-def run_training(arch: Architecture, data: Data | Images, recipe: Recipe, *, run: Run = Run()) -> Trained:
+def run_training(arch: Architecture, data: Data | Task, recipe: Recipe, *, run: Run = Run()) -> Trained:
     """Train by a recipe, and keep all of it in the run's folder."""
     from natpp import __version__
 
     fabric = make_fabric(run.device, run.precision)
-    images = read_images(data, fabric, run.say)
+    task = make_task(data, fabric, run.say)
     with catching_signals() as stop:
-        training = Training(arch, make_batches(images, recipe, fabric.device), recipe, fabric, run.seed)
+        training = Training(arch, task.batches(fabric.device, recipe, validation=0), recipe, fabric, run.seed)
         settings = {
             "architecture": to_dict(arch),
             **named(data).to_dict(),

@@ -12,12 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from natpp.data.batches import Batches
-from natpp.data.feeds import ImageSource, LoaderSource
 from natpp.data.images import Images
-from natpp.data.loader import moved_to
-from natpp.data.named import Data, named
-from natpp.data.sets import load_images
+from natpp.data.named import Data
 from natpp.errors import SettingError
 from natpp.files import write_whole
 from natpp.folder import Run as Folder
@@ -26,15 +22,13 @@ from natpp.fx.traced import copied
 from natpp.methods.tuned import SCHEDULE, TuneConfig
 from natpp.run import Run, Say, Watch
 from natpp.runs.fabric import leave, make_fabric
-from natpp.runs.jobs import read_images
+from natpp.runs.jobs import make_task
 from natpp.training.loop import Loop, fit
-from natpp.training.losses import Loss, check_loss, check_teacher
+from natpp.training.losses import CROSS_ENTROPY, Loss, check_teacher
 from natpp.training.recipe import Recipe
-from natpp.training.scratch import make_batches
+from natpp.training.task import Task
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
     from natpp.subjects.module_result import ModuleResult
 
 MOST_EVALUATIONS = 1000  # however much time there is
@@ -89,14 +83,7 @@ class Finetuned:
 
 
 def run_finetuning(
-    module: nn.Module,
-    train: Any,
-    val: Any,
-    recipe: Recipe,
-    *,
-    loss: Loss | None = None,
-    teacher: nn.Module | None = None,
-    run: Run = Run(),
+    module: nn.Module, data: Data | Task, recipe: Recipe, *, teacher: nn.Module | None = None, run: Run = Run()
 ) -> Finetuned:
     """Train a copy of a module by a recipe, and keep all of it in the run's folder."""
     from natpp import __version__
@@ -104,19 +91,20 @@ def run_finetuning(
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise SettingError(f"{type(module).__name__} has no parameters that could be trained")
     fabric = make_fabric(run.device, run.precision)
-    source = make_source(train, val, recipe, fabric, run)
+    task = make_task(data, fabric, run.say)
+    feed = task.feed(recipe, fabric, run.seed)
     network: nn.Module = copied({"": module})[""].to(fabric.device)
-    check_loss(network, *first_batch(source), loss)
+    task.check(network, feed.example())
     if teacher is not None:
         if not isinstance(teacher, nn.Module):
             raise SettingError(f"the teacher is {type(teacher).__name__}, expected a torch.nn.Module")
         teacher = copied({"": teacher})[""].to(fabric.device)
-        check_teacher(network, teacher, first_batch(source)[0])
+        check_teacher(network, teacher, feed.example()[0])
     settings = {
         "module": type(module).__name__,
-        "data": named(train).data if isinstance(train, Data | Images) else type(train).__name__,
+        "data": task.name,
         "recipe": recipe.to_dict(),
-        "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
+        "loss": None if task.loss is CROSS_ENTROPY else getattr(task.loss, "__name__", type(task.loss).__name__),
         "teacher": None if teacher is None else type(teacher).__name__,
         "seed": run.seed,
         "precision": run.precision,
@@ -133,7 +121,7 @@ def run_finetuning(
         folder = Folder(
             run.out if first else None, settings, resume=run.resume and first, tensorboard=run.tensorboard and first
         )
-        training = Loop(network, source, recipe, fabric, run.seed, loss=loss, teacher=teacher)
+        training = Loop(network, feed, recipe, fabric, run.seed, loss=task.loss, metrics=task.metrics, teacher=teacher)
         fit(training, run=folder, stop=stop, watch=run.watch)
     result = Finetuned(_given_back(training.judged, module), training.curve, settings)
     if run.out is not None and first:
@@ -157,7 +145,7 @@ def learning_settings(
     watch: Watch | None = None,
     say: Say | None = None,
 ) -> dict[str, Any]:
-    """What `learn_module` takes, of what was given: images by name become batches on the module's device."""
+    """The arguments of `learn_module`, from what a user gives."""
     changes = {"scorer": scorer, "evaluations": evaluations, "minutes": minutes}
     if minutes is not None and evaluations is None:
         changes["evaluations"] = MOST_EVALUATIONS
@@ -167,42 +155,9 @@ def learning_settings(
         steps=SCHEDULE.steps if train_steps is None else train_steps,
         learning_rate=SCHEDULE.learning_rate if learning_rate is None else learning_rate,
     )
-    if isinstance(train, str | Path | Images):
-        if val is not None:
-            raise SettingError("of images by name some training images are set aside to validate by: leave val out")
-        images = train if isinstance(train, Images) else load_images(str(train), None if root is None else str(root))
-        train = Batches(images, next(module.parameters()).device)
-        schedule = replace(schedule, augment=True)
-    elif root is not None:
-        raise SettingError("root goes with the name of data, not with a loader")
-    elif val is None:
-        raise SettingError("train goes with val: the result is chosen on data that nothing was trained on")
-    return {
-        "train": train,
-        "val": val,
-        "config": config,
-        "schedule": schedule,
-        "loss": loss,
-        "watch": watch,
-        "say": say,
-    }
-
-
-def make_source(train: Any, val: Any, recipe: Recipe, fabric: Fabric, run: Run) -> ImageSource | LoaderSource:
-    """Where batches come from: loaders, or images by name, of which some are set aside for choices."""
-    if not isinstance(train, Data | Images):
-        return LoaderSource(train, val, fabric.device)
-    if val is not None:
-        raise SettingError("of images by name some training images are set aside to validate by: leave val out")
-    images = read_images(train, fabric, run.say)
-    return ImageSource(make_batches(images, recipe, fabric.device, validation=None), recipe.batch, fabric, run.seed)
-
-
-def first_batch(source: ImageSource | LoaderSource) -> tuple[Any, Any]:
-    """A batch to try a module on, on the device."""
-    if isinstance(source, ImageSource):
-        return source.images.take(np.arange(2))
-    return moved_to(source.first[0], source.device), moved_to(source.first[1], source.device)
+    task = Task.of(train, val, root=root, loss=loss)
+    schedule = replace(schedule, augment=isinstance(task.train, Images))
+    return {"task": task, "config": config, "schedule": schedule, "watch": watch, "say": say}
 
 
 def _given_back(trained: nn.Module, given: nn.Module) -> nn.Module:

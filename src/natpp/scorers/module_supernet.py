@@ -1,151 +1,79 @@
-"""Scores of what a module may become, on the user's data: minus the validation loss.
+"""A supernet of a module: one set of weights for all candidates, with a choice at every site.
 
-`ShortTunings`: every candidate is rewritten with inherited weights and fine-tuned for a few steps, side by side on a
-GPU. `Expanded`: a supernet of the module, with a choice at every site; all candidates share its weights, which start
-as those the module has and what replacements inherit, and are trained on paths drawn at random. Batch norms use the
-statistics of the batch in both, so none have to be recomputed.
+Its weights start as those of the module and as replacements inherit them, and are trained on paths drawn at random. The
+score of a candidate is minus its validation loss. Batch norms use the statistics of the batch, so none have to be
+recomputed.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import torch
-from torch import fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import fx
 
-from natpp.data.batches import Batches
-from natpp.data.loader import Loaded, samples_in
+from natpp.data.loader import Batch, samples_in
 from natpp.errors import NatppError, SettingError
 from natpp.fx.rewrite import Shared, rewrite
-from natpp.scorers.short import Feed, LoadedFeed, Room, ShortConfig, output_and_loss, train_together, validation_batches
-from natpp.subjects.module_problem import Problem, Row
-from natpp.training.losses import Loss
+from natpp.scorers.short import WORST, Rows
+from natpp.seeds import from_text
+from natpp.subjects.module_problem import Problem
+from natpp.training.branch import output_and_loss, use_batch_statistics
+from natpp.training.losses import CROSS_ENTROPY
+from natpp.training.step import Sgd, cosine
+from natpp.training.together import Trial
 
-Rows = list[Row]
-Draw = Callable[[int], Rows]  # a random candidate by the number of the step
-Say = Callable[[str], None]
-WORST = -1e6  # of what is not a number
-
-
-@dataclass(frozen=True, eq=False)
-class Judge:
-    """What candidates are judged by: data, loss, schedule, device."""
-
-    data: Batches | Loaded
-    loss: Loss
-    schedule: ShortConfig
-    device: torch.device
-    seed: int = 0
-    say: Say | None = None
-
-
-class ShortTunings:
-    """Minus the validation loss after a few steps of fine-tuning."""
-
-    def __init__(self, problem: Problem, judge: Judge):
-        self.problem, self.judge = problem, judge
-        self.together = judge.schedule.together if judge.device.type == "cuda" else 1
-        self.room = Room()
-        self.spent: defaultdict[str, float] = defaultdict(float)  # seconds of capture, training and judging
-
-    def __call__(self, candidates: Sequence[Rows], longer: int = 1) -> list[float]:
-        """A score for each, after so many times the steps of the schedule; what fails gets the worst."""
-        problem, judge = self.problem, self.judge
-        schedule = replace(judge.schedule, steps=longer * judge.schedule.steps)
-        ops = [problem.block_ops(rows) for rows in candidates]
-        found: list[float] = []
-        for start in range(0, len(ops), self.together):
-            some = ops[start : start + self.together]
-            outcomes = train_together(
-                [functools.partial(rewrite, problem.traced, problem.blocks, one) for one in some],
-                [_seed(one, judge.seed) for one in some],
-                judge.data,
-                schedule,
-                judge.device,
-                seed=judge.seed,
-                say=judge.say,
-                loss=judge.loss,
-                spent=self.spent,
-                room=self.room,
-            )
-            found += [WORST if outcome.value is None else max(outcome.value, WORST) for outcome in outcomes]
-        return found
-
-
-def _seed(ops: object, seed: int) -> int:
-    """Of what drops things in a candidate, whoever is trained beside it."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {ops}".encode()).digest()[:4], "big")
+Draw = Callable[[int], Rows]  # a random candidate, by the number of the step
 
 
 class Expanded:
-    """A supernet made of a traced module: one set of weights for all that it may become."""
+    """A traced module expanded into a supernet."""
 
     together = 1
 
-    def __init__(self, problem: Problem, judge: Judge):
-        self.problem, self.judge = problem, judge
+    def __init__(self, problem: Problem, trial: Trial):
+        self.problem, self.trial = problem, trial
         self.shared = Shared(problem.traced)
+        self.loss, self.feed = trial.loss or CROSS_ENTROPY, trial.feed()
         self.losses: list[float] = []  # of the steps so far
         self.spent: defaultdict[str, float] = defaultdict(float)  # seconds of judging
-        self._seen: set[nn.Parameter] = set()
-        self._optimizer: torch.optim.SGD | None = None
+        self._sgd: Sgd | None = None
 
     def path(self, rows: Rows) -> fx.GraphModule:
-        """The module of a candidate: its weights are those of the supernet."""
+        """The module of a candidate, whose weights are those of the supernet."""
         problem = self.problem
         made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows), self.shared)
-        made = made.float().to(self.judge.device)
-        for part in made.modules():
-            if isinstance(part, _BatchNorm):  # running statistics would mix candidates
-                part.track_running_stats, part.running_mean, part.running_var = False, None, None
-                part.num_batches_tracked = None
+        made = made.float().to(self.trial.device)
+        use_batch_statistics(made)  # running statistics would mix candidates
         return made
 
     def train(self, draw: Draw, steps: int, late: Callable[[], bool] = lambda: False) -> None:
-        """So many steps of SGD, each on one candidate drawn at random, or until it is late."""
-        judge, schedule = self.judge, self.judge.schedule
-        feed = (
-            LoadedFeed(judge.data, schedule, judge.device)
-            if isinstance(judge.data, Loaded)
-            else Feed(judge.data, schedule, judge.device, judge.seed)
-        )
+        """Train for `steps` steps, each on one candidate drawn at random; stop early once it is late."""
+        schedule = self.trial.schedule
         for step in range(steps):
             if step and late():
                 break
-            number = step % schedule.steps
-            feed.fetch(number)
-            feed.load(torch.tensor([number], device=judge.device))
-            rate = 0.5 * schedule.learning_rate * (1 + math.cos(math.pi * step / steps))
+            batch = self.feed.batch(step % schedule.steps)
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(_seed(step, judge.seed))
-                self._step(self.path(draw(step)).train(), feed, rate)
+                torch.manual_seed(from_text(step, self.trial.seed))
+                self._step(self.path(draw(step)).train(), batch, schedule.learning_rate * cosine(step, steps))
 
-    def _step(self, path: fx.GraphModule, feed: Feed | LoadedFeed, rate: float) -> None:
-        new = [one for one in path.parameters() if one.requires_grad and one not in self._seen]
-        self._seen.update(new)
-        if self._optimizer is None:
-            if not new:
-                raise SettingError("there are no parameters that could be trained")
-            decay = self.judge.schedule.weight_decay
-            self._optimizer = torch.optim.SGD(new, lr=rate, momentum=0.9, nesterov=True, weight_decay=decay)
-        elif new:
-            self._optimizer.add_param_group({"params": new})
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.zero_grad()
+    def _step(self, path: fx.GraphModule, batch: Batch, rate: float) -> None:
+        schedule = self.trial.schedule
+        if self._sgd is None:
+            if not any(parameter.requires_grad for parameter in path.parameters()):
+                raise SettingError("the module has no parameters that could be trained")
+            decay, clip = schedule.weight_decay, schedule.clip
+            self._sgd = Sgd(path, learning_rate=rate, weight_decay=decay, clip=clip, nesterov=True)
+        else:
+            self._sgd.follow(path)
+        self._sgd.set_rate(rate)
         with torch.enable_grad():
-            loss = self._loss(path, feed.images, feed.labels)
-            loss.backward()  # type: ignore[no-untyped-call]
-        if self.judge.schedule.clip is not None:
-            torch.nn.utils.clip_grad_norm_(path.parameters(), self.judge.schedule.clip)
-        self._optimizer.step()
+            loss = self._loss(path, batch)
+            self._sgd.step(loss)
         self.losses.append(loss.item())
         if not math.isfinite(self.losses[-1]):
             raise NatppError(
@@ -153,18 +81,18 @@ class Expanded:
                 "a lower learning rate may help"
             )
 
-    def _loss(self, path: fx.GraphModule, inputs: object, targets: object) -> torch.Tensor:
-        return output_and_loss(path, inputs, targets, self.judge.loss, self.judge.device)[1]
+    def _loss(self, path: fx.GraphModule, batch: Batch) -> torch.Tensor:
+        return output_and_loss(path, *batch, self.loss, self.trial.device)[1]
 
     @torch.no_grad()
     def __call__(self, candidates: Sequence[Rows]) -> list[float]:
-        """A score for each."""
+        """A score for each candidate."""
         found, start = [], time.perf_counter()
         for rows in candidates:
             path, total, count = self.path(rows).eval(), 0.0, 0
-            for inputs, targets in validation_batches(self.judge.data, self.judge.schedule, self.judge.device):
-                size = samples_in((inputs, targets))
-                total += self._loss(path, inputs, targets).item() * size
+            for batch in self.feed.validation():
+                size = samples_in(batch)
+                total += self._loss(path, batch).item() * size
                 count += size
             value = -total / count
             found.append(max(value, WORST) if math.isfinite(value) else WORST)

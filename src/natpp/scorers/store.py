@@ -17,7 +17,7 @@ from typing import Any
 from natpp.arch.formats import from_json, to_json
 from natpp.arch.graph import Architecture
 from natpp.errors import NatppError, SettingError
-from natpp.scorers.outcome import Outcome
+from natpp.training.outcome import Outcome
 
 START = b'{"mark"'  # of every line
 

@@ -1,37 +1,49 @@
-"""Shared weights: a supernet trained on images, and scores from it. This is the paper's way."""
+"""Shared weights: a supernet trained on images, and scores from it, as in the paper (Algorithm 1, lines 3 to 8).
+
+A step draws m architectures uniformly, null included, each with its own training images, and follows the gradient of
+their mean loss.
+"""
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
+from natpp.arch.formats import to_json
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting, setting
 from natpp.arch.space import Space, dealt_again
+from natpp.config import At, Config
+from natpp.data.batches import Batches
+from natpp.data.feeds import in_parts
+from natpp.data.images import SMALL_IMAGE
 from natpp.errors import NatppError, SettingError
-from natpp.methods.learning import Weights, WeightsConfig
-from natpp.nets.captured import Captured, captures
-from natpp.nets.supernet import Supernet
+from natpp.nets.captured import Captured, captures, changing_state
+from natpp.nets.routes import Dealt
+from natpp.nets.supernet import Drawn, Supernet
 from natpp.scorers.base import Scorer, Scores
 from natpp.seeds import Use, generator, number, torch_generator
+from natpp.training.step import Sgd, cosine
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 IMAGES_AT_ONCE = 256  # when scoring
-ARCHITECTURES_A_LOOK, IMAGES_A_LOOK = 8, 256  # of the accuracy in the curves
-SECONDS_A_LOOK = 0.5  # at least, between two looks at the losses of captured steps: each waits for the device
-FEWEST_REPLAYS = 4  # of a batch's scores, below which capturing takes longer than it saves
-GRAPHS, MOST_STEPS_A_GRAPH = 30, 100  # captured steps have one graph after another: so many at least, each so long
-SMALL_IMAGE = 24  # pixels a side
-SMALL = {"cifar": (8, 3), "nasbench201": (8, 1)}  # channels and cells, for small images
-USUAL = {
+ARCHITECTURES_A_LOOK, IMAGES_A_LOOK = 8, 256  # behind the accuracy in the curves
+SECONDS_A_LOOK = 0.5  # minimum between checks of the losses of captured steps, since each waits for the device
+FEWEST_REPLAYS = 4  # batches of one shape: with fewer, capturing takes longer than it saves
+GRAPHS, MOST_STEPS_A_GRAPH = 30, 100  # graphs that a captured training draws at least, and steps with one at most
+SMALL = {"cifar": (8, 3), "nasbench201": (8, 1)}  # default channels and cells for small images
+USUAL = {  # and for others, by network and what is trained
     ("cifar", "short"): (16, 5),
     ("cifar", "supernet"): (16, 8),
     ("cifar", "paper"): (20, 8),
@@ -41,25 +53,12 @@ USUAL = {
 }
 
 
-class ImageSource(Protocol):
-    """Images in two parts, to learn weights from and to choose by, as `natpp.data.batches` has them."""
-
-    classes: int
-    size: int
-    validation: Tensor
-    validation_labels: Tensor
-
-    def __len__(self) -> int: ...
-    def order(self, generator: np.random.Generator) -> NDArray[np.int64]: ...
-    def take(self, indices: NDArray[np.int64], generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]: ...
-
-
 def usual_setting(
-    network: str, images: ImageSource, trained: str, channels: int | None = None, cells: int | None = None
+    network: str, images: Batches, trained: str, channels: int | None = None, cells: int | None = None
 ) -> Setting:
-    """The network that is trained in a search, where nobody says: `trained` is short, supernet or paper.
+    """The network that a search trains by default; `trained` is short, supernet or paper.
 
-    It is shallower than the paper's, since depth is what misleads a short training; small images get a small one.
+    It is shallower than the paper's, since depth misleads short trainings, and small if the images are.
     """
     usual = SMALL[network] if images.size < SMALL_IMAGE else USUAL[network, trained]
     return setting(
@@ -71,15 +70,115 @@ def usual_setting(
     )
 
 
-class SharedWeights:
-    """A supernet and the images it is trained on: m architectures a step, each on images of its own."""
+@dataclass(frozen=True)
+class WeightsConfig(Config):
+    """How shared weights are trained."""
 
-    def __init__(
-        self, space: Space, where: Setting, images: ImageSource, config: WeightsConfig, fabric: Fabric, seed: int
-    ):
+    architectures: Annotated[int, At(least=1)] = 13
+    """m: architectures per step, each with its own images"""
+    batch: Annotated[int, At(least=2)] = 16
+    """images for each architecture"""
+    epochs: Annotated[int, At(least=1)] = 40
+    """passes over all training images"""
+    learning_rate: Annotated[float, At(above=0)] = 0.1
+    """of SGD with momentum 0.9, falling to zero along a cosine"""
+    weight_decay: Annotated[float, At(least=0)] = 3e-4
+    """of SGD"""
+    clip: Annotated[float, At(above=0)] = 5.0
+    """maximum norm of a gradient"""
+    fair: bool = True
+    """deal operations out evenly: each operation of an edge is trained equally often"""
+
+
+class Weights:
+    """A supernet under training, on the device and in the precision of a fabric.
+
+    On a GPU a step is one captured CUDA graph as long as its shapes stay the same.
+    """
+
+    def __init__(self, supernet: Supernet, config: WeightsConfig, fabric: Fabric):
+        self.config = config
+        self.fabric = fabric
+        self.supernet = supernet
+        graph = supernet.space.one_graph(np.random.default_rng(0))
+        self.capturing = captures(fabric) and config.fair and Dealt.suits(graph, config.architectures)
+        self.sgd = Sgd(
+            supernet,
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            clip=config.clip,
+            fabric=fabric,
+            captured=self.capturing,
+        )
+        self.steps = 0  # taken so far
+        self._dealt: Dealt | None = None
+        self._captured: Captured | None = None
+
+    def step(self, archs: Sequence[Architecture], images: Tensor, labels: Tensor, done: float) -> Tensor:
+        """Take a gradient step when a share `done` of the training is over; the unchecked loss of each architecture.
+
+        Images are (batch, architectures, 3, height, width), labels (batch, architectures).
+        """
+        self.sgd.set_rate(self.config.learning_rate * cosine(done))
+        if self.capturing:
+            losses = self._replayed(archs, images, labels)
+        else:
+            losses = self._updated(Drawn(archs), images, labels)
+        self.steps += 1
+        return losses
+
+    def check(self, archs: Sequence[Architecture], losses: Tensor) -> float:
+        """The mean loss of a step; an error if one is not a number."""
+        for arch, loss in zip(archs, losses.tolist(), strict=True):
+            if not np.isfinite(loss):
+                raise NatppError(
+                    f"the loss in step {self.steps - 1} is not a number, with the architecture {to_json(arch)}. "
+                    "A lower learning rate may help"
+                )
+        return losses.mean().item()
+
+    def _updated(self, archs: Drawn | Dealt, images: Tensor, labels: Tensor) -> Tensor:
+        logits = self.sgd.module(images, archs)
+        losses = functional.cross_entropy(logits.movedim(2, 1), labels, reduction="none").mean(dim=0)
+        self.sgd.step(losses.mean())
+        return losses.detach()
+
+    def _replayed(self, archs: Sequence[Architecture], images: Tensor, labels: Tensor) -> Tensor:
+        if self._dealt is None or not self._dealt.set(archs):
+            self._captured = None  # freed before the next one is made: both would need memory
+            self._dealt = Dealt(archs, self.supernet.where, self.fabric.device)
+        if self._captured is None:
+            step = functools.partial(self._updated, self._dealt)
+            changing = changing_state(self.supernet, self.sgd.optimizer)
+            self._captured = Captured(step, (images, labels), changing, self.fabric.device, blind=id(self))
+        losses = self._captured(images, labels)
+        assert losses is not None
+        return losses.clone()
+
+    def state(self) -> dict[str, Any]:
+        """Everything a checkpoint needs, as tensors and plain values."""
+        return {
+            "supernet": self.supernet.state_dict(),
+            "optimizer": self.sgd.optimizer.state_dict(),
+            "steps": self.steps,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        self.supernet.load_state_dict(state["supernet"])
+        self.sgd.optimizer.load_state_dict(state["optimizer"])
+        self.steps = state["steps"]
+        self._captured = None  # its momentum is that of before
+
+
+class SharedWeights:
+    """A supernet and the images it is trained on: m architectures per step, each on its own images."""
+
+    def __init__(self, space: Space, where: Setting, images: Batches, config: WeightsConfig, fabric: Fabric, seed: int):
         if config.architectures % fabric.world_size:
             raise SettingError(
-                f"{config.architectures} architectures a step cannot be shared evenly by {fabric.world_size} processes"
+                f"{config.architectures} architectures per step cannot be shared evenly "
+                f"by {fabric.world_size} processes"
             )
         self.space, self.images, self.config, self.fabric, self.seed = space, images, config, fabric, seed
         with torch.random.fork_rng(devices=[]):
@@ -89,7 +188,7 @@ class SharedWeights:
         self.batch = min(config.batch, len(images))
         self.steps_an_epoch = max(len(images) // (config.architectures * self.batch), 1)
         self.total = config.epochs * self.steps_an_epoch
-        self.steps_a_graph = min(max(self.total // GRAPHS, 1), MOST_STEPS_A_GRAPH)  # of those that are captured
+        self.steps_a_graph = min(max(self.total // GRAPHS, 1), MOST_STEPS_A_GRAPH)  # if they are captured
         self._order: tuple[int, NDArray[np.int64]] = -1, np.empty(0, dtype=np.int64)
         self._hand: tuple[int, list[Architecture]] = -1, []
         self._looked = 0.0
@@ -105,7 +204,7 @@ class SharedWeights:
         return self.steps // self.steps_an_epoch
 
     def step(self) -> float | None:
-        """Train for one step; its mean loss, where it was looked at. Processes share the architectures."""
+        """Train for one step, its architectures shared between processes; its mean loss, or None if not checked."""
         step, m = self.steps, self.config.architectures
         archs = self._drawn(step)
         wanted = np.arange(m * self.batch) + step % self.steps_an_epoch * m * self.batch
@@ -127,18 +226,18 @@ class SharedWeights:
         return self.weights.check(archs[mine], losses)
 
     def scorer(self) -> SupernetScorer:
-        """Scores by all validation images."""
+        """A scorer on all validation images."""
         images, labels = self.images.validation, self.images.validation_labels
         return SupernetScorer(self.weights.supernet, images, labels, self.fabric)
 
     def accuracy(self) -> float:
-        """Mean accuracy in per cent of a few architectures, always the same, on some validation images."""
+        """Mean accuracy in per cent of a few fixed architectures on some validation images."""
         archs = self.space.draw(ARCHITECTURES_A_LOOK, generator(self.seed, Use.DRAW, 2))
         images, labels = self.images.validation[:IMAGES_A_LOOK], self.images.validation_labels[:IMAGES_A_LOOK]
         return float(SupernetScorer(self.weights.supernet, images, labels, self.fabric)(archs).mean())
 
     def batch_scorer(self, step: int) -> SupernetScorer:
-        """Scores by one batch of validation images: the one of this step, in an order that is new every epoch."""
+        """A scorer on the validation batch of this step; each epoch has a new order."""
         epoch, place = divmod(step, self.policy_steps_an_epoch)
         order = generator(self.seed, Use.ORDER, 1, epoch).permutation(len(self.images.validation))
         some = torch.from_numpy(order[place * self.config.batch :][: self.config.batch])
@@ -148,19 +247,19 @@ class SharedWeights:
 
     @property
     def policy_steps_an_epoch(self) -> int:
-        """One for every batch of validation images."""
+        """One for each validation batch."""
         return max(len(self.images.validation) // self.config.batch, 1)
 
     def state(self) -> dict[str, Any]:
-        """All there is to know of it, as tensors and plain values."""
+        """Everything a checkpoint needs, as tensors and plain values."""
         return self.weights.state()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self.weights.restore(state)
 
     def _drawn(self, step: int) -> list[Architecture]:
-        """The architectures of a step; where steps are captured, those of many steps have one graph."""
+        """The architectures of a step; if steps are captured, many steps in a row use one graph."""
         m, chance = self.config.architectures, generator(self.seed, Use.DRAW, 1, step)
         if not self.weights.capturing:
             return self.space.draw(m, chance, fair=self.config.fair)
@@ -180,8 +279,8 @@ class SharedWeights:
 class SupernetScorer(Scorer):
     """Accuracy in per cent on fixed validation images, without gradients.
 
-    Batch norms use the statistics of the batch, and the cells concatenate what the architecture says. The
-    images come in batches of one order and (nearly) one size, so an architecture always gets the same score.
+    Batch norms use the statistics of the batch, and the cells concatenate what the architecture says. The batches have
+    a fixed order and nearly the same size, so an architecture always gets the same score.
     """
 
     together = 16
@@ -190,12 +289,11 @@ class SupernetScorer(Scorer):
         super().__init__(limit)
         self.supernet = supernet
         self.fabric = fabric
-        parts = -(-len(images) // IMAGES_AT_ONCE)
-        self.batches = list(zip(images.tensor_split(parts), labels.tensor_split(parts), strict=True))
+        self.batches = list(in_parts(images, labels, IMAGES_AT_ONCE))
 
     @torch.no_grad()
     def _score(self, archs: list[Architecture]) -> Scores:
-        """Processes share the architectures."""
+        """The architectures are shared between processes."""
         ranks, rank = self.fabric.world_size, self.fabric.global_rank
         right = torch.zeros(len(archs), device=self.fabric.device)
         mine = list(range(rank, len(archs), ranks))
@@ -210,7 +308,7 @@ class SupernetScorer(Scorer):
         return np.asarray(right.double().cpu().numpy() * 100 / sum(len(labels) for _, labels in self.batches))
 
     def _forward(self, archs: list[Architecture]) -> Callable[[Tensor], Tensor]:
-        """What gives logits for a batch; where many have one shape and the device allows, a captured graph."""
+        """A function from a batch to logits, captured if the device allows it and enough batches have one shape."""
         routed = self.supernet.routed(archs, self.fabric.device)
 
         def logits(images: Tensor) -> Tensor:

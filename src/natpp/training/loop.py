@@ -1,7 +1,7 @@
-"""The loop of a training: SGD with momentum along a cosine, step by step, with curves, checkpoints and an average.
+"""The training loop of any network: steps, curves, checkpoints, an average of the weights, a teacher.
 
-It knows a network, where its batches come from and what it is trained for, and nothing of architectures. What a step
-does follows from the seed and its number. On a GPU a step is one captured CUDA graph.
+The seed and the number of a step determine what it does, so a resumed training ends, on a CPU, at the same bits. On a
+GPU a step is one captured CUDA graph.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from natpp.data.feeds import Source
+from natpp.data.feeds import EpochFeed, fast_format
 from natpp.data.loader import Batch, samples_in
 from natpp.errors import NatppError
 from natpp.folder import Interrupted, Run, Stop
@@ -28,8 +28,9 @@ from natpp.nets.captured import Captured, captures, changing_state
 from natpp.nets.network import Network
 from natpp.nets.workarounds import workarounds
 from natpp.seeds import Use, number
-from natpp.training.losses import Loss, classification, distance, right
+from natpp.training.losses import ACCURACY, CROSS_ENTROPY, Loss, Metric, classification, distance, summed
 from natpp.training.recipe import Recipe
+from natpp.training.step import Sgd, cosine
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -37,35 +38,38 @@ if TYPE_CHECKING:
     from natpp.run import Watch
 
 LOG = logging.getLogger("natpp")
-SECONDS_A_LOOK = 0.5  # at least, between two looks at losses: each waits for the device
+SECONDS_A_LOOK = 0.5  # minimum between checks of the losses, since each waits for the device
 Net = TypeVar("Net", bound=nn.Module)
 
 
 class Loop(Generic[Net]):
     """A network under training, on the device and in the precision of a fabric."""
 
-    advice = "lower the batch"  # where memory runs out
-    random = True  # whether a forward may draw random numbers
+    advice = "lower the batch"  # what to try if memory runs out
+    random = True  # whether a forward pass may draw random numbers
 
     def __init__(
         self,
         network: Net,
-        source: Source,
+        feed: EpochFeed,
         recipe: Recipe,
         fabric: Fabric,
         seed: int = 0,
         *,
-        loss: Loss | None = None,
+        loss: Loss = CROSS_ENTROPY,
+        metrics: Mapping[str, Metric] = ACCURACY,
         teacher: nn.Module | None = None,
+        agreement: Loss = distance,
         lesson: float = 0.5,
     ):
-        """Without a loss it is cross-entropy, smoothed as the recipe says.
+        """Cross-entropy gets the recipe's label smoothing.
 
-        Where there is a teacher (it is moved to the device, and asked in eval mode), the distance to its outputs has
-        the share `lesson` of what is minimized; losses that are told are those of the targets alone.
+        With a teacher (moved to the device and put in eval mode), the `agreement` of its outputs has the weight
+        `lesson` in what is minimized; the losses that are reported are those of the targets alone.
         """
-        self.source, self.recipe, self.fabric, self.seed = source, recipe, fabric, seed
-        self.loss = loss or classification(recipe.label_smoothing)
+        self.feed, self.recipe, self.fabric, self.seed = feed, recipe, fabric, seed
+        self.loss = classification(recipe.label_smoothing) if loss is CROSS_ENTROPY else loss
+        self.metrics, self.agreement = metrics, agreement
         self.format = fast_format(fabric.device)
         self.network: Net = network.to(fabric.device).to(memory_format=self.format)  # type: ignore[call-overload]
         self.teacher, self.lesson = teacher, lesson
@@ -73,26 +77,26 @@ class Loop(Generic[Net]):
             teacher.to(fabric.device).to(memory_format=self.format).eval()  # type: ignore[call-overload]
         self.average = Average(self.network, recipe.ema) if recipe.ema else None
         self.capturing = captures(fabric)
-        self._rate = torch.tensor(recipe.learning_rate, device=fabric.device) if self.capturing else None
-        optimizer = torch.optim.SGD(
-            [parameter for parameter in self.network.parameters() if parameter.requires_grad],
-            lr=recipe.learning_rate if self._rate is None else self._rate,
+        self.sgd = Sgd(
+            self.network,
+            learning_rate=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            clip=recipe.clip,
             momentum=recipe.momentum,
             nesterov=recipe.nesterov,
-            weight_decay=recipe.weight_decay,
-            fused=self.capturing,
+            fabric=fabric,
+            captured=self.capturing,
         )
-        self.module, self.optimizer = fabric.setup(self.network, optimizer)
         self._captured: Captured | None = None
-        ours = isinstance(network, Network) and loss is None and teacher is None
-        self._blind = id(self) if ours else None  # whether all that a step does bears numbers that mean nothing
-        self.steps_an_epoch = source.steps_an_epoch
+        ours = isinstance(network, Network) and loss is CROSS_ENTROPY and teacher is None
+        self._blind = id(self) if ours else None  # our own networks can be compiled with meaningless numbers
+        self.steps_an_epoch = feed.steps_an_epoch
         self.total = recipe.epochs * self.steps_an_epoch
         self.steps = 0  # taken so far
         self.seconds = 0.0  # that they took
         self.curve: list[dict[str, Any]] = []  # a row for each epoch
-        self.test_accuracy: float | None = None  # per cent, once it was measured
-        self._figures = torch.zeros(self.steps_an_epoch, 2, device=fabric.device)  # of this epoch: losses, share right
+        self.test_accuracy: float | None = None  # per cent, once measured
+        self._figures = torch.zeros(self.steps_an_epoch, 1 + len(metrics), device=fabric.device)  # of this epoch
 
     @property
     def epoch(self) -> int:
@@ -102,16 +106,16 @@ class Loop(Generic[Net]):
     @property
     def learning_rate(self) -> float:
         """Of the next step."""
-        return self.recipe.learning_rate * 0.5 * (1 + math.cos(math.pi * self.steps / self.total))
+        return self.recipe.learning_rate * cosine(self.steps, self.total)
 
     @property
     def judged(self) -> Net:
-        """The network whose accuracy counts: with the average of the weights where there is one."""
+        """The network that is validated and returned: the average of the weights if there is one."""
         return self.network if self.average is None else self.average.network
 
     def step(self) -> None:
-        """Train for one step. Processes share the batch; its figures stay on the device until `look`."""
-        inputs, targets = self.source.batch(self.steps, self.total)
+        """Train for one step on a batch shared between processes; figures stay on the device until `look`."""
+        inputs, targets = self.feed.batch(self.steps)
         self._set()
         self.network.train()
         try:
@@ -125,7 +129,7 @@ class Loop(Generic[Net]):
             self.average.follow(self.steps)
 
     def look(self) -> dict[str, float]:
-        """The loss of the last step; an error where a loss or a weight is not a number."""
+        """The loss of the last step; an error if a loss or a weight is not a number."""
         start = (self.steps - 1) // self.steps_an_epoch * self.steps_an_epoch
         losses = self._figures[: self.steps - start, 0].cpu()
         wrong = (~losses.isfinite()).nonzero()
@@ -138,40 +142,46 @@ class Loop(Generic[Net]):
         return {"loss": losses[-1].item()}
 
     def end_epoch(self) -> dict[str, Any]:
-        """The row of the curves for the epoch that has just ended; what was set aside for choices is judged."""
-        loss, share = self._over_processes(self._figures.double().mean(dim=0)).tolist()
+        """The row of the curves for the epoch that has just ended, with figures on the validation data."""
+        figures = self._named(self._over_processes(self._figures.double().mean(dim=0)))
         row = {
             "phase": "train",
             "epoch": self.epoch,
             "step": self.steps,
-            "loss": loss,
-            **({} if math.isnan(share) else {"train_accuracy": share * 100}),
+            **{name if name == "loss" else f"train_{name}": value for name, value in figures.items()},
             **self.validated(),
-            "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
+            "learning_rate": self.sgd.rate,
             "seconds": round(self.seconds, 3),
         }
         self.curve.append(row)
         return row
 
     def validated(self) -> dict[str, float]:
-        """Loss and accuracy in per cent on what was set aside for choices; nothing where nothing was."""
-        return {f"validation_{name}": value for name, value in self.judge(self.source.validation()).items()}
+        """Loss and metrics in per cent on the validation data; empty if there is none."""
+        return {f"validation_{name}": value for name, value in self.judge(self.feed.validation()).items()}
 
     @torch.no_grad()
     def judge(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """Loss and, of what classifies, per cent right, by the running statistics of batch norms."""
+        """Loss and metrics in per cent, with the running statistics of batch norms; empty without batches."""
         network = self.judged.eval()
-        count, found = 0, torch.zeros(2, device=self.fabric.device)
+        count, found = 0, torch.zeros(1 + len(self.metrics), device=self.fabric.device)
         for inputs, targets in batches:
             with self.fabric.autocast():
                 output = call(network, inputs)
             size = samples_in((inputs, targets))
-            found += torch.stack([self.loss(output, targets).float() * size, right(output, targets)])
+            found += torch.stack([self.loss(output, targets).float() * size, *self._sums(output, targets, size)])
             count += size
-        if not count:
-            return {}
-        loss, share = (found.double() / count).tolist()
-        return {"loss": loss, **({} if math.isnan(share) else {"accuracy": share * 100})}
+        return self._named(found.double() / count) if count else {}
+
+    def _sums(self, output: Any, targets: Any, size: int) -> list[Tensor]:
+        """The sum of each metric over a batch of this size."""
+        return [summed(metric, output, targets, size) for metric in self.metrics.values()]
+
+    def _named(self, figures: Tensor) -> dict[str, float]:
+        """Loss and metrics by name, metrics in per cent; those that are not a number do not apply and are left out."""
+        loss, *shares = figures.tolist()
+        pairs = zip(self.metrics, shares, strict=True)
+        return {"loss": loss, **{name: share * 100 for name, share in pairs if not math.isnan(share)}}
 
     @property
     def images_per_second(self) -> float:
@@ -179,15 +189,15 @@ class Loop(Generic[Net]):
         ends = [0.0, *(row["seconds"] for row in self.curve)]
         seconds = np.diff(ends)
         usual = float(np.median(seconds[1:] if len(seconds) > 1 else seconds))
-        return self.source.samples_an_epoch / max(usual, 1e-3)
+        return self.feed.samples_an_epoch / max(usual, 1e-3)
 
     def state(self) -> dict[str, Any]:
-        """All there is to know of it, as tensors and plain values."""
+        """Everything a checkpoint needs, as tensors and plain values."""
         return {
             "network": self.network.state_dict(),
             "average": None if self.average is None else self.average.network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "precision": self.fabric.strategy.precision.state_dict(),  # the scale of the loss, with 16 bits
+            "optimizer": self.sgd.optimizer.state_dict(),
+            "precision": self.fabric.strategy.precision.state_dict(),  # the scale of the loss, in float16
             "steps": self.steps,
             "seconds": self.seconds,
             "figures": self._figures,
@@ -196,26 +206,23 @@ class Loop(Generic[Net]):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self.network.load_state_dict(state["network"])
         if self.average is not None:
             self.average.network.load_state_dict(state["average"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._captured = None  # it knows the momentum of before
+        self.sgd.optimizer.load_state_dict(state["optimizer"])
+        self._captured = None  # its momentum is that of before
         self.fabric.strategy.precision.load_state_dict(state["precision"])
         self.steps, self.seconds = state["steps"], state["seconds"]
         self._figures.copy_(state["figures"])
         self.curve, self.test_accuracy = list(state["curve"]), state["test_accuracy"]
 
     def _set(self) -> None:
-        """Learning rate of the next step, in a tensor where a captured step reads it."""
-        if self._rate is not None:
-            self._rate.fill_(self.learning_rate)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate if self._rate is None else self._rate
+        """Set what changes from step to step."""
+        self.sgd.set_rate(self.learning_rate)
 
     def _taken(self, inputs: Any, targets: Any) -> Tensor:
-        """Take a step: its loss, and the share that is right."""
+        """Take a step; its loss and metrics."""
         leaves, form = tree_flatten((inputs, targets))
         if not self.capturing or not all(isinstance(leaf, Tensor) for leaf in leaves):
             return self._updated(inputs, targets)
@@ -224,7 +231,7 @@ class Loop(Generic[Net]):
             def step(*tensors: Tensor) -> Tensor:
                 return self._updated(*tree_unflatten(tensors, form))
 
-            changing = changing_state(self.network, self.optimizer)
+            changing = changing_state(self.network, self.sgd.optimizer)
             try:
                 self._captured = Captured(step, leaves, changing, self.fabric.device, blind=self._blind)
             except torch.OutOfMemoryError:
@@ -241,29 +248,26 @@ class Loop(Generic[Net]):
 
     def _updated(self, inputs: Any, targets: Any) -> Tensor:
         output, loss = self._loss(inputs, targets)
-        self.optimizer.zero_grad()
-        self.fabric.backward(loss if self.teacher is None else self._taught(inputs, output, loss))
-        if self.recipe.clip:  # what is not finite shows at the next look; asking here would wait for the device
-            self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.recipe.clip, error_if_nonfinite=False)
-        self.optimizer.step()
-        return torch.stack([loss.detach().float(), right(output, targets) / samples_in((inputs, targets))])
+        self.sgd.step(loss if self.teacher is None else self._taught(inputs, output, loss))
+        size = samples_in((inputs, targets))
+        return torch.stack([loss.detach().float(), *(found / size for found in self._sums(output, targets, size))])
 
     def _loss(self, inputs: Any, targets: Any) -> tuple[Any, Tensor]:
         """Output and loss of a batch."""
         with workarounds(self.fabric.device):
-            output = call(self.module, inputs)
+            output = call(self.sgd.module, inputs)
         return output, self.loss(output, targets)
 
     def _taught(self, inputs: Any, output: Any, loss: Tensor) -> Tensor:
-        """What is minimized beside a teacher."""
+        """What is minimized with a teacher."""
         assert self.teacher is not None
         with torch.no_grad(), self.fabric.autocast():
             wanted = call(self.teacher, inputs)
-        return (1 - self.lesson) * loss + self.lesson * distance(output, wanted)
+        return (1 - self.lesson) * loss + self.lesson * self.agreement(output, wanted)
 
     @contextlib.contextmanager
     def _chance(self) -> Iterator[None]:
-        """While it lasts, torch's own random numbers, which drop things, are those of this step and process."""
+        """Within it, torch's own random numbers (dropout, dropped paths) are those of this step and process."""
         if not self.random:
             yield
             return
@@ -280,11 +284,6 @@ class Loop(Generic[Net]):
         return found
 
 
-def fast_format(device: torch.device) -> torch.memory_format:
-    """Channels-last on a GPU."""
-    return torch.channels_last if device.type == "cuda" else torch.contiguous_format
-
-
 class Average(Generic[Net]):
     """A moving average of the weights and running statistics of a network, as a network of its own."""
 
@@ -292,19 +291,19 @@ class Average(Generic[Net]):
         self.network: Net = copy.deepcopy(network)
         self.decay = decay
         self._kept, self._now = (
-            [tensor for tensor in one.state_dict().values() if tensor.is_floating_point()]  # else a count of batches
+            [tensor for tensor in one.state_dict().values() if tensor.is_floating_point()]  # others count batches
             for one in (self.network, network)
         )
 
     @torch.no_grad()
     def follow(self, steps: int) -> None:
-        """Move towards the network after so many steps: faster at first, else the average would remember the start."""
+        """Move towards the network; faster in the first steps, so that the average forgets the start."""
         decay = min(self.decay, (1 + steps) / (10 + steps))
         torch._foreach_lerp_(self._kept, self._now, 1 - decay)
 
 
 def fit(training: Loop[Any], *, run: Run | None = None, stop: Stop | None = None, watch: Watch | None = None) -> None:
-    """Take all steps, from the last checkpoint on; the test images are not touched."""
+    """Take all steps, starting from the last checkpoint; the test images are not touched."""
     run, stop, fabric = run or Run(None, {}), stop or Stop(), training.fabric
     first = fabric.global_rank == 0
     state = fabric.broadcast(run.load())
@@ -336,7 +335,7 @@ def fit(training: Loop[Any], *, run: Run | None = None, stop: Stop | None = None
 
 
 def _asked(stop: Stop, fabric: Fabric) -> int:
-    """The signal that asks to end, the same for all processes."""
+    """The signal that asks to stop, the same for all processes."""
     if fabric.world_size == 1:
         return stop.signal
     most = fabric.all_reduce(torch.tensor(stop.signal, device=fabric.device), reduce_op="max")
@@ -346,7 +345,7 @@ def _asked(stop: Stop, fabric: Fabric) -> int:
 
 @contextlib.contextmanager
 def fastest_kernels(device: torch.device) -> Iterator[None]:
-    """While it lasts, cuDNN looks for its fastest kernels: worth it, since all batches have one shape."""
+    """Within it, cuDNN searches for its fastest kernels: worth it, since all batches have one shape."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = before or device.type == "cuda"
     try:

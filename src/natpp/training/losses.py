@@ -1,9 +1,10 @@
-"""What a module is trained for: cross-entropy of logits and class indices, or any function of output and targets."""
+"""Losses and metrics: cross-entropy and accuracy of logits, or any function of output and targets; and how to agree."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,8 +16,9 @@ from natpp.errors import SettingError
 from natpp.nets.call import call
 from natpp.nets.measure import evaluating
 
-Loss = Callable[[Any, Any], Tensor]  # output of a module, targets → a number
-SOFTNESS = 2.0  # the temperature of logits that are learned from a teacher
+Loss = Callable[[Any, Any], Tensor]  # output of a module, targets → a tensor of one number
+Metric = Callable[[Any, Any], Tensor]  # the same → a share from 0 to 1 per sample (samples,), or the mean of the batch
+SOFTNESS = 2.0  # temperature of the logits in `softened`
 
 
 def classification(label_smoothing: float = 0.0) -> Loss:
@@ -28,26 +30,41 @@ def _cross_entropy(output: Tensor, targets: Tensor, label_smoothing: float) -> T
     return functional.cross_entropy(output.float(), targets.long(), label_smoothing=label_smoothing)
 
 
-def distance(output: Any, wanted: Any) -> Tensor:
-    """How far an output is from a teacher's: of logits their cross-entropy, softened; else the mean squared error.
+def accuracy(output: Any, targets: Any) -> Tensor:
+    """1 for each correct answer, else 0, (batch,); not a number if these are not logits and class indices."""
+    if classifies(output, targets):
+        found: Tensor = (output.argmax(dim=1) == targets).float()
+        return found
+    return torch.full((), float("nan"), device=targets.device if isinstance(targets, Tensor) else None)
 
-    Softened logits have gradients that are smaller by the square of the temperature, which is made up for.
-    """
-    if isinstance(output, Tensor) and output.dim() == 2 and output.shape[1] > 1:
-        soft = functional.softmax(wanted.float() / SOFTNESS, dim=1)
-        return functional.cross_entropy(output.float() / SOFTNESS, soft) * SOFTNESS**2
+
+CROSS_ENTROPY = classification()
+ACCURACY: Mapping[str, Metric] = MappingProxyType({"accuracy": accuracy})
+
+
+def summed(metric: Metric, output: Any, targets: Any, samples: int) -> Tensor:
+    """The sum of a metric over the samples of a batch, a tensor of one number."""
+    found = metric(output, targets)
+    return found.float().sum() if found.dim() else found.float() * samples
+
+
+def softened(output: Tensor, wanted: Tensor) -> Tensor:
+    """Cross-entropy of softened logits with a teacher's, scaled to undo the smaller gradients of the temperature."""
+    soft = functional.softmax(wanted.float() / SOFTNESS, dim=1)
+    return functional.cross_entropy(output.float() / SOFTNESS, soft) * SOFTNESS**2
+
+
+def squared(output: Any, wanted: Any) -> Tensor:
+    """Mean squared error to a teacher's output, averaged over the tensors of the output."""
     pairs = zip(tree_leaves(output), tree_leaves(wanted), strict=True)
     parts = [functional.mse_loss(one.float(), other.float()) for one, other in pairs if isinstance(one, Tensor)]
     return torch.stack(parts).mean()
 
 
-def right(output: Any, targets: Any) -> Tensor:
-    """How many of a batch are right where a module classifies, else not a number."""
-    if classifies(output, targets):
-        found: Tensor = (output.argmax(dim=1) == targets).sum().float()
-        return found
-    device = targets.device if isinstance(targets, Tensor) else None
-    return torch.full((), float("nan"), device=device)
+def distance(output: Any, wanted: Any) -> Tensor:
+    """`softened` for outputs that look like logits (batch, classes), else `squared`."""
+    logits = isinstance(output, Tensor) and output.dim() == 2 and output.shape[1] > 1
+    return softened(output, wanted) if logits else squared(output, wanted)
 
 
 def classifies(output: Any, targets: Any) -> bool:
@@ -62,8 +79,8 @@ def classifies(output: Any, targets: Any) -> bool:
     )
 
 
-def check_loss(module: nn.Module, inputs: Any, targets: Any, loss: Loss | None) -> bool:
-    """Try a batch before any training: errors say what does not fit. Whether there is an accuracy."""
+def check_loss(module: nn.Module, inputs: Any, targets: Any, loss: Loss) -> None:
+    """Try a batch before any training, so that errors say what does not fit."""
     try:
         with evaluating(module), torch.no_grad():
             output = call(module, inputs)
@@ -72,7 +89,7 @@ def check_loss(module: nn.Module, inputs: Any, targets: Any, loss: Loss | None) 
             f"{type(module).__name__} does not run on the inputs of a training batch ({_described(inputs)}): "
             f"{_line(error)}"
         ) from error
-    if loss is None:
+    if loss is CROSS_ENTROPY:
         if not classifies(output, targets):
             raise SettingError(
                 f"the output is {_described(output)} and the targets are {_described(targets)}, expected logits "
@@ -84,7 +101,7 @@ def check_loss(module: nn.Module, inputs: Any, targets: Any, loss: Loss | None) 
                 f"the targets go from {least} to {most}, but there are {output.shape[1]} outputs: "
                 f"expected class indices from 0 to {output.shape[1] - 1}"
             )
-        return True
+        return
     try:
         with torch.no_grad():
             found = loss(output, targets)
@@ -92,11 +109,10 @@ def check_loss(module: nn.Module, inputs: Any, targets: Any, loss: Loss | None) 
         raise SettingError(f"the loss does not take this output and these targets: {_line(error)}") from error
     if not isinstance(found, Tensor) or found.numel() != 1 or not found.is_floating_point():
         raise SettingError(f"the loss gives {_described(found)}, expected a tensor of one number")
-    return classifies(output, targets)
 
 
 def check_teacher(module: nn.Module, teacher: nn.Module, inputs: Any) -> None:
-    """Try a teacher on a batch: its outputs have to be of the same form as the module's."""
+    """Try a teacher on a batch: its outputs must have the same form as the module's."""
     with evaluating(module), torch.no_grad():
         output = _described(call(module, inputs))
     try:

@@ -58,6 +58,33 @@ class Recipe(Config):
             raise SettingError("Nesterov's momentum needs a momentum above 0")
 
 
+@dataclass(frozen=True)
+class ShortConfig(Config):
+    """The schedule of short trainings, the same for all networks that are compared."""
+
+    batch: Annotated[int, At(least=2)] = 128
+    """images per step, the same for all networks of a group"""
+    steps: Annotated[int, At(least=1)] = 800
+    """gradient steps"""
+    learning_rate: Annotated[float, At(above=0)] = 0.03
+    """of SGD with Nesterov momentum 0.9, falling to zero along a cosine"""
+    warm_up: Annotated[float, At(least=0, below=1)] = 0.0
+    """share of the steps in which the learning rate rises linearly to its maximum"""
+    weight_decay: Annotated[float, At(least=0)] = 5e-4
+    """of SGD"""
+    clip: Annotated[float | None, At(above=0)] = None
+    """maximum norm of a gradient; None: no limit"""
+    augment: bool = False
+    """shift and mirror the images: in so short a training this only hides what larger networks can do"""
+    together: Annotated[int, At(least=1)] = 32
+    """networks trained side by side on a GPU"""
+    validation_batch: Annotated[int, At(least=2)] = 500
+    """validation images at a time; batch norms use the statistics of this batch"""
+    fitting: Annotated[float, At(least=0, most=1)] = 0.0
+    """share of the training loss in the score, the rest being validation loss: what a network can fit predicts long
+    trainings, which seldom overfit, while a short one without augmentation may"""
+
+
 # Published cells on CIFAR: 20 cells of 36 channels for 600 epochs.
 RECIPES.add(
     "cifar-600",

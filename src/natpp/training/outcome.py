@@ -1,4 +1,4 @@
-"""What the training of an architecture came to."""
+"""What came of a short training."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a short training came to."""
+    """What came of a short training."""
 
     value: float | None
-    """the score: minus the validation loss, or minus a mean of it and the training loss; None where there is none"""
+    """the score: minus the validation loss, or minus a mean of it and the training loss; None if there is none"""
     accuracy: float | None = None
     """per cent of the validation images"""
     loss: float | None = None
@@ -22,4 +22,4 @@ class Outcome:
     curve: tuple[float, ...] = field(default=(), repr=False)
     """training loss along the way"""
     test_accuracy: float | None = None
-    """per cent of the test images, looked at once after the training, where that was asked for"""
+    """per cent of the test images, measured once after the training, if that was asked for"""
