@@ -1,5 +1,5 @@
-"""How fast values are: analytic cost against building and counting, sampling and masking by the thousand, and an answer
-of the policy that ships, from the shell and in Python.
+"""How fast values are: analytic cost against building and counting, many plans at once, sampling and masking by the
+thousand, and an answer of the policy that ships, from the shell and in Python.
 
 Ratios within one run. `python benchmarks/foundation.py [--json FILE | --keep]`
 """
@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
+import timeit
 from collections.abc import Callable
 
 import numpy as np
@@ -20,14 +21,17 @@ from keep import add_flags, file_of, machine
 from torch.utils.flop_counter import FlopCounterMode
 
 import natpp
+from natpp.arch.blueprints import drawing
 from natpp.arch.cost import cost_of, counts
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import setting
 from natpp.arch.space import sample_batch
 from natpp.nets.network import build_network
 from natpp.policies import load_named
+from natpp.registry import OPS
 
 WHERE = setting("cifar")
+PLANS = 512
 
 
 def built_and_counted(arch: Architecture) -> tuple[int, int]:
@@ -63,6 +67,9 @@ def main() -> None:
     built = seconds_each(built_and_counted, archs[10:40])
     whole = seconds_each(lambda arch: cost_of(arch, WHERE), archs[40:])
     counted = seconds_each(lambda arch: counts(arch, WHERE), archs[40:])
+    _, blueprint, _, plan = drawing(natpp.load("darts"), WHERE)
+    plans = np.random.default_rng(0).integers(len(OPS), size=(PLANS, len(plan)))
+    at_once = statistics.median(timeit.repeat(lambda: blueprint.costs(plans), number=1, repeat=20))
     start = time.perf_counter()
     many = sample_batch(100_000, nodes=4, generator=np.random.default_rng(0))
     sampled = time.perf_counter() - start
@@ -79,6 +86,7 @@ def main() -> None:
         "build_on_meta_and_count_ms": 1000 * built,
         "params_and_madds_ms": 1000 * counted,
         "whole_cost_ms": 1000 * whole,
+        f"cost_{PLANS}_plans_of_darts_ms": 1000 * at_once,
         "times_faster_params_and_madds": built / counted,
         "times_faster_whole_cost": built / whole,
         "sample_100000_s": sampled,

@@ -22,7 +22,8 @@ from natpp.nets.policy import Policy
 from natpp.registry import OPS
 from natpp.scorers.base import Gain, Scores, Task
 from natpp.scorers.predicted import Prediction
-from natpp.subjects.many import Inputs, Row
+from natpp.subjects.cells import Row
+from natpp.subjects.many import Inputs
 
 CANDIDATES = 10
 MAPPED = 200  # inputs that the fixed map is fitted on

@@ -68,7 +68,8 @@ from natpp.runs.search import Search
 from natpp.scorers.base import Gain, Score, Scores, Task
 from natpp.scorers.predicted import PredictConfig, Prediction, ascended
 from natpp.seeds import Use, generator, number, torch_generator
-from natpp.subjects.many import Inputs, Row
+from natpp.subjects.cells import Row
+from natpp.subjects.many import Inputs
 
 RESULTS = Path(__file__).parent / "results"
 NAMES = {"nat++": "{}", "nat": "{}_nat"}  # under which they ship

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 import natpp
-from natpp.arch.cost import Cost
+from natpp.core.measures import Cost
 from natpp.files import write_whole
 from natpp.registry import MODELS
 from natpp.zoo import Model

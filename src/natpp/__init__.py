@@ -5,8 +5,8 @@ Nothing here imports torch until something is built or measured.
 
 from natpp import arch as _arch  # fills the registries
 from natpp import zoo as _zoo
-from natpp.arch.cost import Cost
 from natpp.arch.graph import Architecture
+from natpp.core.measures import Cost
 from natpp.errors import NatppError
 from natpp.fx.leaf import leaf
 from natpp.run import Run

@@ -1,4 +1,4 @@
-"""Named things that can be added from outside: operations, rules, networks, architectures, models, methods, tasks.
+"""Named things that can be added from outside: operations, rules, networks, models, methods, tasks, measures of cost.
 
 Packages fill their registries when they are imported. `import natpp` imports all but methods and tasks, which need
 torch and come with `import natpp.methods` and `import natpp.training.task`.
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from natpp.arch.networks import Skeleton
     from natpp.arch.ops import Op
     from natpp.arch.rules import Rule
+    from natpp.core.measures import Measure
     from natpp.methods.base import Method
     from natpp.training.recipe import Recipe
     from natpp.training.task import MakeTask
@@ -108,3 +109,4 @@ MODELS: Registry[Model] = Registry("model")
 METHODS: Registry[Method] = Registry("method")
 RECIPES: Registry[Recipe] = Registry("recipe")
 TASKS: Registry[MakeTask] = Registry("task")
+MEASURES: Registry[Measure] = Registry("cost")

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from natpp.arch.cost import Cost, cost_of
+from natpp.arch.cost import cost_of
 from natpp.arch.formats import looks_like_text, parse
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting, setting
 from natpp.arch.space import SPACES, sample_batch
 from natpp.arch.where import as_setting
+from natpp.core.measures import Cost
 from natpp.data.named import Data, as_data
 from natpp.errors import FormatError, NatppError, SettingError, did_you_mean, shortened
 from natpp.registry import MODELS, RECIPES, RULES, ZOO
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from natpp.runs.trainings import Trained
     from natpp.runs.tunings import Finetuned
     from natpp.scorers.base import Score, Scorer
-    from natpp.subjects.cells import Result
+    from natpp.subjects.cell_result import Result
     from natpp.subjects.module_result import ModuleResult
     from natpp.training.losses import Loss
     from natpp.training.outcome import Outcome
@@ -299,7 +300,7 @@ def optimize(
     from natpp.core.budget import check_budget
     from natpp.runs.jobs import make_scorer, short_scorer
     from natpp.scorers.base import Task
-    from natpp.subjects.cells import transform
+    from natpp.subjects.cell_result import transform
 
     figures = check_budget(budget)
     of_scorers = {"data": data, "root": root, "store": store, "reward": None if reward == "val_200" else reward}

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import natpp
+from natpp.arch.blueprints import alive_in
 from natpp.arch.cost import counts
 from natpp.arch.formats import parse
 from natpp.arch.graph import Architecture, Edge, Graph
@@ -115,23 +116,26 @@ def test_loose_ends_are_the_nodes_that_nothing_but_null_reads() -> None:
 
 def test_dead_parts() -> None:
     graph = cell(
-        *(("conv_3x3", 0), ("null", 1)),  # node 2 hears input 0
-        *(("null", 0), ("null", 1)),  # node 3 hears nothing
-        *(("conv_1x1", 3), ("skip_connect", 2)),  # node 4: its first edge comes from silence
-        *(("conv_5x5", 1), ("conv_5x5", 4)),  # node 5: nobody hears it
+        *(("conv_3x3", 0), ("null", 1)),  # node 2 reads input 0
+        *(("null", 0), ("null", 1)),  # nothing reaches node 3
+        *(("conv_1x1", 3), ("skip_connect", 2)),  # node 4: nothing reaches its first edge
+        *(("conv_5x5", 1), ("conv_5x5", 4)),  # nobody reads node 5
         concat=(3, 4),
     )
     found = graph.liveness()
-    assert found.hears == (True, True, True, False, True, True)
+    assert found.reached == (True, True, True, False, True, True)
     assert found.live == (True, False, False, False, False, True, False, False)
     assert found.inputs == (True, False)
     assert found.output
     assert graph.pruned().ops == ("conv_3x3", "null", "null", "null", "null", "skip_connect", "null", "null")
-    assert graph.outputs == (3, 4)  # a node that hears nothing keeps its place
-    silent = graph.liveness(hears=(False, True))
-    assert not silent.output
-    assert not any(silent.live)
-    assert not any(graph.liveness(heard=False).live)
+    assert graph.outputs == (3, 4)  # a node that nothing reaches keeps its place
+    dead = cell(("null", 0), ("null", 1))
+    _, unread, *_, unreached = alive_in(natpp.Architecture(graph, dead), setting(channels=4, cells=4)).parts
+    for part in (unread, unreached):  # before and behind two dead reduction cells
+        assert not part.live
+        assert not any(part.liveness.live)
+    assert unread.liveness.output
+    assert not unreached.liveness.output
 
 
 def test_no_path_from_input_to_output_is_valid() -> None:

@@ -4,15 +4,13 @@ import numpy as np
 import pytest
 
 import natpp
-from natpp.arch.cost import counts
 from natpp.arch.formats import parse
-from natpp.arch.graph import Architecture, Edge, Graph
-from natpp.arch.networks import Setting, setting
+from natpp.arch.graph import Architecture, Graph
+from natpp.arch.networks import setting
 from natpp.arch.ops import PAPER_OPS, Place
-from natpp.arch.rules import allowed, changes, masks, within_budget
+from natpp.arch.rules import allowed, changes, masks
 from natpp.errors import NatppError
 from natpp.registry import OPS, RULES, ZOO
-from tests.strategies import random_architecture
 
 ROW_SIZES = {
     "conv_1x1": 3,
@@ -161,68 +159,3 @@ def test_published_results_keep_their_rule_but_for_naonet(method: str, rule: str
         ]
         assert broken == breaches.get(name, [])
         assert ("breaks" in (result.note or "")) == bool(broken)
-
-
-def random_setting(generator: np.random.Generator) -> Setting:
-    network = str(generator.choice(["cifar", "imagenet", "nasbench201"]))
-    return setting(
-        network,
-        channels=int(generator.integers(2, 48)),
-        cells=int(generator.integers(1, 3 if network == "nasbench201" else 6)),
-        classes=int(generator.integers(1, 100)),
-        size=int(generator.integers(1, 100)),
-    )
-
-
-def random_transformation(
-    arch: Architecture, rule: str, where: Setting, generator: np.random.Generator, *, strict: bool
-) -> Architecture:
-    names = np.array(tuple(OPS))
-    found = masks(arch, rule, where, strict=strict)
-    return arch.with_ops({kind: [str(generator.choice(names[row])) for row in mask] for kind, mask in found.items()})
-
-
-def test_a_strict_budget_holds_over_10000_random_cases() -> None:
-    generator = np.random.default_rng(0)
-    rules = tuple(RULES)
-    networks = [random_setting(generator) for _ in range(500)]
-    repaired = 0
-    for case in range(10_000):
-        arch = random_architecture(generator)
-        where = networks[generator.integers(len(networks))]
-        # half of the transformations ignore the first filter, to try the repair hard
-        after = random_transformation(arch, rules[case % 3], where, generator, strict=case % 2 == 0)
-        probability = {kind: generator.random(len(graph.edges)) for kind, graph in after.cells()}
-        found = within_budget(arch, after, where, probability)
-        before, now = counts(arch, where), counts(found.arch, where)
-        assert now == found.counts
-        assert now.live_params <= before.live_params
-        assert now.live_madds <= before.live_madds
-        repaired += bool(found.undone)
-    assert repaired > 500  # else the test would not try anything
-
-
-def test_the_least_probable_change_goes_first() -> None:
-    """Two changes, each alone within budget, together over it: the less probable one is taken back."""
-    graph = Graph((Edge("null", 0, 2), Edge("null", 1, 2), Edge("conv_3x3", 2, 3), Edge("conv_3x3", 1, 3)), (3,))
-    arch = Architecture(graph, graph)
-    after = arch.with_ops({"normal": ["null", "skip_connect", "conv_3x3", "skip_connect"]})
-    where = setting(channels=8, cells=3)
-    assert counts(after, where).live_params <= counts(arch, where).live_params
-    revived = arch.with_ops({"normal": ["null", "skip_connect", "conv_3x3", "conv_3x3"]})
-    found = within_budget(arch, revived, where)
-    assert found.arch == arch  # null → skip brought a dead 3x3 conv to life
-    both = arch.with_ops({"normal": ["skip_connect", "skip_connect", "conv_3x3", "conv_3x3"]})
-    probability = {"normal": [0.9, 0.2, 1, 1], "reduce": [1, 1, 1, 1]}
-    assert [change.index for change in within_budget(arch, both, where, probability).undone] == [1, 0]
-    probability = {"normal": [0.2, 0.9, 1, 1], "reduce": [1, 1, 1, 1]}
-    assert [change.index for change in within_budget(arch, both, where, probability).undone] == [0, 1]
-
-
-def test_a_new_loose_end_that_widens_the_output_is_over_budget() -> None:
-    graph = Graph((Edge("conv_3x3", 0, 2), Edge("conv_3x3", 1, 2), Edge("skip_connect", 2, 3), Edge("null", 0, 3)))
-    arch = Architecture(graph, graph)
-    after = arch.with_ops({"normal": ["conv_3x3", "conv_3x3", "null", "null"]})
-    where = setting(channels=8, cells=6)
-    assert counts(after, where).live_params > counts(arch, where).live_params
-    assert within_budget(arch, after, where).arch == arch

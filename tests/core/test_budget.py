@@ -11,17 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import natpp
-from natpp.arch.cost import Cost, cost_of
+from natpp.arch.cost import cost_of
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting, setting
 from natpp.cli import main
-from natpp.core.budget import SAVES_NOTHING, BudgetError, excess, figures_of, limits_of, within
+from natpp.core.budget import SAVES_NOTHING, BudgetError, excess, limits_of
+from natpp.core.decision import Plan, check_plan
+from natpp.core.measures import Cost, figures_of
+from natpp.core.solve import solve, with_option
 from natpp.errors import SettingError
 from natpp.nets.policy import Policy, PolicyConfig
 from natpp.registry import OPS, ZOO
-from natpp.scorers.base import Task
-from natpp.subjects import cells as transforming
-from natpp.subjects.many import Inputs
+from natpp.subjects import cell_result as transforming
+from natpp.subjects.cells import Cells
 from tests.strategies import random_architecture
 
 WHERE = setting(channels=8, cells=5)
@@ -60,45 +62,42 @@ def test_an_answer_that_is_cheap_enough_stays(policy: Policy) -> None:
 @given(st.integers(0, 10_000), st.floats(0.3, 0.95), st.sampled_from(["params", "madds", "memory"]))
 def test_limits_hold_and_no_change_is_in_vain_or_could_be_milder(seed: int, share: float, figure: str) -> None:
     generator = np.random.default_rng(seed)
-    inputs = Inputs([random_architecture(generator)], Task("nat++", WHERE), NAMES)
-    start, before = inputs.encoded[0].ops, cost_of(inputs.archs[0], WHERE)
-    preferences = np.log(generator.dirichlet(np.ones(len(NAMES)), size=len(start)))
-    limits = limits_of({figure: share}, before)
+    cells = Cells(random_architecture(generator), NAMES, "nat++", WHERE)
+    table = np.log(generator.dirichlet(np.ones(len(NAMES)), size=len(cells.decisions)))
+    start, preferences = (0,) * len(cells.decisions), cells.preferences(table)
+    limits = limits_of({figure: share}, cost_of(cells.arch, WHERE))
 
-    def cost(arch: Architecture) -> Cost:
-        return cost_of(arch, WHERE)
+    def fits(plan: Plan) -> bool:
+        return cells.fits(plan) and excess(cost_of(cells.apply(plan), WHERE), limits) <= 0
 
     try:
-        row = within(inputs, start, preferences, limits, before, cost)
+        plan = solve(cells, start, preferences, limits, measure=lambda plan: cost_of(cells.apply(plan), WHERE))
     except BudgetError:
         return
-    assert excess(cost(inputs.transformed(0, row)), limits) <= 0
-    assert inputs.fits(0, row)
-    assert inputs.masks[0][np.arange(len(row)), row].all()
-    for edge in np.flatnonzero(row != start):
-        for op in np.flatnonzero(inputs.masks[0][edge]):
-            if op == start[edge] or preferences[edge, op] > preferences[edge, row[edge]]:
-                other = row.copy()
-                other[edge] = op
-                assert not inputs.fits(0, other) or excess(cost(inputs.transformed(0, other)), limits) > 0
+    assert fits(plan)
+    check_plan(cells.decisions, plan)
+    for one, option in enumerate(plan):
+        for other in cells.decisions[one].allowed if option else ():
+            if other == 0 or preferences[one][other] > preferences[one][option]:
+                assert not fits(with_option(plan, one, other))
 
 
 def test_what_is_minded_least_goes_first() -> None:
     """Two convs that cost the same: the one whose loss the policy minds less goes, to what it minds least."""
     arch = natpp.load("Genotype(normal=[('conv_3x3', 0), ('conv_3x3', 1)], normal_concat=[2], "
                       "reduce=[('skip_connect', 0), ('skip_connect', 1)], reduce_concat=[2])")  # fmt: skip
-    inputs = Inputs([arch], Task("nat++", WHERE), NAMES)
-    start, before = inputs.encoded[0].ops, cost_of(arch, WHERE)
-    convs = np.flatnonzero(start == NAMES.index("conv_3x3")).tolist()
+    cells = Cells(arch, NAMES, "nat++", WHERE)
+    start, limits = (0,) * len(cells.decisions), limits_of({"madds": 0.99}, cost_of(arch, WHERE))
+    convs = [one for one, decision in enumerate(cells.decisions) if decision.options[0].value == "conv_3x3"]
     for gone in convs:
         for op in ("sep_conv_3x3", "max_pool_3x3"):
-            preferences = np.full((len(start), len(NAMES)), -9.0)
-            preferences[np.arange(len(start)), start] = -0.1
-            preferences[gone, NAMES.index(op)] = -0.5
-            limits = limits_of({"madds": 0.99}, before)
-            row = within(inputs, start, preferences, limits, before, lambda arch: cost_of(arch, WHERE))
-            assert np.flatnonzero(row != start).tolist() == [gone]
-            assert NAMES[row[gone]] == op
+            preferences = [np.full(len(NAMES), -9.0) for _ in start]
+            for row in preferences:
+                row[0] = -0.1
+            option = cells.decisions[gone].number(op)
+            preferences[gone][option] = -0.5
+            plan = solve(cells, start, preferences, limits, measure=lambda plan: cost_of(cells.apply(plan), WHERE))
+            assert plan == with_option(start, gone, option)
 
 
 def test_a_policy_that_knows_no_null_cuts_too() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import natpp
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
-from tests.fx.promises import assert_same, no_change_is_no_change, outputs
+from tests.fx.promises import TORCH_2_6, assert_same, no_change_is_no_change, outputs
 
 
 def recorded(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,6 +78,7 @@ def test_a_wrapper_gets_what_the_caller_gives(example: object) -> None:
     no_change_is_no_change(Wrapped(), example)
 
 
+@pytest.mark.skipif(TORCH_2_6, reason="torch.export of torch 2.6 rejects a forward that assigns to attributes")
 def test_a_wrapper_that_switches_autocast_is_not_left_out() -> None:
     class Half(Wrapped):
         forward = torch.autocast("cpu", torch.bfloat16)(Wrapped.forward)

@@ -30,7 +30,7 @@ def supernet(space: Space, where=CELLS) -> Supernet:
 def copied(net: Supernet, arch: Architecture) -> Network:
     """A network of its own, built by other code, with the supernet's weights."""
     alone = build_network(arch, net.where).double().train()
-    parts = alone.planned.parts
+    parts = alone.placed.parts
 
     def copy(shared: nn.Module, chain: nn.Module, value: int = 0) -> None:
         """Where a chain reads the output of a cell, only the columns of nodes that the architecture concatenates."""
@@ -202,7 +202,7 @@ def test_dealt_architectures_compute_the_same_in_shapes_that_stay(space: Space, 
             found.append((logits, *torch.autograd.grad(loss, list(net.parameters()), materialize_grads=True)))
         for one, other in zip(*found, strict=True):
             torch.testing.assert_close(one, other)
-        deaf += sum(not all(arch.normal.liveness().hears) for arch in archs)
+        deaf += sum(not all(arch.normal.liveness().reached) for arch in archs)
         dead += sum(not arch.normal.liveness().output for arch in archs)
     assert deaf
     assert dead or space is FEW

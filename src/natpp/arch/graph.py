@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from natpp.core.blueprint import Join, reached_and_alive
 from natpp.errors import GraphError, shortened
 from natpp.registry import OPS
 
@@ -50,12 +51,22 @@ class Edge:
 
 
 class Liveness(NamedTuple):
-    """Which parts of a graph matter, given what its surroundings say and hear."""
+    """Which parts of a graph matter where it stands."""
 
-    hears: tuple[bool, ...]  # per node: something from outside reaches it; else it is zero
-    live: tuple[bool, ...]  # per edge: it carries something to an output that is heard
+    reached: tuple[bool, ...]  # per node: something from outside reaches it; else it is zero
+    live: tuple[bool, ...]  # per edge: it carries something to an output that is read
     inputs: tuple[bool, bool]  # per input: a live edge reads it
     output: bool  # something from outside reaches the output
+
+
+def node_step(node: int) -> int:
+    """Which step of a cell makes a node: its two inputs come first, then for every node its two edges and their sum."""
+    return node if node < NUM_INPUTS else 3 * node - 2
+
+
+def edge_step(index: int) -> int:
+    """Which step of a cell is an edge."""
+    return NUM_INPUTS + index // 2 * 3 + index % 2
 
 
 @dataclass(frozen=True)
@@ -139,6 +150,11 @@ class Graph:
         return tuple(edge.op for edge in self.edges)
 
     @functools.cached_property
+    def topology(self) -> tuple[tuple[int, int, str | None], ...]:
+        """Sources and targets of all edges, and the operation of those that are fixed."""
+        return tuple([(edge.source, edge.target, edge.op if edge.fixed else None) for edge in self.edges])
+
+    @functools.cached_property
     def _hash(self) -> int:
         return hash((self.edges, self.concat))
 
@@ -173,25 +189,34 @@ class Graph:
         graph.__dict__.update(edges=edges, concat=concat)
         return graph
 
-    def liveness(self, hears: tuple[bool, bool] = (True, True), heard: bool = True) -> Liveness:
-        """What is alive when the inputs carry something (`hears`) and somebody reads the output (`heard`).
+    def liveness(self) -> Liveness:
+        """What is alive when both inputs carry something and somebody reads the output.
 
-        Dead are null edges, edges that no output hears, and edges from a node that hears nothing.
+        Dead are null edges, edges that lead to no output, and edges from a node that nothing reaches.
         """
-        hearing = [*hears] + [False] * (self.num_nodes - NUM_INPUTS)
-        for edge in self.edges:
-            if hearing[edge.source] and not edge.is_null:
-                hearing[edge.target] = True
-        outputs = self.outputs
-        read = [False] * self.num_nodes
-        for node in outputs:
-            read[node] = heard
-        live = [False] * len(self.edges)
-        for index in range(len(self.edges) - 1, -1, -1):
-            edge = self.edges[index]
-            if read[edge.target] and hearing[edge.source] and not edge.is_null:
-                live[index] = read[edge.source] = True
-        return Liveness(tuple(hearing), tuple(live), (read[0], read[1]), any(hearing[node] for node in outputs))
+        reads: list[Sequence[int]] = [(), ()]
+        for index, edge in enumerate(self.edges):
+            reads.append((node_step(edge.source),))
+            if index % 2:
+                reads.append((len(reads) - 2, len(reads) - 1))
+        reads.append([node_step(node) for node in self.outputs])
+        passing = [1] * len(reads)
+        for index, edge in enumerate(self.edges):
+            passing[edge_step(index)] = int(not edge.is_null)
+        joins: list[Join] = ["sum" if sources else "all" for sources in reads]
+        output = len(reads) - 1
+        return self.liveness_in(*reached_and_alive(reads, joins, passing, {output: 1}), output=output)
+
+    def liveness_in(self, reached: Sequence[int], alive: Sequence[int], start: int = 0, *, output: int) -> Liveness:
+        """What is alive of it in a network where its steps begin at `start` and the step `output` makes its output."""
+        nodes = [start + node_step(node) for node in range(self.num_nodes)]
+        edges = [start + edge_step(index) for index in range(len(self.edges))]
+        return Liveness(
+            tuple([bool(reached[node]) for node in nodes]),
+            tuple([bool(alive[edge]) for edge in edges]),
+            (bool(alive[nodes[0]]), bool(alive[nodes[1]])),
+            bool(reached[output]),
+        )
 
     def pruned(self) -> Graph:
         """The same function with every dead edge null, and the same concatenation written out."""

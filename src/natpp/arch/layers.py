@@ -298,14 +298,14 @@ def chain_shape(layers: Iterable[Layer], channels: int, size: Size) -> tuple[int
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def chain_memory(layers: Chain, channels: int, size: Size) -> tuple[int, int]:
-    """Most bytes a chain holds at once beyond its input, and the bytes of its output (0 if it is the input)."""
-    peak = held = 0  # held: the running value, where it is not the chain's own input
+def chain_room(layers: Chain, channels: int, size: Size) -> tuple[int, int]:
+    """Bytes of a chain's output (0 if it is the input), and the most bytes it holds at once beyond its input."""
+    most = held = 0  # held: the running value, where it is not the chain's own input
     for layer in layers:
-        peak = max(peak, held + layer.bytes_held(channels, size))
+        most = max(most, held + layer.bytes_held(channels, size))
         held = layer.bytes_out(channels, size) if not isinstance(layer, Identity) else held
         channels, size = layer.channels(channels), layer.size(size)
-    return peak, held
+    return held, most
 
 
 def build_chain(layers: Chain) -> nn.Module:

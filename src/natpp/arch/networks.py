@@ -1,8 +1,7 @@
 """Where everything stands in a network: stems, cells and blocks with their places, before anything is built.
 
 A network is a list of blocks; block k reads earlier values (value 0 is the image) and makes value
-k + 1; the head reads the last one. `plan` says which blocks, inputs and edges of an architecture are
-alive in it: cost counts from that, `nets.network` builds from it.
+k + 1; the head reads the last one.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
 
-from natpp.arch.graph import KINDS, NUM_INPUTS, Architecture, Graph, Liveness
+from natpp.arch.graph import NUM_INPUTS
 from natpp.arch.layers import (
+    FLOAT_BYTES,
     BatchNorm,
     Chain,
     Conv,
@@ -24,11 +23,14 @@ from natpp.arch.layers import (
     Pool,
     ReLU,
     Size,
+    area,
     chain_cost,
+    chain_room,
     chain_shape,
     halved,
 )
 from natpp.arch.ops import LARGEST, Place, input_map
+from natpp.core.blueprint import Room
 from natpp.errors import SettingError
 from natpp.registry import NETWORKS
 
@@ -94,6 +96,18 @@ class Block:
         params, madds = zip(*(chain_cost(chain, self.size_in) for chain in self.branches), strict=True)
         return sum(params), sum(madds)
 
+    @functools.cached_property
+    def rooms(self) -> tuple[Room, Room]:
+        """Bytes made and held: as it runs, and where zeros stand for what it reads and for what it makes."""
+        read = FLOAT_BYTES * self.channels_in * area(self.size_in)
+        most = held = made = 0
+        for chain in self.branches:
+            made, needed = chain_room(chain, self.channels_in, self.size_in)
+            most, held = max(most, held + needed), held + made
+        if len(self.branches) > 1:
+            most = max(most, held + made)  # their sum
+        return (made, most), (made, read + max(most, 2 * made))
+
 
 @dataclass(frozen=True)
 class CellBlock:
@@ -114,14 +128,20 @@ class CellBlock:
     from_node: Place  # where one that reads an intermediate node stands
 
     @functools.cached_property
-    def alike(self) -> tuple[object, ...]:
-        """What two places have in common where the same graph costs the same."""
-        return self.kind, self.from_input, self.inputs, self.sizes_in
-
-    @functools.cached_property
     def input_costs(self) -> tuple[tuple[int, int], ...]:
         """Parameters and multiply-adds of what maps each input."""
         return tuple(chain_cost(chain, size) for chain, size in zip(self.inputs, self.sizes_in, strict=True))
+
+    @functools.cached_property
+    def input_rooms(self) -> tuple[Room, ...]:
+        """Bytes that what maps each input makes and holds."""
+        shapes = zip(self.inputs, self.channels_in, self.sizes_in, strict=True)
+        return tuple(chain_room(chain, channels, size) for chain, channels, size in shapes)
+
+    @property
+    def node_bytes(self) -> int:
+        """Bytes of a node."""
+        return FLOAT_BYTES * self.channels * area(self.size_out)
 
     def place(self, source: int) -> Place:
         """Where an edge from this node stands."""
@@ -143,18 +163,15 @@ class Layout:
         return self.blocks[-1].channels_out
 
     @functools.cached_property
-    def alike(self) -> tuple[int, ...]:
-        """Per block the index of the first one where the same graph costs the same."""
-        first: dict[object, int] = {}
-        return tuple(
-            first.setdefault(block.alike if isinstance(block, CellBlock) else index, index)
-            for index, block in enumerate(self.blocks)
-        )
-
-    @functools.cached_property
     def head_cost(self) -> tuple[int, int]:
         """Parameters and multiply-adds of the head."""
         return chain_cost(self.head, self.blocks[-1].size_out)
+
+    @functools.cached_property
+    def head_rooms(self) -> tuple[Room, Room]:
+        """Bytes that the head makes and holds: as it runs, and on one zero a channel where nothing reaches it."""
+        made, most = chain_room(self.head, self.width, (1, 1))
+        return chain_room(self.head, self.width, self.blocks[-1].size_out), (made, FLOAT_BYTES * self.width + most)
 
 
 Widths = tuple[int, int]  # how many nodes the normal and the reduction cell concatenate
@@ -298,64 +315,3 @@ def layout_of(where: Setting, widths: Widths) -> Layout:
 @functools.lru_cache(maxsize=1 << 10)
 def _layout(skeleton: Skeleton, where: Setting, widths: Widths) -> Layout:
     return skeleton.layout(where, widths)
-
-
-class Part(NamedTuple):
-    """A stem or residual block. It belongs to the network and not to the architecture: it always stands."""
-
-    block: Block
-
-    @property
-    def live(self) -> bool:
-        return True
-
-
-class CellPart(NamedTuple):
-    """A cell, whether it carries something to the head, and what of it does."""
-
-    block: CellBlock
-    live: bool
-    graph: Graph
-    liveness: Liveness
-
-
-class Plan(NamedTuple):
-    """An architecture in a network: its blocks, and what of each is alive."""
-
-    layout: Layout
-    parts: tuple[Part | CellPart, ...]
-    hears: tuple[bool, ...]  # per value: something of the image reaches it; else it is zero
-
-
-def plan(arch: Architecture, where: Setting) -> Plan:
-    """What stands where, and what of it is alive, when this architecture fills this network."""
-    layout = layout_of(where, (len(arch.normal.outputs), len(arch.graph("reduce").outputs)))
-    graphs = {kind: arch.graph(kind) for kind in KINDS}
-
-    @functools.cache
-    def liveness(kind: str, older: bool, newer: bool, heard: bool) -> Liveness:
-        return graphs[kind].liveness((older, newer), heard)
-
-    hears = [True]  # per value: something of the image reaches it
-    for block in layout.blocks:
-        if isinstance(block, CellBlock):
-            older, newer = block.reads
-            hears.append(liveness(block.kind, hears[older], hears[newer], True).output)
-        else:
-            hears.append(hears[block.reads[0]])
-
-    heard = [False] * len(layout.blocks) + [True]  # per value: the head hears it
-    parts: list[Part | CellPart] = []
-    for value in range(len(layout.blocks), 0, -1):
-        block = layout.blocks[value - 1]
-        carries = heard[value] and hears[value]
-        if isinstance(block, CellBlock):
-            older, newer = block.reads
-            found = liveness(block.kind, hears[older], hears[newer], heard[value])
-            heard[older] |= found.inputs[0]
-            heard[newer] |= found.inputs[1]
-            parts.append(CellPart(block, carries, graphs[block.kind], found))
-        else:
-            heard[block.reads[0]] |= carries
-            parts.append(Part(block))
-    return Plan(layout, tuple(reversed(parts)), tuple(hears))

@@ -101,6 +101,13 @@ class Op:
                 f"the operation {self.name} needs a kernel from 0 up and a function that gives its layers"
             )
 
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.name, self.family, self.kernel, self.layers, self.extra))
+
+    def __hash__(self) -> int:
+        return self._hash
+
     def cost(self, place: Place) -> tuple[int, int]:
         """Parameters and multiply-adds at a place."""
         return _cost(self.layers, place)

@@ -1,25 +1,22 @@
-"""What an architecture may become: rules, their masks, and a budget that holds for the whole network.
+"""What an architecture may become: rules and their masks.
 
 A rule says which operation may replace which at a place. `masks` applies it at the real places of a
 network; under a strict budget a transition must also raise neither parameters nor multiply-adds where
 it stands. That is only a first filter: null → skip can bring dead parts or an input conv to life, and
-a new loose end widens the output. So `within_budget` compares whole networks, and takes changes back
-until the living cost is at most the input's. It also keeps the network alive: a transformation that cuts
-the head off from the image is taken back likewise.
+a new loose end widens the output. So `subjects.cells` compares whole networks, too.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from natpp.arch.cost import Counts, plan_counts
 from natpp.arch.graph import NUM_INPUTS, Architecture, Edge
-from natpp.arch.networks import CellBlock, Setting, Skeleton, plan
+from natpp.arch.networks import CellBlock, Setting, Skeleton
 from natpp.arch.ops import Op, Place
 from natpp.errors import GraphError
 from natpp.registry import NETWORKS, OPS, RULES
@@ -182,69 +179,3 @@ def _changes(before: Architecture, after: Architecture) -> Iterator[Change]:
         for index, pair in enumerate(zip(old.edges, new.edges, strict=True)):
             if pair[0].op != pair[1].op:
                 yield Change(kind, index, *pair)
-
-
-@dataclass(frozen=True)
-class Repaired:
-    """An architecture within budget, its counts, and the changes that had to be taken back."""
-
-    arch: Architecture
-    counts: Counts
-    undone: tuple[Change, ...]
-
-
-def within_budget(
-    before: Architecture,
-    after: Architecture,
-    where: Setting,
-    probability: Mapping[str, Sequence[float]] | None = None,
-) -> Repaired:
-    """`after` with as many changes taken back as it needs to cost no more than `before`, alive, in the network.
-
-    The least probable change goes first: `probability` holds one number per edge for each cell; without
-    it, the last edge goes first. Then those that do no harm come back, the most probable first. Living
-    parameters and living multiply-adds are both at most `before`'s, and an architecture that carries something of
-    the image to the head still does.
-
-    Examples:
-        >>> from natpp.arch.networks import setting
-        >>> from natpp.arch.rules import within_budget
-        >>> repaired = within_budget(natpp.load("darts"), natpp.load("natpp_darts"), setting("cifar"))
-        >>> repaired.arch == natpp.load("natpp_darts"), repaired.undone
-        (True, ())
-    """
-
-    def spent_and_connected(arch: Architecture) -> tuple[Counts, bool]:
-        planned = plan(arch, where)
-        return plan_counts(planned), planned.hears[-1]
-
-    limit, connected = spent_and_connected(before)
-
-    def spent_if_fits(arch: Architecture) -> Counts | None:
-        spent, still_connected = spent_and_connected(arch)
-        if spent.live_params > limit.live_params or spent.live_madds > limit.live_madds:
-            return None
-        return spent if still_connected >= connected else None
-
-    order = changes(before, after)[::-1]
-    if probability is not None:
-        order.sort(key=lambda change: probability[change.cell][change.index])
-    ops = {kind: list(graph.ops) for kind, graph in after.cells()}
-    undone: list[Change] = []
-    arch, spent = after, spent_if_fits(after)
-    while spent is None:
-        change = order[len(undone)]
-        undone.append(change)
-        ops[change.cell][change.index] = change.before.op
-        arch = after.with_ops(ops)
-        spent = spent_if_fits(arch)
-    for change in undone[-2::-1]:  # the last one was needed
-        ops[change.cell][change.index] = change.after.op
-        richer = after.with_ops(ops)
-        found = spent_if_fits(richer)
-        if found is None:
-            ops[change.cell][change.index] = change.before.op
-        else:
-            arch, spent = richer, found
-            undone.remove(change)
-    return Repaired(arch, spent, tuple(undone))

@@ -15,7 +15,7 @@ from natpp.errors import NatppError, SettingError
 from natpp.registry import RULES
 
 if TYPE_CHECKING:
-    from natpp.subjects.cells import Result
+    from natpp.subjects.cell_result import Result
     from natpp.subjects.module_result import ModuleResult
 
 

@@ -11,9 +11,9 @@ from natpp.arch.rules import changes, same_graphs
 from natpp.cli.output import new_table, print_json, print_table
 
 if TYPE_CHECKING:
-    from natpp.arch.cost import Cost
     from natpp.arch.graph import Architecture
     from natpp.arch.networks import Setting
+    from natpp.core.measures import Cost
     from natpp.nets.policy import Policy
     from natpp.runs.benchmark import Benchmark
     from natpp.runs.search import Search

@@ -7,7 +7,8 @@ from typing import Protocol
 import numpy as np
 
 from natpp.scorers.base import Score
-from natpp.subjects.many import Inputs, Row
+from natpp.subjects.cells import Row
+from natpp.subjects.many import Inputs
 
 
 class Method(Protocol):

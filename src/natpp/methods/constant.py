@@ -11,7 +11,8 @@ import numpy as np
 from natpp.config import At, Config, Plain
 from natpp.registry import METHODS
 from natpp.scorers.base import Score
-from natpp.subjects.many import Inputs, Row
+from natpp.subjects.cells import Row
+from natpp.subjects.many import Inputs
 
 Place = tuple[str, int]  # cell and number of an edge
 

@@ -21,7 +21,8 @@ from natpp.config import At, Config
 from natpp.errors import NatppError, SettingError
 from natpp.nets.policy import GraphBatch, Policy, PolicyConfig, Transitions
 from natpp.scorers.base import Score, Scores
-from natpp.subjects.many import Inputs, Row
+from natpp.subjects.cells import Row
+from natpp.subjects.many import Inputs
 from natpp.training.step import cosine
 
 

@@ -13,7 +13,8 @@ from natpp.methods.learning import LearnConfig, learn
 from natpp.nets.policy import Policy, Transitions
 from natpp.registry import METHODS, RULES
 from natpp.scorers.base import Score
-from natpp.subjects.many import Inputs, Row
+from natpp.subjects.cells import Row
+from natpp.subjects.many import Inputs
 
 
 @dataclass(frozen=True)

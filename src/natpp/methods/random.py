@@ -11,7 +11,8 @@ from natpp.config import At, Config
 from natpp.methods.base import picked
 from natpp.registry import METHODS
 from natpp.scorers.base import Score
-from natpp.subjects.many import Inputs, Row
+from natpp.subjects.cells import Row
+from natpp.subjects.many import Inputs
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def random_rows(inputs: Inputs, count: int, generator: np.random.Generator) -> l
     for index, mask in enumerate(inputs.masks):
         rows = (generator.random((count, *mask.shape)) * mask).argmax(axis=2)
         order = generator.random(rows.shape)  # of what a repair takes back
+        inputs.count([index] * count, [*rows])
         found.append([inputs.repaired(index, row, some) for row, some in zip(rows, order, strict=True)])
     return found
 

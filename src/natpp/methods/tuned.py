@@ -21,11 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from natpp.arch.cost import Cost
 from natpp.arch.graph import NULL
 from natpp.config import At, Config
-from natpp.core.budget import Budget, BudgetError, figures_of
+from natpp.core.budget import Budget, BudgetError
 from natpp.core.learned import Learned, Scored
+from natpp.core.measures import Cost, figures_of
 from natpp.data.batches import Batches
 from natpp.data.loader import moved_to
 from natpp.errors import SettingError

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from natpp.arch.cost import Cost
+from natpp.core.measures import Cost
 from natpp.errors import SettingError, line_of
 from natpp.nets.call import call
 

@@ -1,7 +1,7 @@
 """Networks of any architecture: stem, cells, head, as an `nn.Module` with weights to train.
 
-`Network(plan)` builds what is alive, `Network(plan, prune=False)` everything that is listed; names of
-parameters are the same in both, and so is the function: a node that hears nothing is zero, and an
+`Network(placed)` builds what is alive, `Network(placed, prune=False)` everything that is listed; names of
+parameters are the same in both, and so is the function: a node that nothing reaches is zero, and an
 edge from it adds nothing.
 """
 
@@ -10,12 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from natpp.arch.cost import Cost, cost_of
-from natpp.arch.graph import NUM_INPUTS, Architecture
+from natpp.arch.blueprints import CellPart, Placed, alive_in
+from natpp.arch.cost import cost_of
+from natpp.arch.graph import NUM_INPUTS, Architecture, Graph, Liveness
 from natpp.arch.layers import build_chain
-from natpp.arch.memory import last_blocks, last_readers
 from natpp.arch.modules import Layers
-from natpp.arch.networks import Block, CellBlock, CellPart, Plan, Setting, plan
+from natpp.arch.networks import Block, CellBlock, Setting
+from natpp.core.measures import Cost
 from natpp.errors import SettingError
 from natpp.nets.measure import with_latency
 from natpp.registry import OPS
@@ -25,7 +26,7 @@ def build_network(
     arch: Architecture, where: Setting, *, prune: bool = True, auxiliary: bool = False, drop_path: float = 0.0
 ) -> Network:
     """A trainable network of an architecture, with fresh weights."""
-    return Network(plan(arch, where), prune=prune, auxiliary=auxiliary, drop_path=drop_path)
+    return Network(alive_in(arch, where), prune=prune, auxiliary=auxiliary, drop_path=drop_path)
 
 
 def network_cost(arch: Architecture, where: Setting, *, latency: bool = False) -> Cost:
@@ -48,23 +49,23 @@ class Network(nn.Module):
     With an auxiliary head it returns (logits, auxiliary logits) while training.
     """
 
-    def __init__(self, planned: Plan, *, prune: bool = True, auxiliary: bool = False, drop_path: float = 0.0):
+    def __init__(self, placed: Placed, *, prune: bool = True, auxiliary: bool = False, drop_path: float = 0.0):
         super().__init__()
-        layout = planned.layout
-        self.planned = planned
+        layout = placed.layout
+        self.placed = placed
         self.blocks = nn.ModuleDict()
-        for part in planned.parts:
+        for part in placed.parts:
             if prune and not part.live:
                 continue
             if isinstance(part, CellPart):
                 self.blocks[part.block.name] = Cell(part, prune=prune)
             else:
-                self.blocks[part.block.name] = Sum(part.block, hears=planned.hears[part.block.reads[0]])
+                self.blocks[part.block.name] = Sum(part.block, reached=placed.reached[part.block.reads[0]])
         self.head = build_chain(layout.head)
         self.auxiliary: AuxiliaryHead | None = None
         if auxiliary:
-            self.auxiliary = AuxiliaryHead(planned)
-        self._readers = last_blocks(planned) if prune else _all_readers(planned)
+            self.auxiliary = AuxiliaryHead(placed)
+        self._readers = _last_blocks(placed) if prune else _all_readers(placed)
         self.drop_path = drop_path
 
     @property
@@ -86,7 +87,7 @@ class Network(nn.Module):
                 module.drop_path = probability
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        layout = self.planned.layout
+        layout = self.placed.layout
         values: dict[int, Tensor] = {0: images}
         extra: Tensor | None = None
         for index, block in enumerate(layout.blocks):
@@ -97,7 +98,7 @@ class Network(nn.Module):
                 extra = self.auxiliary(values[index + 1])
             for value in [value for value in values if value and self._readers.get(value, -1) <= index]:
                 del values[value]
-        if self.planned.hears[-1]:
+        if self.placed.reached[-1]:
             last = values[len(layout.blocks)]
         else:  # nothing of the image arrives: the output is constant
             last = images.new_zeros(images.shape[0], layout.width, 1, 1)
@@ -116,16 +117,16 @@ class Network(nn.Module):
 class Sum(nn.Module):
     """A stem or a residual block: the sum of its branches."""
 
-    def __init__(self, block: Block, *, hears: bool):
+    def __init__(self, block: Block, *, reached: bool):
         super().__init__()
         self.branches = nn.ModuleList(build_chain(chain) for chain in block.branches)
-        self.hears = hears  # else its value is zero by definition, whatever its batch norms add
+        self.reached = reached  # else its value is zero by definition, whatever its batch norms add
 
     def forward(self, x: Tensor) -> Tensor:
         total: Tensor = self.branches[0](x)
         for branch in list(self.branches)[1:]:
             total = total + branch(x)
-        return total if self.hears else torch.zeros_like(total)
+        return total if self.reached else torch.zeros_like(total)
 
 
 class Cell(nn.Module):
@@ -136,7 +137,7 @@ class Cell(nn.Module):
         block, _, graph, liveness = part
         self.block = block
         self.graph = graph
-        self.hears = liveness.hears
+        self.reached = liveness.reached
         self.prune = prune
         self.drop_path: float | Tensor = 0.0
         self.inputs = nn.ModuleDict()
@@ -147,7 +148,7 @@ class Cell(nn.Module):
         for index, edge in enumerate(graph.edges):
             if liveness.live[index] or not (prune or edge.is_null):
                 self.edges[str(index)] = OPS[edge.op].build(block.place(edge.source))
-        readers = last_readers(graph, liveness) if prune else {}
+        readers = _last_readers(graph, liveness) if prune else {}
         self._freed = [
             [state for state in range(node) if prune and readers.get(state, -1) <= node]
             for node in range(graph.num_nodes)
@@ -158,7 +159,7 @@ class Cell(nn.Module):
         for node, value in enumerate((older, newer)):
             if str(node) in self.inputs:
                 mapped = self.inputs[str(node)](value)
-                states[node] = mapped if self.hears[node] else torch.zeros_like(mapped)
+                states[node] = mapped if self.reached[node] else torch.zeros_like(mapped)
                 del mapped
         for node in range(NUM_INPUTS, self.graph.num_nodes):
             states[node] = self._node(node, states)
@@ -185,10 +186,10 @@ class Cell(nn.Module):
         op = self.edges[str(index)]
         state = states[source]
         dropping = self.training and (isinstance(self.drop_path, Tensor) or self.drop_path > 0)
-        if isinstance(op, Layers) and total is not None and state is not None and self.hears[source] and not dropping:
+        if isinstance(op, Layers) and total is not None and state is not None and self.reached[source] and not dropping:
             return op.added_to(total, state)
         result: Tensor = op(state)
-        if not self.hears[source]:
+        if not self.reached[source]:
             return total
         if dropping and not isinstance(op, nn.Identity):
             result = dropped(result, self.drop_path)
@@ -196,12 +197,12 @@ class Cell(nn.Module):
 
     def _output(self, states: list[Tensor | None]) -> Tensor:
         outputs = self.graph.outputs
-        heard = [state for state in (states[node] for node in outputs) if state is not None]
+        found = [state for state in (states[node] for node in outputs) if state is not None]
         if len(outputs) == 1:
-            return heard[0]
-        if len(heard) == len(outputs):
-            return torch.cat(heard, dim=1)
-        zeros = torch.zeros_like(heard[0])  # a node that hears nothing keeps its place
+            return found[0]
+        if len(found) == len(outputs):
+            return torch.cat(found, dim=1)
+        zeros = torch.zeros_like(found[0])  # a node that nothing reaches keeps its place
         whole = [zeros if state is None else state for state in (states[node] for node in outputs)]
         return torch.cat(whole, dim=1)
 
@@ -209,13 +210,13 @@ class Cell(nn.Module):
 class AuxiliaryHead(nn.Module):
     """The published second classifier on the features after the second reduction, for training only."""
 
-    def __init__(self, planned: Plan):
+    def __init__(self, placed: Placed):
         super().__init__()
-        layout = planned.layout
+        layout = placed.layout
         if layout.auxiliary is None:
             raise SettingError(f"the {layout.setting.network} network has no auxiliary head. Leave it out")
         self.value, self.stride = layout.auxiliary
-        if not planned.parts[self.value - 1].live:
+        if not placed.parts[self.value - 1].live:
             raise SettingError("nothing living reaches the auxiliary head. Leave it out")
         block = layout.blocks[self.value - 1]
         self._check(block.size_out, layout.setting.size)
@@ -253,8 +254,27 @@ def dropped(x: Tensor, probability: float | Tensor) -> Tensor:
     return x * (kept / keep).to(x.dtype)
 
 
-def _all_readers(planned: Plan) -> dict[int, int]:
+def _last_readers(graph: Graph, liveness: Liveness) -> dict[int, int]:
+    """Per node that a live edge or the output reads: the last node to do so (for the output: the node count)."""
+    readers = {}
+    for edge, alive in zip(graph.edges, liveness.live, strict=True):
+        if alive:
+            readers[edge.source] = edge.target
+    return readers | dict.fromkeys(graph.outputs, graph.num_nodes)
+
+
+def _last_blocks(placed: Placed) -> dict[int, int]:
+    """Per value that a living block reads: the last block to do so. The head reads the last value."""
+    readers = {}
+    for index, part in enumerate(placed.parts):
+        for slot, value in enumerate(part.block.reads):
+            if not isinstance(part, CellPart) or part.liveness.inputs[slot]:
+                readers[value] = index
+    return readers | {len(placed.parts): len(placed.parts)}
+
+
+def _all_readers(placed: Placed) -> dict[int, int]:
     readers: dict[int, int] = {}
-    for index, part in enumerate(planned.parts):
+    for index, part in enumerate(placed.parts):
         readers |= dict.fromkeys(part.block.reads, index)
-    return readers | {len(planned.parts): len(planned.parts)}
+    return readers | {len(placed.parts): len(placed.parts)}

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from natpp.arch.blueprints import CellPart, Placed, alive_in
 from natpp.arch.graph import NUM_INPUTS, Architecture
-from natpp.arch.networks import CellPart, Plan, Setting, plan
+from natpp.arch.networks import Setting
 from natpp.arch.space import GraphSpace
 from natpp.registry import OPS
 
@@ -181,16 +182,16 @@ def _counting(value: Tensor, members: Members) -> Tensor:
 
 def needed(archs: Sequence[Architecture], where: Setting, device: torch.device) -> list[Route]:
     """Per block, the architectures that need each of its parts."""
-    plans = [plan(arch, where) for arch in archs]
+    networks = [alive_in(arch, where) for arch in archs]
 
     def some(numbers: list[int]) -> Members:
         everyone = numbers == list(range(len(archs)))
         return Members(None if everyone else torch.tensor(numbers, dtype=torch.int64, device=device), len(numbers))
 
     routes: list[Route] = []
-    for place in range(len(plans[0].parts)):
-        parts = [planned.parts[place] for planned in plans]
-        hearing = [number for number, planned in enumerate(plans) if planned.hears[parts[0].block.reads[0]]]
+    for block in range(len(networks[0].parts)):
+        parts = [network.parts[block] for network in networks]
+        reached = [number for number, network in enumerate(networks) if network.reached[parts[0].block.reads[0]]]
         inputs: tuple[list[int], list[int]] = [], []
         edges: dict[EdgeKey, list[int]] = {}
         outputs: dict[int, list[int]] = {}
@@ -209,7 +210,7 @@ def needed(archs: Sequence[Architecture], where: Setting, device: torch.device) 
         routes.append(
             Route(
                 len(archs),
-                some(hearing),
+                some(reached),
                 tuple(some(numbers) if numbers else None for numbers in inputs),
                 {edge: some(numbers) for edge, numbers in sorted(edges.items())},
                 {node: some(numbers) for node, numbers in outputs.items()},
@@ -259,12 +260,12 @@ class Dealt(Routed):
 
         The key -1 stands for the whole of a stem or residual block.
         """
-        plans = [plan(arch, self.where) for arch in archs]
+        networks = [alive_in(arch, self.where) for arch in archs]
         shape: list[dict[EdgeKey | int, int]] = []
         numbers: list[int] = []
         counting: list[bool] = []
-        for place in range(len(plans[0].parts)):
-            found = _block(plans, place)
+        for block in range(len(networks[0].parts)):
+            found = _block(networks, block)
             shape.append({key: len(members) for key, members in found.items()})
             for members in found.values():
                 numbers += [number for number, _ in members]
@@ -295,21 +296,21 @@ class Dealt(Routed):
         return routes
 
 
-def _block(plans: Sequence[Plan], place: int) -> dict[EdgeKey | int, list[tuple[int, bool]]]:
+def _block(networks: Sequence[Placed], block: int) -> dict[EdgeKey | int, list[tuple[int, bool]]]:
     """Per part of a block its architectures, and whether their values count."""
     edges: dict[EdgeKey, list[tuple[int, bool]]] = {}
     nodes: dict[EdgeKey | int, list[tuple[int, bool]]] = {}
-    for number, planned in enumerate(plans):
-        part = planned.parts[place]
+    for number, network in enumerate(networks):
+        part = network.parts[block]
         if not isinstance(part, CellPart):
-            nodes.setdefault(-1, []).append((number, planned.hears[part.block.reads[0]]))
+            nodes.setdefault(-1, []).append((number, network.reached[part.block.reads[0]]))
             continue
-        names, hears = part.graph.names, part.liveness.hears
+        names, reached = part.graph.names, part.liveness.reached
         for edge in part.graph.edges:
             if not edge.fixed:
                 key = names[edge.target], names[edge.source], edge.op
-                edges.setdefault(key, []).append((number, hears[edge.source]))
-        outputs = {names[node]: hears[node] for node in part.graph.outputs}
+                edges.setdefault(key, []).append((number, reached[edge.source]))
+        outputs = {names[node]: reached[node] for node in part.graph.outputs}
         for node in sorted(set(names[NUM_INPUTS:])):
             nodes.setdefault(node, []).append((number, outputs.get(node, False)))
     return {**dict(sorted(edges.items())), **nodes}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from natpp.arch.blueprints import CellPart, alive_in
 from natpp.arch.cost import counts
 from natpp.arch.formats import FORMATS, from_dict, to_json
 from natpp.arch.graph import Architecture
-from natpp.arch.networks import CellPart, Setting, plan
+from natpp.arch.networks import Setting
 from natpp.arch.ops import Place
 from natpp.arch.rules import same_graphs
 from natpp.errors import NatppError
@@ -107,7 +108,7 @@ def cell_figures(data: Mapping[str, Any], where: Setting, book: Book) -> tuple[l
 def _edge_costs(arch: Architecture, where: Setting) -> dict[str, list[Pair | None]]:
     """What every edge costs alive, in all places of its cell together; None where it is alive nowhere."""
     found: dict[str, list[Pair | None]] = {kind: [None] * len(graph.edges) for kind, graph in arch.cells()}
-    for part in plan(arch, where).parts:
+    for part in alive_in(arch, where).parts:
         if not isinstance(part, CellPart):
             continue
         own = found[part.block.kind if part.block.kind in found else "normal"]
@@ -124,7 +125,7 @@ def _places(arch: Architecture, kind: str, where: Setting) -> list[dict[int, Pla
     kinds = dict(arch.cells())
     return [
         {node: part.block.place(node) for node in range(part.graph.num_nodes)}
-        for part in plan(arch, where).parts
+        for part in alive_in(arch, where).parts
         if isinstance(part, CellPart) and (part.block.kind if part.block.kind in kinds else "normal") == kind
     ]
 

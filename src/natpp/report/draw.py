@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from natpp.arch.cost import Cost, cost_of, part_counts
+from natpp.arch.blueprints import CellPart, Placed, alive_in
+from natpp.arch.cost import cost_of, counts_by_block
 from natpp.arch.graph import NUM_INPUTS, Architecture, Graph
-from natpp.arch.networks import CellPart, Plan, Setting, plan
+from natpp.arch.networks import Setting
 from natpp.arch.rules import same_graphs
+from natpp.core.measures import Cost
 from natpp.report.layered import Item, Vertex, layered
 from natpp.report.scene import Box, Curve, Scene, Shape, Text, beside, stacked, text_width
 
@@ -46,15 +48,16 @@ def pair_scene(before: Architecture, after: Architecture, names: tuple[str, str]
 
 def network_scene(arch: Architecture, where: Setting, name: str = "") -> Scene:
     """The network from image to logits with the cost of every part, and its cells without what is dead."""
-    planned = plan(arch, where)
+    network = alive_in(arch, where)
     cells = []
     for kind, graph in arch.cells():
-        standing = [part.liveness.live for part in planned.parts if isinstance(part, CellPart) and part.graph == graph]
+        standing = [part.liveness.live for part in network.parts if isinstance(part, CellPart) and part.graph == graph]
         if standing:
             live = tuple(map(any, zip(*standing, strict=True)))
             cells.append(_titled(f"{TITLES[kind]}, living parts", cell_scene(graph, dead=False, live=live)))
     title = f"{name}: {where.network} network" if name else f"{where.network} network"
-    return _sheet(title, [beside([_blocks_scene(planned, cost_of(arch, where)), stacked(cells)], gap=48)])
+    blocks = _blocks_scene(network, cost_of(arch, where), counts_by_block(arch, where))
+    return _sheet(title, [beside([blocks, stacked(cells)], gap=48)])
 
 
 def cell_scene(
@@ -129,11 +132,11 @@ def cell_scene(
     return Scene(placed.width, placed.height, tuple(shapes))
 
 
-def _blocks_scene(planned: Plan, total: Cost) -> Scene:
+def _blocks_scene(network: Placed, total: Cost, costs: Sequence[tuple[int, int]]) -> Scene:
     """Stem, cells and head in order, like ones together, with their shapes and living costs."""
-    where = planned.layout.setting
+    where = network.layout.setting
     rows: list[tuple[str, str, tuple[str, str]]] = [("image", f"3 channels, {where.size} × {where.size}", GREEN)]
-    *found, head = part_counts(planned)
+    *found, head = costs
     keyed = [
         (
             part.block.kind if isinstance(part, CellPart) else part.block.name,
@@ -141,15 +144,15 @@ def _blocks_scene(planned: Plan, total: Cost) -> Scene:
             part.live,
             counted,
         )
-        for part, counted in zip(planned.parts, found, strict=True)
+        for part, counted in zip(network.parts, found, strict=True)
     ]
     for (kind, shape, alive), group in groupby(keyed, key=lambda row: row[:3]):
         parts = [counted for *_, counted in group]
         text = TITLES.get(kind, kind.replace("_", " "))
         text = f"{len(parts)} × {text}" if len(parts) > 1 else text
-        cost = _cost_text(sum(c.live_params for c in parts), sum(c.live_madds for c in parts)) if alive else "dead"
+        cost = _cost_text(*map(sum, zip(*parts, strict=True))) if alive else "dead"
         rows.append((text, f"{shape}: {cost}", BLUE if kind in TITLES else ("#ffffff", LINE)))
-    rows.append(("classifier", f"{where.classes} classes: {_cost_text(head.params, head.madds)}", YELLOW))
+    rows.append(("classifier", f"{where.classes} classes: {_cost_text(*head)}", YELLOW))
     step, box_width = 46, max(text_width(text) for text, _, _ in rows) + 28
     shapes: list[Shape] = []
     for row, (text, note, colors) in enumerate(rows):

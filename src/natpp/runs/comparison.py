@@ -25,7 +25,8 @@ from natpp.runs.benchmark import Benchmark
 from natpp.scorers.base import Score, Task
 from natpp.scorers.predicted import PredictConfig, predicted
 from natpp.scorers.table import Table, TableScorer, read_table
-from natpp.subjects.many import Inputs, Row
+from natpp.subjects.cells import Row
+from natpp.subjects.many import Inputs
 
 if TYPE_CHECKING:
     from natpp.run import Watch
@@ -151,6 +152,7 @@ def _oracles(config: Benchmark, table: Table, inputs: Inputs) -> tuple[float, fl
     for index, mask in enumerate(inputs.masks):
         edges = len(mask)
         allowed = np.flatnonzero(mask[np.arange(edges), ops[edges]].all(axis=1))
+        inputs.count([index] * len(allowed), [*ops[edges][allowed]])
         reachable = [alike[edges][i] for i in allowed.tolist() if inputs.fits(index, ops[edges][i])]
         by_reward.append(score[reachable[int(reward[reachable].argmax())]])
         by_score.append(score[reachable].max())

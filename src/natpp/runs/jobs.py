@@ -43,7 +43,7 @@ from natpp.scorers.base import Scorer, Task
 from natpp.scorers.short import ShortScorer, in_half, usual_schedule
 from natpp.scorers.supernet import SharedWeights, SupernetScorer, usual_setting
 from natpp.scorers.table import TableScorer, read_table
-from natpp.subjects.cells import Result, explained, transform
+from natpp.subjects.cell_result import Result, explained, transform
 from natpp.training import task as training
 from natpp.training.outcome import Outcome
 from natpp.training.recipe import ShortConfig

@@ -25,7 +25,8 @@ from natpp.config import At, Config
 from natpp.errors import SettingError
 from natpp.scorers.base import Gain, Score, Scorer, Scores
 from natpp.scorers.features import Features, flow_features, walk_features
-from natpp.subjects.many import Inputs, Row
+from natpp.subjects.cells import Row
+from natpp.subjects.many import Inputs
 
 FIRST_SCORES = 16  # that tell how fast scores are, at most
 TRIES = 20  # draws for every random transformation that is wanted

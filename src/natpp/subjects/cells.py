@@ -1,243 +1,144 @@
-"""Applying a policy to an architecture: one answer, with the reasons beside it.
-
-`greedy` takes the most likely transition of every edge, `sample` draws once for every edge as the paper
-does, `best-of` draws several times and keeps what a scorer likes best.
-"""
+"""An architecture of cells in a network as a subject: its decisions are its free edges."""
 
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
-from natpp.arch.cost import Cost, cost_of
-from natpp.arch.formats import to_dict
+from natpp.arch.blueprints import drawing
 from natpp.arch.graph import Architecture
-from natpp.arch.rules import Change, changes, masks
-from natpp.core.budget import SAVES_NOTHING, check_budget, limits_of, within
-from natpp.errors import SettingError, did_you_mean
-from natpp.methods.base import picked
-from natpp.nets.network import network_cost
-from natpp.nets.policy import Policy, Transitions
+from natpp.arch.networks import Setting
+from natpp.arch.rules import Mask, masks
+from natpp.core.blueprint import Blueprint, Spent
+from natpp.core.budget import no_dearer
+from natpp.core.decision import Decision, Option, Plan
+from natpp.core.solve import Preferences
+from natpp.nets.policy import Encoded, edge_masks, encode
 from natpp.registry import OPS
-from natpp.scorers.base import Score, Task
-from natpp.subjects.many import Inputs
 
-SAMPLES, LARGEST_SAMPLES = 10, 1_000_000  # that best-of draws, by default and at most
-MODES = ("greedy", "sample", "best-of")
-FORMAT, VERSION = "natpp result", 1
-SMALLEST = 1e-30  # probability that is told apart from nothing
-PerEdge = dict[str, list[dict[str, Any]]]  # per cell, per edge, by operation
+Row = NDArray[np.int64]  # one operation for every free edge of an architecture, by its number in a policy
+MANY = 4  # plans that are costed faster at once than one by one
 
 
-@dataclass(frozen=True)
-class Result:
-    """What became of an architecture, and why.
+class Cells:
+    """An architecture in a network: what each of its free edges may become under a rule.
 
     Examples:
-        >>> result = natpp.optimize("darts")
-        >>> change = result.changes[0]
-        >>> change.cell, change.before.op, change.after.op
-        ('reduce', 'max_pool_3x3', 'avg_pool_3x3')
-        >>> sorted(result.probabilities["reduce"][change.index])
-        ['avg_pool_3x3', 'max_pool_3x3', 'null']
+        >>> from natpp.arch.networks import setting
+        >>> from natpp.subjects.cells import Cells
+        >>> cells = Cells(natpp.load("darts"), list(natpp.registry.OPS), "nat++", setting("cifar"))
+        >>> cells.decisions[0].name, [option.value for option in cells.decisions[0].options if option.allowed][:2]
+        ('normal 0: 0 → 2', ['sep_conv_3x3', 'dil_conv_3x3'])
+        >>> cells.living((0,) * 16) == {"params": 3349342, "madds": 528359040}
+        True
     """
 
-    before: Architecture
-    """β, what was given"""
-    after: Architecture
-    """α, what became of it"""
-    cost_before: Cost
-    """in the network that was asked for"""
-    cost_after: Cost
-    """the same of what came out"""
-    log_prob: float
-    """log-probability of the transformation that is returned"""
-    probabilities: PerEdge
-    """per cell and edge, the operations the policy could choose and how likely each was"""
-    masked: PerEdge
-    """per cell and edge, the operations it could not choose, and whether the rule or the budget forbids them"""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """how it was found: rule, budget, mode, seed, network, policy"""
-    measured: tuple[dict[str, Any], ...] = ()
-    """what was measured before and after, with its spread and how: `natpp.report.result` says in which words"""
+    name = "architecture"
 
-    @property
-    def changes(self) -> list[Change]:
-        """The edges that changed."""
-        return changes(self.before, self.after)
+    def __init__(self, arch: Architecture, ops: Sequence[str], rule: str, where: Setting, *, strict: bool = True):
+        self.arch, self.ops, self.rule, self.where, self.strict = arch, tuple(ops), rule, where, strict
+        self.encoded: Encoded = encode(arch, self.ops)
+        self.mask = self._mask(strict=strict)
+        self.loose = any(graph.concat is None for _, graph in arch.cells())  # its widths follow the plan
+        self._spent: dict[Plan, tuple[tuple[int, ...], bool]] = {}
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON: what changed, what it costs, what the policy could choose, and all that led to it."""
-        from natpp import __version__
+    def _mask(self, *, strict: bool) -> Mask:
+        """Which operation every free edge may get, (edges, ops)."""
+        columns = {name: column for column, name in enumerate(OPS)}
+        found = edge_masks(masks(self.arch, self.rule, self.where, strict=strict), self.encoded)
+        return found[:, [columns[OPS[op].name] for op in self.ops]]  # answers an operation that is not registered here
 
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "before": to_dict(self.before),
-            "after": to_dict(self.after),
-            "changes": [
-                {
-                    "cell": change.cell,
-                    "from": change.before.source,
-                    "to": change.before.target,
-                    "before": change.before.op,
-                    "after": change.after.op,
-                }
-                for change in self.changes
-            ],
-            "cost_before": self.cost_before.to_dict(),
-            "cost_after": self.cost_after.to_dict(),
-            "log_prob": self.log_prob,
-            "probabilities": self.probabilities,
-            "masked": self.masked,
-            "measured": list(self.measured),
-            **self.settings,
-            "versions": {"natpp": __version__, "torch": torch.__version__},
-        }
+    @functools.cached_property
+    def numbers(self) -> tuple[tuple[int, ...], ...]:
+        """Per decision the operation that each option is, by its number in `ops`: first the one that is there."""
+        count = len(self.ops)
+        return tuple((own, *range(own), *range(own + 1, count)) for own in self.encoded.ops.tolist())
 
-    def report(self, path: str | Path, trained: Sequence[str | Path] = ()) -> Path:
-        """Write a page that shows all of it, one HTML file; `trained` are folders of trainings that tell accuracies."""
-        from natpp.report.page import write_report
+    @functools.cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """One for each free edge, cell by cell."""
+        by_rule = self._mask(strict=False) if self.strict else self.mask
+        found = []
+        for place, numbers, rule, both in zip(self.encoded.places, self.numbers, by_rule, self.mask, strict=True):
+            edge = self.arch.graph(place[0]).edges[place[1]]
+            why = ["" if both[one] else "cost" if rule[one] else "rule" for one in numbers]
+            options = tuple(Option(self.ops[one], said) for one, said in zip(numbers, why, strict=True))
+            found.append(Decision(f"{place[0]} {place[1]}: {edge.source} → {edge.target}", "operation", options))
+        return tuple(found)
 
-        return write_report(self.to_dict(), path, trained=trained)
+    @functools.cached_property
+    def blueprint(self) -> Blueprint:
+        """The network by these decisions; of loose ends, with the widths of the architecture as it is."""
+        options = [[self.ops[one] for one in numbers] for numbers in self.numbers]
+        return drawing(self.arch, self.where, options).blueprint
 
-    def __str__(self) -> str:
-        lines = [
-            f"{change.cell} cell, {change.before.source} → {change.before.target}: "
-            f"{change.before.op} → {change.after.op}"
-            for change in self.changes
-        ] or ["nothing changed"]
-        for name, before, after in (
-            ("parameters", self.cost_before.live_params, self.cost_after.live_params),
-            ("multiply-adds", self.cost_before.live_madds, self.cost_after.live_madds),
-            ("peak memory, bytes", self.cost_before.peak_memory_bytes, self.cost_after.peak_memory_bytes),
-        ):
-            lines.append(f"{name:<20} {before:>15,} → {after:>15,}  ({after / before - 1:+.1%})")
-        times = self.cost_before.latency_ms, self.cost_after.latency_ms
-        if times[0] is not None and times[1] is not None:
-            lines.append(f"{'latency, ms':<20} {times[0]:>15.2f} → {times[1]:>15.2f}  ({times[1] / times[0] - 1:+.1%})")
-        saves = any(
-            getattr(self.cost_after, name) < getattr(self.cost_before, name) for name in ("live_params", "live_madds")
-        )
-        if not saves and isinstance(self.settings.get("budget"), str):
-            lines.append(f"note: {SAVES_NOTHING}")
-        return "\n".join(lines)
+    def count(self, plans: Sequence[Plan]) -> None:
+        """Cost many plans at once, so that `living` and `fits` look them up."""
+        new = [plan for plan in dict.fromkeys(plans) if plan not in self._spent]
+        if len(new) >= MANY and not self.loose:
+            figures, connected = self.blueprint.costs(np.array(new, dtype=np.int64))
+            found = zip(map(tuple, figures.tolist()), connected.tolist(), strict=True)
+            self._spent.update(zip(new, found, strict=True))
 
+    def living(self, plan: Plan) -> dict[str, float]:
+        """Living parameters and multiply-adds."""
+        return dict(zip(self.blueprint.figures, self._found(plan)[0], strict=True))
 
-def transform(
-    arch: Architecture,
-    policy: Policy,
-    task: Task,
-    *,
-    mode: str = "greedy",
-    samples: int = SAMPLES,
-    score: Score | None = None,
-    seed: int = 0,
-    budget: Mapping[str, float] | None = None,
-) -> Result:
-    """The policy's answer for an architecture, within the rule and, where it is strict, the budget.
+    def memory(self, plan: Plan) -> int:
+        """Bytes of peak memory."""
+        blueprint, plan = self._drawn(plan)
+        return blueprint.memory(plan)
 
-    Where a `budget` in figures asks for less, it is changed further, as far as that takes.
-    """
-    _check(mode, samples, score, seed)
-    inputs = Inputs([arch], task, policy.ops)
-    wanted = check_budget(budget or {})
-    cost = functools.partial(network_cost, where=task.where, latency="latency" in wanted)
-    before = cost(arch)
-    limits = limits_of(wanted, before)
-    with torch.no_grad():
-        transitions: Transitions = policy(inputs.batch([0]))
-        if mode == "greedy":
-            choices = transitions.greedy()[None]
-        else:
-            drawn = torch.Generator().manual_seed(seed)
-            choices = transitions.sample(samples if mode == "best-of" else 1, drawn)
-        rows = [row for *_, row in inputs.rows([0], choices.numpy(), transitions.probabilities(choices))]
-        if limits:
-            preferences = transitions.log_probs.double().numpy()
-            rows = [within(inputs, row, preferences, limits, before, cost) for row in rows]
-        row = rows[0] if score is None else picked(inputs, [rows], score)[0]
-        log_prob = transitions.log_prob(torch.from_numpy(row)).item()
-    after = inputs.transformed(0, row)
-    found = _explained(inputs, transitions, after, log_prob, (before, cost(after)))
-    settings = found.settings | {"mode": mode, "seed": seed} | ({"budget": wanted} if wanted else {})
-    return replace(found, settings=settings | ({"samples": samples} if mode == "best-of" else {}))
+    def fits(self, plan: Plan) -> bool:
+        """Whether a plan keeps the budget: always where it is not strict."""
+        return not self.strict or no_dearer(self._found((0,) * len(plan)), self._found(plan))
 
+    def graph(self) -> Encoded:
+        """What a policy sees."""
+        return self.encoded
 
-def explained(arch: Architecture, after: Architecture, policy: Policy, task: Task) -> Result:
-    """What became of an architecture, however it was found, with what a policy says of it."""
-    inputs = Inputs([arch], task, policy.ops)
-    with torch.no_grad():
-        transitions: Transitions = policy(inputs.batch([0]))
-    found = _explained(inputs, transitions, after, 0.0, (cost_of(arch, task.where), cost_of(after, task.where)))
-    chances = [
-        found.probabilities[kind][index].get(op, 0.0)
-        for kind, graph in after.cells()
-        for index, op in enumerate(graph.ops)
-    ]
-    return replace(found, log_prob=sum(math.log(max(chance, SMALLEST)) for chance in chances))
+    def key(self, plan: Plan) -> Hashable:
+        """What the architecture computes."""
+        return self.apply(plan).essence()
 
+    def apply(self, plan: Plan) -> Architecture:
+        """The architecture with other operations."""
+        return self.with_row(self.row(plan))
 
-def _explained(
-    inputs: Inputs, transitions: Transitions, after: Architecture, log_prob: float, costs: tuple[Cost, Cost]
-) -> Result:
-    arch, task = inputs.archs[0], inputs.task
-    return Result(
-        before=arch,
-        after=after,
-        cost_before=costs[0],
-        cost_after=costs[1],
-        log_prob=log_prob,
-        probabilities=_probabilities(inputs, transitions),
-        masked=_masked(arch, inputs, task),
-        settings={
-            "rule": task.rule,
-            "budget": "strict" if task.strict else "rule",
-            "network": asdict(task.where),
-        },
-    )
+    def _found(self, plan: Plan) -> tuple[tuple[int, ...], bool]:
+        if plan not in self._spent:
+            blueprint, drawn = self._drawn(plan)
+            spent: Spent = blueprint.spent(drawn)
+            self._spent[plan] = spent.living, spent.connected
+        return self._spent[plan]
 
+    def _drawn(self, plan: Plan) -> tuple[Blueprint, Plan]:
+        """A blueprint in which a plan has its widths, and the plan there."""
+        if not self.loose:
+            return self.blueprint, plan
+        _, blueprint, _, plan = drawing(self.apply(plan), self.where)
+        return blueprint, plan
 
-def _check(mode: str, samples: int, score: Score | None, seed: int) -> None:
-    if mode not in MODES:
-        raise SettingError(f"unknown mode {mode!r}. {did_you_mean(mode, MODES)}")
-    if not 1 <= samples <= LARGEST_SAMPLES:
-        raise SettingError(f"samples is {samples}, expected a whole number from 1 to {LARGEST_SAMPLES:,}")
-    if not 0 <= seed < 2**63:
-        raise SettingError(f"seed is {seed}, expected a whole number from 0 to 2^63 - 1")
-    if mode != "best-of" and samples != SAMPLES:
-        raise SettingError(f"samples goes with the mode best-of, not with {mode}")
-    if mode == "best-of" and score is None:
-        raise SettingError("the mode best-of chooses by a scorer: give one, or use greedy or sample")
-    if mode != "best-of" and score is not None:
-        raise SettingError(f"the mode {mode} asks no scorer: leave it out, or use best-of")
+    # Rows: plans in the numbers of a policy.
 
+    def row(self, plan: Plan) -> Row:
+        """The operation of every edge, by its number in `ops`."""
+        return np.array([numbers[one] for numbers, one in zip(self.numbers, plan, strict=True)], dtype=np.int64)
 
-def _probabilities(inputs: Inputs, transitions: Transitions) -> PerEdge:
-    """The distribution of every free edge; a fixed edge keeps what it has."""
-    found: PerEdge = {
-        kind: [{edge.op: 1.0} if edge.fixed else {} for edge in graph.edges] for kind, graph in inputs.archs[0].cells()
-    }
-    probs = transitions.probs.numpy()
-    for (kind, number), edge, mask in zip(inputs.encoded[0].places, probs, inputs.masks[0], strict=True):
-        found[kind][number] = {inputs.ops[op]: float(edge[op]) for op in np.flatnonzero(mask)}
-    return found
+    def plan(self, row: Row) -> Plan:
+        """The way back."""
+        return tuple([numbers.index(op) for numbers, op in zip(self.numbers, row.tolist(), strict=True)])
 
+    def preferences(self, table: NDArray[np.float64]) -> Preferences:
+        """Preferences of a policy, (edges, ops), as those of options."""
+        return [row[list(numbers)] for row, numbers in zip(table, self.numbers, strict=True)]
 
-def _masked(arch: Architecture, inputs: Inputs, task: Task) -> PerEdge:
-    by_rule, by_both = (masks(arch, task.rule, task.where, strict=strict) for strict in (False, task.strict))
-    names = tuple(OPS)
-    return {
-        kind: [
-            {names[op]: "budget" if rule[op] else "rule" for op in np.flatnonzero(~both) if names[op] in inputs.ops}
-            for rule, both in zip(by_rule[kind], by_both[kind], strict=True)
-        ]
-        for kind, _ in arch.cells()
-    }
+    def with_row(self, row: Row) -> Architecture:
+        """The architecture with these operations on its free edges."""
+        ops = {kind: list(graph.ops) for kind, graph in self.arch.cells()}
+        for (kind, number), op in zip(self.encoded.places, row.tolist(), strict=True):
+            ops[kind][number] = self.ops[op]
+        return self.arch.with_ops(ops)

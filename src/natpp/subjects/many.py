@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from natpp.arch.cost import plan_counts
+from natpp.arch.blueprints import drawing
 from natpp.arch.graph import Architecture
-from natpp.arch.networks import plan
-from natpp.arch.rules import Mask, masks
-from natpp.nets.policy import Encoded, GraphBatch, collate, edge_masks, encode
+from natpp.arch.rules import Mask
+from natpp.core.blueprint import Spent
+from natpp.core.budget import no_dearer
+from natpp.core.solve import repair
+from natpp.nets.policy import Encoded, GraphBatch, collate
 from natpp.registry import OPS
 from natpp.scorers.base import Gain, Score, Scores, Task
+from natpp.subjects.cells import MANY, Cells, Row
 
-Row = NDArray[np.int64]  # one operation for every free edge of an architecture
+Living = tuple[tuple[int, ...], bool]  # living figures, and whether the head is connected with the image
 
 
 class Inputs:
@@ -25,17 +29,14 @@ class Inputs:
         self.archs = list(archs)
         self.task = task
         self.ops = tuple(ops)
-        self.encoded: list[Encoded] = [encode(arch, self.ops) for arch in self.archs]
+        self.cells = [Cells(arch, self.ops, task.rule, task.where, strict=task.strict) for arch in self.archs]
+        self.encoded: list[Encoded] = [one.encoded for one in self.cells]
+        self.masks: list[Mask] = [one.mask for one in self.cells]
         names = {name: column for column, name in enumerate(OPS)}
-        columns = [names[OPS[op].name] for op in self.ops]  # answers an operation that is not registered here
-        self.masks: list[Mask] = [
-            edge_masks(masks(arch, task.rule, task.where, strict=task.strict), encoded)[:, columns]
-            for arch, encoded in zip(self.archs, self.encoded, strict=True)
-        ]
+        self.columns = np.array([names[OPS[op].name] for op in self.ops])  # numbers of the operations in the registry
         graphs: dict[object, int] = {}
         self._graphs = [graphs.setdefault(_graph_key(arch), len(graphs)) for arch in self.archs]
-        self._living: dict[tuple[int, bytes], tuple[int, int, bool]] = {}
-        self._before: dict[int, tuple[int, int, bool]] = {}  # by index: of the input itself
+        self._living: dict[tuple[int, bytes], Living] = {}
         self._scores: dict[tuple[int, bytes, bytes], float] = {}
         self._scored_by: Score | Gain | None = None
 
@@ -51,19 +52,18 @@ class Inputs:
     ) -> list[tuple[int, Row, Row]]:
         """Choices (samples, edges of a batch) as (index, row as drawn, row within the budget), input by input."""
         ends = np.cumsum([len(self.encoded[i].ops) for i in indices])[:-1]
-        found = []
         drawn, weights = (np.split(array, ends, axis=1) for array in (choices, probabilities))
-        for index, rows, weight in zip(indices, drawn, weights, strict=True):
-            found += [(index, row, self.repaired(index, row, w)) for row, w in zip(rows, weight, strict=True)]
-        return found
+        found = [
+            (index, row, weight)
+            for index, rows, some in zip(indices, drawn, weights, strict=True)
+            for row, weight in zip(rows, some, strict=True)
+        ]
+        self.count([index for index, _, _ in found], [row for _, row, _ in found])
+        return [(index, row, self.repaired(index, row, weight)) for index, row, weight in found]
 
     def transformed(self, index: int, row: Row) -> Architecture:
         """The architecture with these operations on its free edges."""
-        arch = self.archs[index]
-        ops = {kind: list(graph.ops) for kind, graph in arch.cells()}
-        for (kind, number), op in zip(self.encoded[index].places, row.tolist(), strict=True):
-            ops[kind][number] = self.ops[op]
-        return arch.with_ops(ops)
+        return self.cells[index].with_row(row)
 
     def repaired(self, index: int, row: Row, probability: NDArray[np.float64]) -> Row:
         """Under a strict budget: the row with its least probable changes taken back until it fits.
@@ -72,19 +72,12 @@ class Inputs:
         """
         if self.fits(index, row):
             return row
-        before, drawn = self.encoded[index].ops, row
-        changed = np.flatnonzero(row != before)[::-1]  # of equally probable ones the last edge goes first
-        order = changed[np.argsort(probability[changed], kind="stable")].tolist()
-        row = row.copy()
-        undone: list[int] = []
-        while not self.fits(index, row):
-            undone.append(order[len(undone)])
-            row[undone[-1]] = before[undone[-1]]
-        for edge in reversed(undone[:-1]):  # the last one was needed
-            row[edge] = drawn[edge]
-            if not self.fits(index, row):
-                row[edge] = before[edge]
-        return row
+        before = tuple(self.encoded[index].ops.tolist())
+        fits = functools.partial(self._fits, index)
+        return np.array(repair(tuple(row.tolist()), before, probability.tolist(), fits), dtype=np.int64)
+
+    def _fits(self, index: int, ops: Sequence[int]) -> bool:
+        return self.fits(index, np.array(ops, dtype=np.int64))
 
     def random_row(self, index: int, generator: np.random.Generator) -> Row:
         """A valid transformation drawn uniformly, repaired where the budget wants it."""
@@ -119,25 +112,38 @@ class Inputs:
         """
         if not self.task.strict:
             return True
-        if (before := self._before.get(index)) is None:
-            before = self._before[index] = self.living(index, self.encoded[index].ops)
-        after = self.living(index, row)
-        return after[0] <= before[0] and after[1] <= before[1] and after[2] >= before[2]
+        return no_dearer(self.living(index, self.encoded[index].ops), self.living(index, row))
 
-    def living(self, index: int, row: Row) -> tuple[int, int, bool]:
+    def living(self, index: int, row: Row) -> Living:
         """Living parameters and multiply-adds, and whether anything of the image reaches the head."""
         key = self._graphs[index], row.tobytes()
-        found = self._living.get(key)
-        if found is None:
-            planned = plan(self.transformed(index, row), self.task.where)
-            spent = plan_counts(planned)
-            found = self._living[key] = spent.live_params, spent.live_madds, planned.hears[-1]
-        return found
+        if key not in self._living:
+            spent = self._spent(index, row)
+            self._living[key] = spent.living, spent.connected
+        return self._living[key]
+
+    def count(self, indices: Sequence[int], rows: Sequence[Row]) -> None:
+        """Cost many rows at once, so that `fits` and `living` look them up."""
+        groups: dict[int, dict[bytes, tuple[int, Row]]] = {}
+        for index, row in zip(indices, rows, strict=True):
+            if (place := (self._graphs[index], row.tobytes())) not in self._living and self.task.strict:
+                groups.setdefault(place[0], {})[place[1]] = index, row
+        for graph, group in groups.items():
+            index, _ = next(iter(group.values()))
+            if len(group) >= MANY and not self.cells[index].loose:
+                plans = self.columns[np.stack([row for _, row in group.values()])]
+                figures, connected = drawing(self.archs[index], self.task.where).blueprint.costs(plans)
+                for key, spent, whole in zip(group, figures.tolist(), connected.tolist(), strict=True):
+                    self._living[graph, key] = tuple(spent), whole
+
+    def _spent(self, index: int, row: Row) -> Spent:
+        if self.cells[index].loose:  # the widths follow the row
+            _, blueprint, _, plan = drawing(self.transformed(index, row), self.task.where)
+            return blueprint.spent(plan)
+        plan = tuple(self.columns[row].tolist())
+        return drawing(self.archs[index], self.task.where).blueprint.spent(plan)
 
 
 def _graph_key(arch: Architecture) -> object:
     """Equal for architectures that differ only in operations on free edges."""
-    return tuple(
-        (kind, graph.concat, tuple((edge.source, edge.target, edge.fixed and edge.op) for edge in graph.edges))
-        for kind, graph in arch.cells()
-    )
+    return tuple((kind, graph.concat, graph.topology) for kind, graph in arch.cells())

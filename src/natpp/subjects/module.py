@@ -16,7 +16,6 @@ from typing import Any
 
 from torch import fx, nn
 
-from natpp.arch.cost import Cost
 from natpp.arch.graph import Architecture, Graph
 from natpp.core.budget import (
     SAVES_NOTHING,
@@ -25,6 +24,7 @@ from natpp.core.budget import (
     limits_of,
 )
 from natpp.core.learned import Learned
+from natpp.core.measures import Cost
 from natpp.errors import SettingError, did_you_mean
 from natpp.fx.blocks import Block, find_blocks
 from natpp.fx.rewrite import rewrite

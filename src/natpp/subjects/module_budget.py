@@ -10,15 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import fx
 
-from natpp.arch.cost import Cost
-from natpp.core.budget import (
-    COUNTED,
-    REMEASURE,
-    excess,
-    figures_of,
-    preferred,
-    unreachable,
-)
+from natpp.core.budget import excess, unreachable
+from natpp.core.measures import COUNTED, Cost, figures_of
+from natpp.core.solve import REMEASURE, preferred
 from natpp.fx.rewrite import rewrite
 from natpp.nets.measure import module_cost
 from natpp.subjects.module_problem import Problem, Row, Table
@@ -193,7 +187,9 @@ class Descent:
             (number, index, op)
             for number, index in places
             for op in preferred(
-                self.preferences[number][index], self.problem.masks[number][index], self.rows[number][index]
+                self.preferences[number][index],
+                np.flatnonzero(self.problem.masks[number][index]).tolist(),
+                self.rows[number][index],
             )
         ]
         for number, index, op in taken_back + softer:

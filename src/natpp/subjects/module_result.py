@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import fx, nn
 
-from natpp.arch.cost import Cost
 from natpp.arch.graph import NULL
 from natpp.core.learned import Learned
+from natpp.core.measures import Cost
 from natpp.fx.blocks import Block
 from natpp.fx.traced import Traced
 

@@ -1,0 +1,331 @@
+"""A network and all that it may become, as a value: what is alive in it and what it costs, without building anything.
+
+A step makes one value from earlier ones; the last step makes the output. A plan picks an option for every decision, and
+the options of the decisions that shape a step give its price. A step is reached where something of the input arrives at
+it, and alive where the output depends on it, too. Only what is alive costs.
+
+Liveness follows many plans at once: a set of plans is one integer with a bit for each.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from natpp.core.decision import Plan
+from natpp.errors import GraphError
+
+Join = Literal["all", "sum", "concat"]
+Price = tuple[Any, ...]  # one number for each figure of the blueprint: whole where it is counted
+Room = tuple[int, int]  # bytes of the value, and the most bytes held while it is made, beyond what is read
+Plans = NDArray[np.int64]  # (plans, decisions)
+FREE: Mapping[Plan, Price | None] = MappingProxyType({(): ()})
+EXACT = 2**63  # whole numbers of numpy are below
+
+
+class Step(NamedTuple):
+    """One value of a network: what it reads, how that joins, and its price by the options of the decisions `by`."""
+
+    name: str
+    reads: tuple[int, ...] = ()
+    prices: Mapping[Plan, Price | None] = FREE
+    """by one option for each decision of `by`; empty: it is free; None: with these options nothing passes"""
+    by: tuple[int, ...] = ()
+    """numbers of decisions"""
+    join: Join = "all"
+    """all: every input is needed; sum and concat: one is enough, and zeros stand for the others"""
+    fixed: bool = False
+    """it stands even where it is not alive, and its price counts: stems and heads"""
+    keep: Literal["", "reached", "alive"] = ""
+    """what must hold of it under every plan, apart from being connected: else the plan has no cost"""
+    room: Mapping[Plan, Room] | None = None
+    """by the same options as the price; a value of 0 bytes is the very tensor that is read"""
+    silent: Room = (0, 0)
+    """the room of a fixed step that nothing reaches"""
+    until: int | None = None
+    """number of the step until whose end its inputs are held in memory; None: its own"""
+    idle: bool = False
+    """it leads nowhere: it stands where all that it reads is alive, and keeps nothing alive itself"""
+
+
+class Spent(NamedTuple):
+    """What one plan costs, in the order of the blueprint's figures."""
+
+    listed: Price
+    """of every step, alive or not"""
+    living: Price
+    """of what is alive or fixed: this is what gets built"""
+    connected: bool
+    """something of the input reaches the output, and what must stay is there"""
+
+
+class Flow(NamedTuple):
+    """For every step the plans in which it is reached, and alive; then those in which the whole is connected."""
+
+    reached: list[int]
+    alive: list[int]
+    connected: int
+
+
+def reached_and_alive(
+    reads: Sequence[Sequence[int]], joins: Sequence[Join], passing: Sequence[int], read: Mapping[int, int]
+) -> tuple[list[int], list[int]]:
+    """For every step the plans in which something of the input reaches it, and those in which it is alive, too.
+
+    `passing` has the plans in which a step lets something through, `read` those in which something outside reads it.
+    """
+    reached: list[int] = []
+    for sources, join, plans in zip(reads, joins, passing, strict=True):
+        if plans and join == "all":
+            for source in sources:
+                plans &= reached[source]
+        elif plans:
+            some = 0
+            for source in sources:
+                some |= reached[source]
+            plans &= some
+        reached.append(plans)
+    alive = [0] * len(reached)
+    for number, plans in read.items():
+        alive[number] = plans
+    for number in range(len(reached) - 1, -1, -1):
+        if plans := alive[number]:
+            alive[number] = plans = plans & reached[number]
+            for source in reads[number]:
+                alive[source] |= plans
+    return reached, alive
+
+
+@dataclass(frozen=True, eq=False)
+class Blueprint:
+    """The steps of a network in the order in which they run; the last one makes its output.
+
+    Examples:
+        >>> from natpp.core.blueprint import Blueprint, Step
+        >>> image, head = Step("image"), Step("head", (1,), {(): (10, 10)}, fixed=True)
+        >>> conv = Step("conv", (0,), {(0,): (9, 900), (1,): (0, 0), (2,): None}, by=(0,))
+        >>> network = Blueprint((image, conv, head))
+        >>> network.cost((0,)).living, network.cost((1,)).living, network.cost((2,))
+        ((19, 910), (10, 10), None)
+    """
+
+    steps: tuple[Step, ...]
+    figures: tuple[str, ...] = ("params", "madds")
+    """what a price tells; figures add up over steps"""
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise GraphError("a blueprint needs at least one step")
+        for number, step in enumerate(self.steps):
+            if step.reads and not 0 <= min(step.reads) <= max(step.reads) < number:
+                raise GraphError(f"step {step.name!r} reads {step.reads}, but a step reads only what is made before it")
+            if step.until is not None and not number <= step.until < len(self.steps):
+                raise GraphError(f"step {step.name!r} holds its inputs until {step.until}, expected itself or later")
+        for prices, (name, by) in {id(s.prices): (s.prices, (s.name, s.by)) for s in self.steps}.values():
+            if any(
+                len(key) != len(by) or len(price or self.figures) != len(self.figures) for key, price in prices.items()
+            ):
+                raise GraphError(
+                    f"prices of step {name!r} go by {len(by)} decisions and tell {', '.join(self.figures)}"
+                )
+
+    # What is alive.
+
+    def flow(self, plans: Plans | Plan) -> Flow:
+        """What carries something of the input to the output: under many plans, or under one (bit 0)."""
+        everyone, picked = _sets(plans)
+        gates, numbers = self._gates
+        passing = []
+        for by, closed in gates:
+            stopped = 0
+            for key in closed:
+                stopped |= functools.reduce(operator.and_, map(picked, by, key), everyone)
+            passing.append(everyone & ~stopped)
+        passing = [passing[number] for number in numbers]
+        reached, alive = reached_and_alive(*self._wiring, passing, {len(passing) - 1: everyone})
+        for number in self.idle:
+            alive[number] = functools.reduce(
+                operator.and_, [alive[read] for read in self.steps[number].reads], everyone
+            )
+        connected = reached[-1]
+        for number in self._kept:
+            connected &= (alive if self.steps[number].keep == "alive" else reached)[number]
+        return Flow(reached, alive, connected)
+
+    # What it costs.
+
+    def cost(self, plan: Plan) -> Spent | None:
+        """The exact cost of a plan; None where nothing reaches the output, or a step that must stay has died."""
+        spent = self.spent(plan)
+        return spent if spent.connected else None
+
+    def spent(self, plan: Plan) -> Spent:
+        """The same whether the plan is connected or not."""
+        flow = self.flow(plan)
+        built = [alive or fixed for alive, fixed in zip(flow.alive, self._fixed, strict=True)]
+        listed, living = [0] * len(self.figures), [0] * len(self.figures)
+        for by, prices, numbers in self._priced:
+            if price := prices[tuple([plan[one] for one in by])]:
+                count = sum([built[number] for number in numbers])
+                for place, figure in enumerate(price):
+                    listed[place] += figure * len(numbers)
+                    living[place] += figure * count
+        return Spent(tuple(listed), tuple(living), bool(flow.connected))
+
+    def costs(self, plans: Plans) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """The living cost of many plans, (plans, figures), and which of them are connected."""
+        flow, count = self.flow(plans), len(plans)
+        alive = _bits([*flow.alive, flow.connected], count)
+        alive[:-1][self._fixed] = 1
+        total = np.zeros((count, len(self.figures)), dtype=self._dtype)
+        for by, table, numbers in self._tables:
+            built = alive[numbers].sum(axis=0, dtype=np.int64)[:, None]  # how many of these steps
+            total += built * table[tuple(plans[:, decision] for decision in by)]
+        return total, alive[-1].astype(bool)
+
+    def memory(self, plan: Plan) -> int:
+        """The most bytes of values held at once: each is freed after its last reader; the caller holds the inputs."""
+        flow = self.flow(plan)
+        stands = [alive or step.fixed or not step.reads for step, alive in zip(self.steps, flow.alive, strict=True)]
+        last = [number if step.reads else len(self.steps) for number, step in enumerate(self.steps)]  # freed after it
+        for number, step in enumerate(self.steps):
+            for read in step.reads if stands[number] else ():
+                last[read] = max(last[read], number if step.until is None else step.until)
+        freed: dict[int, list[int]] = {}
+        for value, number in enumerate(last):
+            freed.setdefault(number, []).append(value)
+        held = peak = 0
+        sizes, tensors, names = [0] * len(self.steps), dict[int, int](), Counter[int]()  # value → its tensor; its names
+        for number, step in enumerate(self.steps):
+            if stands[number]:
+                reads = [tensors[read] for read in step.reads if read in tensors]
+                made, most = self._room(step, plan) if flow.reached[number] else step.silent
+                if step.join == "sum" and len(reads) == 1:
+                    made = most = 0  # it is the one term
+                elif step.join == "concat" and len(reads) == len(step.reads):
+                    most = made  # no zeros are needed
+                peak = max(peak, held + most)
+                if made or reads:
+                    tensors[number] = tensor = number if made else reads[0]
+                    names[tensor] += 1
+                    sizes[number] = made
+                    held += made
+            for value in freed.get(number, ()):
+                if (tensor := tensors.pop(value, -1)) >= 0:
+                    names[tensor] -= 1
+                    held -= 0 if names[tensor] else sizes[tensor]
+        return peak
+
+    def _room(self, step: Step, plan: Plan) -> Room:
+        return (0, 0) if step.room is None else step.room[tuple([plan[one] for one in step.by])]
+
+    # What is the same for all plans.
+
+    @functools.cached_property
+    def closing(self) -> set[tuple[int, int]]:
+        """Decisions with an option at which a step lets nothing through."""
+        return {(by[0], key[0]) for by, closed in self._gates[0] if len(by) == 1 for key in closed}
+
+    @functools.cached_property
+    def idle(self) -> list[int]:
+        """The steps that lead nowhere."""
+        return [number for number, step in enumerate(self.steps) if step.idle]
+
+    @functools.cached_property
+    def readers(self) -> list[list[int]]:
+        """Per step those that read it."""
+        found: list[list[int]] = [[] for _ in self.steps]
+        for number, step in enumerate(self.steps):
+            for read in step.reads:
+                found[read].append(number)
+        return found
+
+    @functools.cached_property
+    def shaped(self) -> dict[int, list[int]]:
+        """Per decision the steps that it shapes."""
+        found: dict[int, list[int]] = {}
+        for number, step in enumerate(self.steps):
+            for decision in step.by:
+                found.setdefault(decision, []).append(number)
+        return found
+
+    @functools.cached_property
+    def _wiring(self) -> tuple[list[tuple[int, ...]], list[Join]]:
+        return [step.reads for step in self.steps], [step.join for step in self.steps]
+
+    @functools.cached_property
+    def _gates(self) -> tuple[list[tuple[tuple[int, ...], list[Plan]]], list[int]]:
+        """Decisions with the options at which nothing passes, each once, and per step which of these hold for it."""
+        numbers: dict[tuple[tuple[int, ...], int], int] = {}
+        found = [numbers.setdefault((step.by, id(step.prices)), len(numbers)) for step in self.steps]
+        prices = {id(step.prices): step.prices for step in self.steps}
+        gates = [(by, [key for key, price in prices[one].items() if price is None]) for by, one in numbers]
+        return gates, found
+
+    @functools.cached_property
+    def _kept(self) -> list[int]:
+        return [number for number, step in enumerate(self.steps) if step.keep]
+
+    @functools.cached_property
+    def _fixed(self) -> list[bool]:
+        return [step.fixed for step in self.steps]
+
+    @functools.cached_property
+    def _priced(self) -> list[tuple[tuple[int, ...], Mapping[Plan, Price | None], list[int]]]:
+        """Steps that have their price in common: the decisions it goes by, the price by their options, the steps."""
+        groups: dict[tuple[tuple[int, ...], int], list[int]] = {}
+        for number, step in enumerate(self.steps):
+            if step.prices is not FREE:
+                groups.setdefault((step.by, id(step.prices)), []).append(number)
+        return [(by, self.steps[numbers[0]].prices, numbers) for (by, _), numbers in groups.items()]
+
+    @functools.cached_property
+    def _tables(self) -> list[tuple[tuple[int, ...], NDArray[Any], list[int]]]:
+        """The same with prices as arrays, (options of every decision, figures)."""
+        found = []
+        for by, prices, numbers in self._priced:
+            shape = [1 + max(key[axis] for key in prices) for axis in range(len(by))]
+            table = np.zeros((*shape, len(self.figures)), dtype=self._dtype)
+            for key, price in prices.items():
+                table[key] = price or 0
+            found.append((by, table, numbers))
+        return found
+
+    @functools.cached_property
+    def _dtype(self) -> Any:
+        """Whole numbers where figures are counted: Python's own where numpy's may be too small."""
+        largest = 0
+        for _, prices, numbers in self._priced:
+            figures = [figure for price in prices.values() for figure in price or ()]
+            if not all(isinstance(figure, int) for figure in figures):
+                return np.float64
+            largest += len(numbers) * max(figures, default=0)
+        return object if largest >= EXACT else np.int64
+
+
+def _sets(plans: Plans | Plan) -> tuple[int, Callable[[int, int], int]]:
+    """All plans as a set of bits, and which of them pick an option of a decision."""
+    if isinstance(plans, tuple):
+        return 1, lambda decision, option: int(plans[decision] == option)
+
+    @functools.cache
+    def picked(decision: int, option: int) -> int:
+        bits = np.packbits(plans[:, decision] == option, bitorder="little")
+        return int.from_bytes(bits.tobytes(), "little")
+
+    return (1 << len(plans)) - 1, picked
+
+
+def _bits(sets: Sequence[int], count: int) -> NDArray[np.uint8]:
+    """Sets of plans as (sets, plans), 1 where a plan is in."""
+    width = -(-count // 8)
+    packed = np.frombuffer(b"".join(one.to_bytes(width, "little") for one in sets), dtype=np.uint8)
+    return np.unpackbits(packed.reshape(len(sets), width), axis=1, count=count, bitorder="little")
