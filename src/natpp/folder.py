@@ -26,7 +26,7 @@ from natpp.files import write_whole
 MAY_CHANGE = ("root", "device", "together", "store", "command", "name", "versions")  # when a run is resumed
 
 
-class Run:
+class Folder:
     """A folder to keep a run in; without one, nothing is kept."""
 
     def __init__(

@@ -26,8 +26,7 @@ from natpp.data.batches import Batches
 from natpp.data.images import Images
 from natpp.data.sets import load_images
 from natpp.errors import FormatError, NatppError, SettingError
-from natpp.folder import Interrupted
-from natpp.folder import Run as Folder
+from natpp.folder import Folder, Interrupted
 from natpp.methods.learning import best
 from natpp.methods.policy import PolicyMethod
 from natpp.methods.random import random_rows

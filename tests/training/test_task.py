@@ -17,7 +17,7 @@ from natpp.data.loader import Loaded
 from natpp.data.sets import NAMES
 from natpp.errors import NatppError, SettingError
 from natpp.registry import TASKS
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.testing import check_task
 from natpp.training.loop import Loop, fit
 from natpp.training.losses import ACCURACY, CROSS_ENTROPY, accuracy, distance, softened, squared

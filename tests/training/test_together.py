@@ -15,7 +15,7 @@ from natpp.data.batches import Batches
 from natpp.data.images import Images
 from natpp.data.loader import Loaded
 from natpp.errors import SettingError
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.scorers.short import in_half
 from natpp.training import together
 from natpp.training.branch import Branch, norms

@@ -30,8 +30,7 @@ from natpp.data.images import SMALL_IMAGE, Images
 from natpp.data.named import Data
 from natpp.errors import FormatError, SettingError, did_you_mean
 from natpp.files import write_whole
-from natpp.folder import Run as Folder
-from natpp.folder import catching_signals, read_config
+from natpp.folder import Folder, catching_signals, read_config
 from natpp.nets.policy import Policy
 from natpp.nets.supernet import Supernet
 from natpp.run import Run, Say, Watch

@@ -14,8 +14,7 @@ from torch import Tensor
 from natpp.arch.formats import from_json, to_dict, to_json
 from natpp.arch.graph import Architecture
 from natpp.arch.space import Space
-from natpp.folder import Interrupted, Stop
-from natpp.folder import Run as Folder
+from natpp.folder import Folder, Interrupted, Stop
 from natpp.methods.learning import Learner
 from natpp.nets.policy import Policy
 from natpp.run import Run

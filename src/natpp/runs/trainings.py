@@ -16,8 +16,7 @@ from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
 from natpp.data.named import Data
 from natpp.files import write_whole
-from natpp.folder import Run as Folder
-from natpp.folder import catching_signals
+from natpp.folder import Folder, catching_signals
 from natpp.nets.network import Network
 from natpp.registry import RECIPES
 from natpp.run import Run
@@ -73,7 +72,7 @@ def run_training(arch: Architecture, data: Data | Task, recipe: Recipe, *, run: 
         folder = Folder(
             run.out if first else None, settings, resume=run.resume and first, tensorboard=run.tensorboard and first
         )
-        accuracy = train(training, run=folder, stop=stop, watch=run.watch)
+        accuracy = train(training, folder=folder, stop=stop, watch=run.watch)
     network = training.judged.eval()
     result = Trained(network, accuracy, training.curve, settings)
     if run.out is not None and first:

@@ -16,8 +16,7 @@ from natpp.data.images import Images
 from natpp.data.named import Data
 from natpp.errors import SettingError
 from natpp.files import write_whole
-from natpp.folder import Run as Folder
-from natpp.folder import catching_signals
+from natpp.folder import Folder, catching_signals
 from natpp.fx.traced import copied
 from natpp.methods.tuned import SCHEDULE, TuneConfig
 from natpp.run import Run, Say, Watch
@@ -122,7 +121,7 @@ def run_finetuning(
             run.out if first else None, settings, resume=run.resume and first, tensorboard=run.tensorboard and first
         )
         training = Loop(network, feed, recipe, fabric, run.seed, loss=task.loss, metrics=task.metrics, teacher=teacher)
-        fit(training, run=folder, stop=stop, watch=run.watch)
+        fit(training, folder=folder, stop=stop, watch=run.watch)
     result = Finetuned(_given_back(training.judged, module), training.curve, settings)
     if run.out is not None and first:
         _keep(result, Path(run.out))
