@@ -1,14 +1,21 @@
-"""How long any module takes: trace, transform and rewrite, over a doubling series of sites, and a ResNet-50.
+"""How long any module takes: tracing, measuring, rewriting and all of `optimize` at half the multiply-adds.
 
-Ratios within one run. `python benchmarks/fx.py [--json FILE | --keep]`
+Seconds of one core, the least of some rounds. Beside them stand their growth where the network doubles and, with
+another checkout to compare with (`--against`), how many times as fast this one is: the two run in turn.
+`python benchmarks/fx.py [--against PATH] [--only NAME ...] [--rounds N] [--json FILE | --keep]`
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
-import resource
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,93 +26,115 @@ import natpp
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
+from natpp.nets.measure import module_cost
 
-SERIES = (125, 250, 500, 1000)  # sites
+CHAINS = (40, 80, 160, 320)  # convolutions
+ZOO = ("resnet50", "mobilenetv2_imagenet")
+NAMES = (*(f"chain_{count}" for count in CHAINS), *ZOO)
+STEPS = ("trace", "measure", "rewrite", "optimize")
 
 
 class Residual(nn.Module):
-    """Two convolutions of any kernels and a shortcut; one wide, it is a bottleneck."""
+    """Two 3x3 convolutions and a shortcut."""
 
-    def __init__(self, channels: int, inner: int, wide: int, kernels: tuple[int, ...], stride: int = 1):
+    def __init__(self, channels: int):
         super().__init__()
-        layers: list[nn.Module] = []
-        widths = [channels, *[inner] * (len(kernels) - 1), wide]
-        step = len(kernels) // 2 if len(kernels) > 2 else 0  # the stride is in the 3x3 of a bottleneck
-        for number, kernel in enumerate(kernels):
-            layers.append(
-                nn.Conv2d(
-                    *(widths[number], widths[number + 1], kernel, stride if number == step else 1, kernel // 2),
-                    bias=False,
-                )
-            )
-            layers.append(nn.BatchNorm2d(widths[number + 1]))
-            if number < len(kernels) - 1:
-                layers.append(nn.ReLU(inplace=True))
-        self.branch = nn.Sequential(*layers)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride > 1 or channels != wide:
-            self.shortcut = nn.Sequential(nn.Conv2d(channels, wide, 1, stride, bias=False), nn.BatchNorm2d(wide))
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.branch(x) + self.shortcut(x))
+        out: Tensor = self.relu(self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x))))) + x)
+        return out
 
 
-def resnet_50() -> nn.Module:
-    blocks: list[nn.Module] = []
-    channels = 64
-    for stage, depth in enumerate((3, 4, 6, 3)):
-        inner = 64 * 2**stage
-        for index in range(depth):
-            blocks.append(Residual(channels, inner, 4 * inner, (1, 3, 1), 2 if stage and not index else 1))
-            channels = 4 * inner
-    return nn.Sequential(
-        *(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)),
-        *blocks,
-        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000)),
-    )
+def network(name: str) -> tuple[nn.Module, Tensor]:
+    """A network with an example input: a chain of residual blocks, or one of the zoo."""
+    torch.manual_seed(0)
+    if name.startswith("chain_"):
+        blocks = (Residual(8) for _ in range(int(name.removeprefix("chain_")) // 2))
+        return nn.Sequential(*blocks), torch.randn(1, 8, 16, 16)
+    return natpp.zoo.network(name), torch.randn(1, 3, 224, 224)
 
 
-def timed(module: nn.Module, image: Tensor, **options: Any) -> dict[str, float]:
-    start = time.perf_counter()
-    traced = trace(module, image)
-    blocks = find_blocks(traced)
-    between = time.perf_counter()
-    rewrite(traced, blocks, [block.ops for block in blocks])
-    written = time.perf_counter()
-    result = natpp.optimize(module, example_input=image, **options)
-    end = time.perf_counter()
-    return {
-        "trace_s": between - start,
-        "rewrite_s": written - between,
-        "optimize_s": end - written,
-        "changes": len(result.changes),
-        "madds": result.cost_after.madds / result.cost_before.madds,
-    }
+def seconds(function: Callable[[], Any]) -> tuple[float, Any]:
+    """Time of this process alone, so that other work on the machine counts little; and what the function gives."""
+    gc.collect()  # so that no step pays for what others left
+    start = time.process_time()
+    found = function()
+    return time.process_time() - start, found
 
 
-def main() -> None:
+def measured(names: list[str]) -> dict[str, dict[str, float]]:
+    """Seconds of each step for each network, in this process, after a warm-up."""
+    torch.set_num_threads(1)
+    warm, x = network("chain_40")
+    natpp.optimize(warm, example_input=x, budget={"madds": 0.5})
+    found = {}
+    for name in names:
+        module, x = network(name)
+        row = dict.fromkeys(STEPS, 0.0)
+        row["trace"], traced = seconds(lambda module=module, x=x: trace(module, x))
+        row["measure"], _ = seconds(lambda module=module, x=x: module_cost(module, x))
+        blocks = find_blocks(traced)
+        ops = [block.ops for block in blocks]
+        row["rewrite"], _ = seconds(lambda traced=traced, blocks=blocks, ops=ops: rewrite(traced, blocks, ops))
+        row["optimize"], result = seconds(
+            lambda module=module, x=x: natpp.optimize(module, example_input=x, budget={"madds": 0.5})
+        )
+        found[name] = row | {"madds": result.cost_after.madds, "params": result.cost_after.params}
+    return found
+
+
+def of_checkout(folder: Path, names: list[str]) -> dict[str, dict[str, float]]:
+    """The same of the package in another checkout, in a process of its own."""
+    source = folder / "src" if (folder / "src").is_dir() else folder
+    command = [sys.executable, str(Path(__file__).resolve()), "--worker", "--only", *names]
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    printed = subprocess.check_output(command, env=environment, cwd=folder, text=True)  # noqa: S603
+    found: dict[str, dict[str, float]] = json.loads(printed.splitlines()[-1])
+    return found
+
+
+def least(rounds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    return {name: {key: min(found[name][key] for found in rounds) for key in rounds[0][name]} for name in rounds[0]}
+
+
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--against", type=Path, help="folder of another checkout to compare with")
+    parser.add_argument("--only", nargs="+", default=list(NAMES), choices=NAMES)
+    parser.add_argument("--rounds", type=int, default=3)
     add_flags(parser)
-    options = parser.parse_args()
+    parser.add_argument("--worker", action="store_true", help="one round in this process, printed as JSON")
+    options = parser.parse_args(arguments)
     file = file_of(options, "fx")
-    found: dict[str, Any] = {"machine": machine(), "series": {}}
-    natpp.optimize(nn.Sequential(nn.Conv2d(3, 3, 3, padding=1)), example_input=torch.randn(1, 3, 8, 8))  # warm-up
-    found["resnet_50"] = timed(resnet_50(), torch.randn(1, 3, 224, 224))
-    found["resnet_50"]["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    found["resnet_50_madds_0.6"] = timed(resnet_50(), torch.randn(1, 3, 224, 224), budget={"madds": 0.6})
-    for share in (True, False):
-        last = None
-        for sites in SERIES:
-            module = nn.Sequential(*(Residual(4, 4, 4, (3, 3)) for _ in range(sites // 2)))
-            row = timed(module, torch.randn(1, 4, 8, 8), share_blocks=share)
-            row["ratio"] = row["optimize_s"] / last if last else float("nan")
-            last = row["optimize_s"]
-            found["series"][f"{sites} sites, {'shared' if share else 'each block'}"] = row
-    for name, row in {**found.pop("series"), **{key: found[key] for key in found if key.startswith("resnet")}}.items():
-        print(f"{name:<28}", "  ".join(f"{key} {figure:.3g}" for key, figure in row.items()))
-        found[name] = row
+    if options.worker:
+        print(json.dumps(measured(options.only)))
+        return
+    here = Path(natpp.__file__).parents[1]
+    rounds: dict[Path, list[dict[str, dict[str, float]]]] = {here: []}
+    if options.against is not None:
+        rounds[options.against.resolve()] = []
+    for _ in range(options.rounds):
+        for folder, found in rounds.items():
+            found.append(of_checkout(folder, options.only))
+    new, *others = (least(found) for found in rounds.values())
+    for number, (name, row) in enumerate(new.items()):
+        before = new.get(f"chain_{int(name[6:]) // 2}" if name.startswith("chain_") else "")
+        for step in STEPS:
+            growth = f"  x {row[step] / before[step]:4.2f} of half the size" if before else ""
+            faster = f"  {others[0][name][step] / row[step]:5.2f} times as fast" if others else ""
+            print(f"{name:<22}{step:<10}{row[step]:8.3f} s{faster}{growth}")
+        if others and any(others[0][name][key] != row[key] for key in ("madds", "params")):
+            print(f"{name:<22}another answer: {others[0][name]}, here {row}")
+        print() if number + 1 < len(new) else None
     if file:
-        file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        kept = {"machine": machine(), "rounds": options.rounds, "here": new}
+        kept |= {"against": others[0]} if others else {}
+        file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def layers(place: Place) -> Chain:
 
 
 OPS.add("light_conv_3x3", Op("light_conv_3x3", family="sep_conv", kernel=3, layers=layers))
-check_op("light_conv_3x3")  # right shapes, exact cost, finite gradients, at many places
+check_op("light_conv_3x3")  # right shapes, exact cost, finite gradients, in cells and modules
 
 darts = natpp.load("darts")
 ops = [op.replace("sep_conv", "light_conv") for op in darts.normal.ops]

@@ -1,38 +1,37 @@
-"""Real models from torchvision and timm, put through `natpp.optimize`: which are traced, and what becomes of them.
+"""Models of torchvision and timm put through `natpp.optimize`: which are traced, and what becomes of them.
 
-    python experiments/fx_models.py [--models torchvision:resnet18,timm:ghostnet_100,…] [--all timm] [--limit 300]
+Needs: torchvision and timm, no download; a CPU, seconds to minutes for each model
 
-Needs a machine that can import torchvision and timm (what is missing is said); no GPU, no download: weights are random.
-Without `--models` it takes the list below; `--all torchvision` or `--all timm` takes every model of that library. Each
-is built, traced, optimized by the policy that ships, rewritten with nothing changed, saved and restored, in a process
-of its own with a time limit. Writes `results/fx_models.json` after every model; what is there is not done again.
-`--smoke` does it with three networks of natpp's own zoo.
+Each model has random weights. It is built, traced, optimized by the default policy, rewritten with nothing changed,
+saved and restored, in a process of its own with a time limit. Results are written after each model, and models with
+results are not run again. A missing library is reported. The small form takes three networks of natpp's zoo.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import multiprocessing
 import os
-import platform
 import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
-from small import results_apart
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 import natpp
-from natpp.files import write_whole
+from experiments.lib.machine import machine
+from experiments.lib.settings import RESULTS, Experiment, Settings, read_results, write_results
+from natpp.config import At
+from natpp.errors import SettingError
 from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Site
 from natpp.fx.traced import TraceError
@@ -41,8 +40,6 @@ from natpp.registry import MODELS
 from natpp.subjects.module import optimize_module
 from natpp.subjects.module_result import ModuleResult
 
-RESULTS = Path(__file__).parent / "results" / "fx_models.json"
-LIMIT = 300.0  # seconds a model
 TORCHVISION = (
     *("alexnet", "vgg11", "vgg16_bn", "resnet18", "resnet34", "resnet50", "resnet101", "wide_resnet50_2"),
     *("resnext50_32x4d", "squeezenet1_0", "squeezenet1_1", "densenet121", "densenet169", "inception_v3", "googlenet"),
@@ -65,10 +62,10 @@ SMOKE = ("zoo:resnet20", "zoo:shufflenet", "zoo:mobilenetv2")
 
 
 def torchvision_model(name: str) -> tuple[nn.Module, Any]:
-    """A model of torchvision with random weights, and an input of a size it takes."""
+    """A model of torchvision with random weights, and an input that it takes."""
     models = importlib.import_module("torchvision.models")
     module = _first(
-        lambda: models.get_model(name, weights=None, weights_backbone=None),  # segmentation and detection have one
+        lambda: models.get_model(name, weights=None, weights_backbone=None),  # for segmentation and detection
         lambda: models.get_model(name, weights=None),
     )
     home = type(module).__module__
@@ -83,7 +80,7 @@ def torchvision_model(name: str) -> tuple[nn.Module, Any]:
 
 
 def timm_model(name: str) -> tuple[nn.Module, Any]:
-    """A model of timm with random weights, and an input of the size it is made for."""
+    """A model of timm with random weights, and an input that it takes."""
     timm = importlib.import_module("timm")
     module = timm.create_model(name, pretrained=False)
     config = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None) or {}
@@ -91,7 +88,7 @@ def timm_model(name: str) -> tuple[nn.Module, Any]:
 
 
 def zoo_model(name: str) -> tuple[nn.Module, Any]:
-    """A network of natpp's own."""
+    """A network of natpp's zoo."""
     model = MODELS[name]
     return model.build(), torch.randn(1, *model.input_shape)
 
@@ -103,8 +100,32 @@ SOURCES: dict[str, Callable[[str], tuple[nn.Module, Any]]] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class FxModels(Settings):
+    out: Path = RESULTS / "fx_models.json"
+    models: tuple[str, ...] = ()
+    """SOURCE:NAME, where SOURCE is torchvision, timm or zoo; default: the list of the results page"""
+    all: Literal["torchvision", "timm"] | None = None
+    """run every model of a library"""
+    limit: Annotated[float, At(above=0)] = 300.0
+    """seconds for each model"""
+
+    def check(self) -> None:
+        for word in self.models:
+            if word.partition(":")[0] not in SOURCES:
+                raise SettingError(f"models has {word!r}, expected torchvision:NAME, timm:NAME or zoo:NAME")
+
+    def words(self) -> tuple[str, ...]:
+        """The models to run."""
+        if self.models or self.smoke:
+            return self.models or SMOKE
+        if self.all:
+            return everything(self.all)
+        return (*(f"torchvision:{name}" for name in TORCHVISION), *(f"timm:{name}" for name in TIMM))
+
+
 def measured(word: str) -> dict[str, Any]:
-    """What becomes of one model. Whatever goes wrong is a row too, with its reason."""
+    """The row of one model; an error is a row too, with its reason."""
     source, _, name = word.partition(":")
     torch.manual_seed(0)
     row: dict[str, Any] = {"model": word, "state": "missing"}
@@ -123,7 +144,7 @@ def measured(word: str) -> dict[str, Any]:
         row["state"] = "traced"
     except TraceError as error:
         row |= {"state": "refused", "reason": _line(error)}
-    except Exception as error:  # a model nobody has seen may raise anything: that is what this table is for
+    except Exception as error:  # unknown models may raise anything; the table shows it
         row |= {"reason": _line(error), "traceback": traceback.format_exc().splitlines()[-12:]}
     return row
 
@@ -143,7 +164,7 @@ def _told(result: ModuleResult) -> dict[str, Any]:
 
 
 def _checked(module: nn.Module, example: Any, given: Any, result: ModuleResult) -> dict[str, Any]:
-    """The promises: unchanged is the same to the bit, a change keeps shapes and raises no cost, files come back."""
+    """Checks: unchanged is equal to the bit, a change keeps shapes and raises no cost, a saved result restores."""
     found = _cut(module, example)
     with torch.no_grad():
         found["bit_equal"] = _same(_outputs(rewrite(result.traced), example), given)
@@ -167,10 +188,10 @@ def _checked(module: nn.Module, example: Any, given: Any, result: ModuleResult) 
 
 
 def _cut(module: nn.Module, example: Any) -> dict[str, Any]:
-    """How many multiply-adds are left when 0.6 of them are asked for; or why not."""
+    """The share of multiply-adds left under a budget of 0.6, or why it cannot be met."""
     try:
         result = optimize_module(module, example, load_named(), budget={"madds": 0.6})
-    except Exception as error:  # a budget out of reach is an answer
+    except Exception as error:  # an unreachable budget is a result, too
         return {"cut": None, "not_cut": _line(error)}
     return {"cut": result.cost_after.madds / max(result.cost_before.madds, 1)}
 
@@ -201,7 +222,7 @@ def _line(error: BaseException) -> str:
 
 
 def _first(*ways: Callable[[], nn.Module]) -> nn.Module:
-    """The first way that takes its arguments."""
+    """The result of the first call that accepts its arguments."""
     for way in ways[:-1]:
         try:
             return way()
@@ -211,7 +232,7 @@ def _first(*ways: Callable[[], nn.Module]) -> nn.Module:
 
 
 class Worker:
-    """A process that measures one model after the other, and can be ended."""
+    """A process that measures one model at a time and can be killed."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -219,10 +240,10 @@ class Worker:
         self.process = context.Process(target=serve, args=(theirs,), daemon=True)
         self.process.start()
         theirs.close()
-        self.connection.recv()  # it is ready: what it imports is not counted
+        self.connection.recv()  # wait until it has imported everything
 
     def ask(self, word: str, limit: float) -> dict[str, Any] | None:
-        """The row of a model; None where the process had to be ended, or ended itself."""
+        """The row of a model; None if the process was killed or died."""
         try:
             self.connection.send(word)
             if self.connection.poll(limit):
@@ -239,15 +260,15 @@ class Worker:
 
 
 def serve(connection: Connection) -> None:
-    warnings.simplefilter("ignore")  # of models, about themselves
+    warnings.simplefilter("ignore")  # warnings of models
     connection.send("ready")
     while word := connection.recv():
         connection.send(measured(word))
 
 
-def run(words: list[str], out: Path, limit: float) -> dict[str, Any]:
+def run(words: Sequence[str], out: Path, limit: float) -> dict[str, Any]:
     """The table, written after every model."""
-    found: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"models": {}}
+    found = read_results(out) or {"models": {}}
     worker: Worker | None = None
     for word in words:
         if found["models"].get(word, {"state": "missing"})["state"] == "missing":
@@ -256,13 +277,11 @@ def run(words: list[str], out: Path, limit: float) -> dict[str, Any]:
             row = worker.ask(word, limit)
             if row is None:
                 spent = time.perf_counter() - start
-                reason = (
-                    f"not done in {limit:.0f} s" if spent >= limit else "the process ended, for want of memory maybe"
-                )
+                reason = f"not done in {limit:.0f} s" if spent >= limit else "the process died, perhaps out of memory"
                 row, worker = {"model": word, "state": "failed", "reason": reason}, None
             found["models"][word] = row
-            found |= {"machine": machine(), "policy": DEFAULT, "limit_s": limit}
-            write_whole(out, json.dumps(found, indent=1) + "\n")
+            found |= {"machine": versions(), "policy": DEFAULT, "limit_s": limit}
+            write_results(out, found)
         print(said(found["models"][word]), flush=True)
     if worker is not None:
         worker.end()
@@ -279,56 +298,29 @@ def said(row: dict[str, Any]) -> str:
     )
 
 
-def machine() -> dict[str, Any]:
-    versions = {}
+def versions() -> dict[str, Any]:
+    """The machine, with the versions of both libraries."""
+    found = machine() | {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
     for name in ("torchvision", "timm"):
         try:
-            versions[name] = importlib.import_module(name).__version__
-        except Exception as error:  # torchvision, say, may be there and not go with this torch
-            versions[name] = f"none ({type(error).__name__})"
-    return {
-        "natpp": natpp.__version__,
-        "torch": torch.__version__,
-        **versions,
-        "python": platform.python_version(),
-        "processor": platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
+            found[name] = importlib.import_module(name).__version__
+        except Exception as error:  # torchvision may be installed and not fit this torch
+            found[name] = f"none ({type(error).__name__})"
+    return found
 
 
-def everything(source: str) -> Iterator[str]:
-    """Every model that a library lists."""
-    if source == "torchvision":
-        names = importlib.import_module("torchvision.models").list_models()
-    else:
-        names = importlib.import_module("timm").list_models()
-    return (f"{source}:{name}" for name in names)
+def everything(source: str) -> tuple[str, ...]:
+    """All models that a library lists."""
+    library = importlib.import_module("torchvision.models" if source == "torchvision" else "timm")
+    return tuple(f"{source}:{name}" for name in library.list_models())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", help="SOURCE:NAME with commas between; SOURCE is torchvision, timm or zoo")
-    parser.add_argument("--all", choices=("torchvision", "timm"), help="every model of a library")
-    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds a model")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--smoke", action="store_true")
-    arguments = parser.parse_args()
-    results_apart(arguments, RESULTS)
-    words = [*(f"torchvision:{name}" for name in TORCHVISION), *(f"timm:{name}" for name in TIMM)]
-    if arguments.smoke:
-        words = list(SMOKE)
-    elif arguments.models:
-        words = [word.strip() for word in arguments.models.split(",")]
-    elif arguments.all:
-        words = list(everything(arguments.all))
-    for word in words:
-        if word.partition(":")[0] not in SOURCES:
-            parser.error(f"{word}: name it torchvision:NAME, timm:NAME or zoo:NAME")
-    found = run(words, arguments.out, arguments.limit)["models"]
+def measure(settings: FxModels) -> None:
+    """Run the models that have no results yet."""
+    words = settings.words()
+    found = run(words, settings.out, settings.limit)["models"]
     states = [found[word]["state"] for word in words]
     print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment(FxModels, (measure,))

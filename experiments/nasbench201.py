@@ -1,38 +1,66 @@
-"""The proof on NAS-Bench-201: methods on 2,000 held-out inputs, by true scores and by few of them.
+"""Methods on NAS-Bench-201: what each makes of 2,000 held-out inputs, by true scores and by few of them.
 
-`python experiments/nasbench201.py --table FILE [--only 'NAME;…'] [--seeds 3]` writes
-`experiments/results/nasbench201.json` and the table of `docs/nasbench201.md`. Settings already in the
-results with the same config are kept, so that it can be run in pieces.
+Needs: the table of NAS-Bench-201; a CPU, a minute or less for each method and seed
+
+Writes the results and the table of `docs/nasbench201.md`. Settings that are in the results with the same config are
+kept, so it can run in pieces.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-import natpp
+from experiments.lib.machine import machine
+from experiments.lib.made_up import made_up_table
+from experiments.lib.settings import HERE, RESULTS, Experiment, Tabled, read_results
 from natpp.files import write_whole
 from natpp.methods.learning import PRESETS
 from natpp.runs.benchmark import Benchmark
 from natpp.runs.comparison import compare
 from natpp.scorers.predicted import PredictConfig
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "nasbench201.json"
 PAGE = HERE.parent / "docs" / "nasbench201.md"
 SOME = ("nat++", "constant", "random-best-of-10", "evolution")
 FEW = ("nat++", "constant", "random-best-of-10")
+HEAD = """# NAS-Bench-201, CIFAR-10: what each method makes of 2,000 held-out inputs
+
+Mean test accuracy (`test_200`) after one shot and after the best of 10 by the reward, mean ± sd over seeds;
+share = (one shot - inputs) / (best reachable by the reward - inputs). Rule `nat++` but for the method `nat`,
+held-out inputs never seen in learning. With evaluations, at most that many distinct architectures were
+looked up, learning and choosing together, and the rest was predicted. Changes are of living parameters and
+MAdds. Written by `experiments/nasbench201.py`; configs, versions and machine stand in
+`experiments/results/nasbench201.json`.
+
+How settings were chosen. On training inputs by `val_200`: the entropy weight, the learning rate (again),
+the logarithm of features and the doubt of the prediction, among some twenty settings tried. Picked from
+figures of these held-out inputs: `over_budget` (compared on training inputs afterwards: 0.2 gives 88.30,
+0, 0.5 and 2 give 88.26 to 88.28, one seed), the first learning rate, and of the prediction its rounds and
+random share. Figures near a threshold may therefore be a little too good. The Gaussian process, its normal
+scores and its views were picked without the table, by how well they predict short trainings left out of it
+([The policy](policy.md)).
+
+| reward and budget | method | one shot | best of 10 | share | params | MAdds | look-ups | seconds |
+|---|---|---|---|---|---|---|---|---|
+"""
 
 
-def settings(seeds: int) -> dict[str, Benchmark]:
-    """Every setting that is measured, by name."""
+@dataclass(frozen=True, kw_only=True)
+class Nasbench201(Tabled):
+    out: Path = RESULTS / "nasbench201.json"
+    only: tuple[str, ...] = ()
+    """names of settings to run again; default: those without results"""
+    seeds: int = 3
+    """number of seeds"""
+
+
+def compared(seeds: int) -> dict[str, Benchmark]:
+    """All settings by name."""
     usual = Benchmark(seeds=seeds)
     return {
         "val_200": usual,
@@ -44,7 +72,7 @@ def settings(seeds: int) -> dict[str, Benchmark]:
 
 
 def described(table: str, config: Benchmark) -> dict[str, Any]:
-    """Everything that decides a result, as JSON data."""
+    """Everything that a result depends on, as JSON data."""
     parts: dict[str, Any] = {"learning": PRESETS[config.preset]()}
     if config.evaluations is not None:
         parts["prediction"] = PredictConfig()
@@ -52,46 +80,9 @@ def described(table: str, config: Benchmark) -> dict[str, Any]:
     return dict(json.loads(json.dumps(whole)))
 
 
-def stored() -> dict[str, Any]:
-    """The results so far."""
-    return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
-
-
-def machine() -> dict[str, Any]:
-    """What it ran on."""
-    return {
-        "natpp": natpp.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "threads": torch.get_num_threads(),
-    }
-
-
 def page(results: dict[str, Any]) -> str:
     """The table as a page."""
-    lines = [
-        "# NAS-Bench-201, CIFAR-10: what each method makes of 2,000 held-out inputs",
-        "",
-        "Mean test accuracy (`test_200`) after one shot and after the best of 10 by the reward, mean ± sd over seeds;",
-        "share = (one shot - inputs) / (best reachable by the reward - inputs). Rule `nat++` but for the method `nat`,",
-        "held-out inputs never seen in learning. With evaluations, at most that many distinct architectures were",
-        "looked up, learning and choosing together, and the rest was predicted. Changes are of living parameters and",
-        "MAdds. Written by `experiments/nasbench201.py`; configs, versions and machine stand in",
-        "`experiments/results/nasbench201.json`.",
-        "",
-        "How settings were chosen. On training inputs by `val_200`: the entropy weight, the learning rate (again),",
-        "the logarithm of features and the doubt of the prediction, among some twenty settings tried. Picked from",
-        "figures of these held-out inputs: `over_budget` (compared on training inputs afterwards: 0.2 gives 88.30,",
-        "0, 0.5 and 2 give 88.26 to 88.28, one seed), the first learning rate, and of the prediction its rounds and",
-        "random share. Figures near a threshold may therefore be a little too good. The Gaussian process, its normal",
-        "scores and its views were picked without the table, by how well they predict short trainings left out of it",
-        "([The policy](policy.md)).",
-        "",
-        "| reward and budget | method | one shot | best of 10 | share | params | MAdds | look-ups | seconds |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for name, entry in results.items():
         found = entry["found"]
         inputs = f"{found['inputs']:.2f}"
@@ -103,31 +94,33 @@ def page(results: dict[str, Any]) -> str:
             lines.append("| | " + " | ".join([*cells, f"{row['queries']:,.0f}", f"{row['seconds']:.1f}"]) + " |")
         lines.append(f"| | *best reachable by the reward* | {found['oracle_by_reward']:.2f} | | 1 | | | | |")
         lines.append(f"| | *best reachable by the score* | {found['oracle_by_score']:.2f} | | | | | | |")
-    return "\n".join(lines) + "\n"
+    return HEAD + "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--table", required=True, help="the NAS-Bench-201 table, Parquet or CSV")
-    parser.add_argument("--only", help="names of settings to run anew, with semicolons between")
-    parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args()
-    results = stored()
-    chosen = settings(options.seeds)
-    said = {name: described(options.table, config) for name, config in chosen.items()}
+def measure(settings: Nasbench201) -> None:
+    """Run the settings that have no results yet."""
+    if settings.table is None and not settings.smoke:
+        raise SystemExit("the table of NAS-Bench-201 is missing: --table FILE")
+    table = settings.table or made_up_table(settings.out.with_name("made_up.csv"))
+    chosen = compared(settings.seeds)
+    if settings.smoke:
+        few = {"seeds": 1, "methods": ("constant", "random-best-of-10"), "holdout": 20}
+        chosen = {name: replace(chosen[name], **few) for name in ("val_200", "val_200, 30 evaluations")}
+    results, said = read_results(settings.out), {name: described(table, config) for name, config in chosen.items()}
     done = [name for name in chosen if name in results and results[name]["config"] == said[name]]
-    wanted = options.only.split(";") if options.only else [name for name in chosen if name not in done]
-    for name in wanted:
-        config = chosen[name]
-        found = compare(options.table, config)
-        results = stored()  # another run may have added to them meanwhile
-        results[name] = {"config": said[name], "on": machine(), "found": found}
+    for name in settings.only or [name for name in chosen if name not in done]:
+        found = compare(table, chosen[name])
+        results = read_results(settings.out)  # another run may have added to them
+        results[name] = {
+            "config": said[name],
+            "on": machine() | {"numpy": np.__version__, "threads": torch.get_num_threads()},
+            "found": found,
+        }
         ordered = {key: results[key] for key in chosen if key in results}
-        write_whole(RESULTS, json.dumps(ordered, indent=1))
-        write_whole(PAGE, page(ordered))
+        write_whole(settings.out, json.dumps(ordered, indent=1))
+        write_whole(settings.out.with_suffix(".md") if settings.smoke else PAGE, page(ordered))
         means = {method: round(row["one_shot"]["mean"], 3) for method, row in results[name]["found"]["methods"].items()}
         print(name, means, flush=True)
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment(Nasbench201, (measure,))

@@ -1,9 +1,11 @@
-"""The pictures of README and docs, drawn by natpp: `python experiments/pictures.py` writes `docs/pictures/*.svg`."""
+"""The pictures of the README and the docs.
+
+Needs: nothing; seconds
+"""
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import natpp
+from experiments.lib.settings import HERE, RESULTS, Experiment, Settings, read_results
 from natpp import verbs
 from natpp.arch.networks import setting
 from natpp.arch.ops import PAPER_OPS, Place
@@ -18,19 +21,17 @@ from natpp.arch.rules import allowed
 from natpp.files import write_whole
 from natpp.report.scene import Box, Scene, Shape, Text, text_width, to_svg
 
-HERE = Path(__file__).parent
-FOLDER = HERE.parent / "docs" / "pictures"
 BLUE, GOLD, GREY, PALE, SLATE = "#4a7bc0", "#c9a227", "#9aa0a6", "#f1f3f4", "#5f6368"
-COLORS = (BLUE, GOLD, "#3d8f6e", "#b0506a")  # of rounds
+COLORS = (BLUE, GOLD, "#3d8f6e", "#b0506a")  # by round
 
 
 def naonet() -> str:
-    """NAONet, and what the policy that ships makes of it."""
+    """NAONet, and what the default policy makes of it."""
     return natpp.draw(natpp.optimize("naonet").after, against="naonet")
 
 
 def natpp_darts() -> str:
-    """DARTS, and the result that the authors of NAT++ published."""
+    """DARTS, and the published result of NAT++."""
     return natpp.draw("natpp_darts", against="darts")
 
 
@@ -40,7 +41,7 @@ def network() -> str:
 
 
 def rule() -> str:
-    """What may become what under the two-level rule, at stride 1: rows become columns."""
+    """Allowed replacements under the two-level rule at stride 1: rows become columns."""
     cell, left, top = 26.0, 120.0, 100.0
     table = allowed("nat++", Place(36, 36), PAPER_OPS)
     width, height = left + cell * len(PAPER_OPS) + 20, top + cell * len(PAPER_OPS) + 16
@@ -63,7 +64,7 @@ def rule() -> str:
 
 
 def bars(title: str, rows: Sequence[tuple[str, float, str]], groups: Sequence[int] = ()) -> str:
-    """Shares from 0 to 1 as bars, with a name before and the figure behind; a gap before the rows in `groups`."""
+    """Shares from 0 to 1 as bars with names and figures; there is a gap before the rows in `groups`."""
     left, length, step = 20 + max(text_width(name) for name, _, _ in rows), 360.0, 24.0
     shapes: list[Shape] = [Text(16, 18, title, bold=True)]
     y = 32.0
@@ -79,8 +80,8 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]], groups: Sequence[in
 
 
 def learning() -> str:
-    """What the paper's settings, ours and the rivals gain where every score is true."""
-    found = json.loads((HERE / "results" / "nasbench201.json").read_text(encoding="utf-8"))
+    """Gains of the paper's settings, ours and the rivals, by true scores."""
+    found = read_results(RESULTS / "nasbench201.json")
     ours, paper = (found[name]["found"]["methods"] for name in ("val_200", "val_200, preset paper"))
     rows = [
         ("natpp", ours["nat++"], BLUE),
@@ -94,8 +95,8 @@ def learning() -> str:
 
 
 def evaluations() -> str:
-    """What is left of it where few architectures may be scored."""
-    found = json.loads((HERE / "results" / "nasbench201.json").read_text(encoding="utf-8"))
+    """The same gains when few architectures may be scored."""
+    found = read_results(RESULTS / "nasbench201.json")
     names = {"nat++": ("natpp", BLUE), "constant": ("a fixed map", GREY), "random-best-of-10": ("best of 10", GREY)}
     rows = []
     for count in (30, 100, 300, 1000):
@@ -110,7 +111,7 @@ def evaluations() -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points; an arrow has a dot where it starts, and is that dot alone where it leads nowhere."""
+    """A line through points; an arrow starts with a dot, which is all of it if it has no length."""
 
     points: tuple[tuple[float, float], ...]
     color: str
@@ -119,15 +120,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines on axes, under a title, with words in colours in the upper right corner."""
+    """Lines on axes, with a title, and coloured words in a right corner."""
 
     title: str
     lines: tuple[Line, ...]
     words: tuple[tuple[str, str], ...] = ()
 
 
-def random_cells(results: Path = HERE / "results") -> str:
-    """Test accuracy against parameters: from each random cell to what every method makes of it."""
+def random_cells(results: Path = RESULTS) -> str:
+    """Test accuracy against parameters: from each random cell to the answer of each method."""
     rounds = _rounds(results)
     colors = dict(zip(rounds, itertools.cycle(COLORS)))
 
@@ -150,8 +151,8 @@ def random_cells(results: Path = HERE / "results") -> str:
     return panels("test accuracy, %, against live parameters, M: from each original to its result", shown, columns=3)
 
 
-def convergence(results: Path = HERE / "results") -> str:
-    """Training curves of some originals of every round and of what nat++ makes of them, with their skips."""
+def convergence(results: Path = RESULTS) -> str:
+    """Training curves and skips of some originals of each round, and of the answers of nat++."""
     shown = []
     for number, one in _rounds(results).items():
         config = one["recipe"]["config"]
@@ -159,7 +160,7 @@ def convergence(results: Path = HERE / "results") -> str:
         for subject, kinds in one["convergence"].items():
             lines, words = [], []
             for (name, of), color in zip(kinds.items(), (SLATE, BLUE), strict=True):
-                width = epochs / len(of["curve"])  # a point is a mean over a part
+                width = epochs / len(of["curve"])  # each point is the mean over this part
                 lines.append(Line(tuple(((i + 0.5) * width, loss) for i, loss in enumerate(of["curve"])), color))
                 title = "original" if name == "input" else name
                 words.append((f"{title}: {of['test_accuracy']:.1f} %, skips: {of['skips']}", color))
@@ -168,11 +169,11 @@ def convergence(results: Path = HERE / "results") -> str:
 
 
 def _rounds(results: Path) -> dict[str, Any]:
-    return dict(json.loads((results / "table_random.json").read_text(encoding="utf-8"))["rounds"])
+    return dict(read_results(results / "table_random.json")["rounds"])
 
 
 def panels(title: str, shown: Sequence[Panel], *, columns: int) -> str:
-    """Panels side by side in rows, all on the same axes with round figures."""
+    """Panels in rows, all on the same axes with round figures."""
     left, top, width, height, gap = 48.0, 40.0, 220.0, 170.0, 56.0
     points = [point for panel in shown for line in panel.lines for point in line.points]
     across, up = (_ticks([point[axis] for point in points]) for axis in (0, 1))
@@ -199,7 +200,7 @@ def panels(title: str, shown: Sequence[Panel], *, columns: int) -> str:
 def _panel(
     panel: Panel, across: Sequence[float], up: Sequence[float], corner: tuple[float, float], size: tuple[float, float]
 ) -> list[str]:
-    """A panel with its upper left corner there, on axes with these figures."""
+    """A panel at a corner, on axes with the given figures."""
     (left, top), (width, height) = corner, size
     right, bottom = left + width, top + height
 
@@ -226,7 +227,7 @@ def _panel(
             lines.append(f'<polyline points="{path}" fill="none" stroke="{line.color}" stroke-width="1.4"{tip}/>')
     aside = [y for line in panel.lines for x, y in map(place, line.points) if x > (left + right) / 2]
     above = sum(y < (top + bottom) / 2 for y in aside)
-    first = top + 14 if 2 * above <= len(aside) else bottom - 6 - 15 * (len(panel.words) - 1)  # where fewer points are
+    first = top + 14 if 2 * above <= len(aside) else bottom - 6 - 15 * (len(panel.words) - 1)  # in the emptier corner
     for number, (word, color) in enumerate(panel.words):
         y = first + 15 * number
         lines.append(f'<text x="{right - 4:.1f}" y="{y:.1f}" text-anchor="end" fill="{color}">{word}</text>')
@@ -234,7 +235,7 @@ def _panel(
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
-    """Round figures, equally far apart, that hold all values between the first and the last."""
+    """Evenly spaced round figures, with all values between the first and the last."""
     low, high = min(values), max(values)
     span = max(high - low, 1e-6 * max(abs(high), 1))
     step = 10 ** math.floor(math.log10(span))
@@ -253,11 +254,22 @@ PICTURES: dict[str, Callable[[], str]] = {
     "rule": rule,
     "learning": learning,
     "evaluations": evaluations,
+    "random": random_cells,
+    "convergence": convergence,
 }
-if (HERE / "results" / "table_random.json").exists():
-    PICTURES |= {"random": random_cells, "convergence": convergence}
 
 
-if __name__ == "__main__":
-    for name, draw in PICTURES.items():
-        write_whole(FOLDER / f"{name}.svg", draw())
+@dataclass(frozen=True, kw_only=True)
+class Pictures(Settings):
+    out: Path = HERE.parent / "docs" / "pictures"
+    """folder for the pictures"""
+
+
+def draw(settings: Pictures) -> None:
+    """Draw all pictures."""
+    settings.out.mkdir(parents=True, exist_ok=True)
+    for name, picture in PICTURES.items():
+        write_whole(settings.out / f"{name}.svg", picture())
+
+
+EXPERIMENT = Experiment(Pictures, (draw,))

@@ -1,36 +1,33 @@
-"""ResNet-20 on CIFAR-10, cut to 0.6 of its multiply-adds and fine-tuned for a fifth of its epochs, beside rivals.
+"""A trained ResNet-20 cut to 0.6 of its multiply-adds and fine-tuned for a fifth of its epochs.
 
-    python experiments/resnet20.py --root DIR --runs FOLDER [--only PIECE ...] [--seeds 0 1 2] [--digits | --smoke]
+Needs: CIFAR-10 and a GPU, 10 minutes; with --digits a CPU, minutes
 
-DIR as `natpp data cifar10` made it. Pieces, for each seed: `original` (40 epochs from scratch), `learned` (what is
-learned on it and its data, fine-tuned), `policy` (the shipped policy, no data), `random` (a transformation drawn
-uniformly), `scratch` (the learned architecture with fresh weights for as many epochs as the fine-tunings), `long` (the
-same for 40 epochs, one seed) and `agreement` (both scorers beside full fine-tunings of random transformations; one
-seed of CIFAR-10, all of digits). Every piece is kept in FOLDER and not done again; at the end `results/resnet20.json`
-is written from all that are there. 5,000 training images are set aside for choices; the test images are read once for
-each network. `--digits` does it on digits, minutes on a CPU, into `results/resnet20_digits.json`; `--smoke` in seconds.
+Pieces, for each seed: `original` (40 epochs from scratch), `learned` (a policy learned on the network and its data,
+fine-tuned), `policy` (the shipped policy, no data), `random` (a transformation drawn uniformly), `scratch` (the learned
+architecture with fresh weights, trained for the epochs of a fine-tuning), `long` (the same for 40 epochs, one seed) and
+`agreement` (both scorers against full fine-tunings of random transformations; one seed of CIFAR-10, all of digits).
+5,000 training images are set aside for choices; the test images are read once for each network. Each finished piece is
+kept, and the results are written from all of them. `--digits` writes `results/resnet20_digits.json`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from modules import fresh, images_of, no_opinion, trained
 from safetensors.torch import load_file, save_file
-from small import kept_apart
 from torch import nn
-from truth_nasbench201 import machine
 
 import natpp
-from natpp.files import write_whole
+from experiments.lib.machine import machine
+from experiments.lib.modules import fresh, images_of, no_opinion, trained
+from experiments.lib.settings import RESULTS, Experiment, Images, Keeps, write_results
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
@@ -50,10 +47,9 @@ from natpp.training.recipe import Recipe, ShortConfig
 from natpp.training.task import Task
 from natpp.training.together import Trial
 
-RESULTS = Path(__file__).parent / "results" / "resnet20.json"
 BUDGET = {"madds": 0.6}
 PIECES = ("original", "learned", "policy", "random", "scratch", "long", "agreement")
-ONCE = {"cifar10": ("long", "agreement"), "digits": ("long",)}  # with the first seed only
+ONCE = {"cifar10": ("long", "agreement"), "digits": ("long",)}  # pieces with the first seed only
 
 
 @dataclass(frozen=True)
@@ -62,14 +58,14 @@ class Plan:
 
     data: str = "cifar10"
     epochs: int = 40
-    """of the original"""
+    """epochs of the original"""
     tuned_epochs: int = 8
-    """of fine-tunings: a fifth"""
+    """epochs of a fine-tuning: a fifth"""
     batch: int = 128
     learning_rate: float = 0.1
     tuned_learning_rate: float = 0.02
     taught: bool = True
-    """whether fine-tunings follow the original beside the labels"""
+    """whether fine-tunings also learn from the original, as a teacher"""
     weight_decay: float = 5e-4
     validation: int = 5000
     tune: TuneConfig = field(default_factory=lambda: TuneConfig(evaluations=96, finalists=8, longer=5))
@@ -77,9 +73,9 @@ class Plan:
         default_factory=lambda: ShortConfig(steps=100, learning_rate=0.02, clip=5.0, together=16, augment=True)
     )
     compared: int = 20
-    """random transformations that both scorers are compared on"""
+    """number of random transformations that scorers are compared on"""
     compared_epochs: int = 4
-    """of their full fine-tunings"""
+    """epochs of their full fine-tunings"""
 
 
 DIGITS = Plan(
@@ -104,15 +100,29 @@ SMOKE = Plan(
 )
 
 
-class Pieces:
-    """What is done once for all pieces: images, device, settings."""
+@dataclass(frozen=True, kw_only=True)
+class Resnet20(Keeps, Images):
+    out: Path = RESULTS / "resnet20.json"
+    only: tuple[Literal["original", "learned", "policy", "random", "scratch", "long", "agreement"], ...] = PIECES
+    """pieces to run"""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """seeds of the pieces"""
+    digits: bool = False
+    """on digits: minutes on a CPU"""
 
-    def __init__(self, arguments: argparse.Namespace):
-        self.plan = plan_of(arguments)
-        self.runs: Path = arguments.runs
-        self.runs.mkdir(parents=True, exist_ok=True)
+    @property
+    def plan(self) -> Plan:
+        """The settings of all pieces."""
+        return SMOKE if self.smoke else DIGITS if self.digits else Plan()
+
+
+class Pieces:
+    """Images, device and settings that all pieces share."""
+
+    def __init__(self, settings: Resnet20):
+        self.plan, self.runs = settings.plan, settings.runs
         self.fabric = make_fabric()
-        self.images = images_of(self.plan.data, arguments.root, self.fabric.device, self.plan.validation)
+        self.images = images_of(self.plan.data, settings.root, self.fabric.device, self.plan.validation)
         self.example = torch.zeros(1, 3, self.images.size, self.images.size)
 
     # Networks.
@@ -120,7 +130,7 @@ class Pieces:
     def trained(
         self, module: nn.Module, epochs: int, learning_rate: float, seed: int, *, teacher: nn.Module | None = None
     ) -> dict[str, Any]:
-        """A training of a module, in place; what came out."""
+        """Train a module in place; the result describes the training."""
         plan = self.plan
         recipe = Recipe(
             epochs=epochs,
@@ -139,13 +149,14 @@ class Pieces:
         return network.eval()
 
     def result_of(self, ops: list[list[str]], seed: int) -> nn.Module:
-        """The original of a seed with these operations and inherited weights, statistics recomputed."""
+        """The original with other operations, inherited weights and recomputed batch norm statistics."""
         traced = trace(self.original(seed), self.example)
         made = rewrite(traced, find_blocks(traced), ops).to(self.fabric.device)
         recalibrate(made, [self.images.take(np.arange(128) + 128 * place)[0] for place in range(8)])
         return made.cpu()
 
     def tuned(self, module: nn.Module, seed: int) -> dict[str, Any]:
+        """Fine-tune a module in place."""
         teacher = self.original(seed) if self.plan.taught else None
         return self.trained(module, self.plan.tuned_epochs, self.plan.tuned_learning_rate, seed, teacher=teacher)
 
@@ -197,7 +208,7 @@ class Pieces:
         return self.run_scratch(seed, epochs=self.plan.epochs)
 
     def run_agreement(self, seed: int) -> dict[str, Any]:
-        """Random transformations: fully fine-tuned, and scored in both ways with as many steps in all."""
+        """Random transformations: fully fine-tuned, and scored in both ways with the same number of steps."""
         plan, device = self.plan, self.fabric.device
         network = self.original(seed).to(device)
         traced = trace(network, self.example.to(device))
@@ -259,7 +270,7 @@ def _lists(ops: list[tuple[str, ...]]) -> list[list[str]]:
 
 
 def gather(runs: Path, plan: Plan) -> dict[str, Any]:
-    """All pieces that are there."""
+    """All finished pieces."""
     pieces: dict[str, Any] = {}
     for piece in PIECES:
         files = sorted(runs.glob(f"{piece}_*.json"))
@@ -269,42 +280,24 @@ def gather(runs: Path, plan: Plan) -> dict[str, Any]:
     return {"plan": asdict(plan), "machine": machines[0] if machines else machine(), "pieces": pieces}
 
 
-def plan_of(arguments: argparse.Namespace) -> Plan:
-    return SMOKE if arguments.smoke else DIGITS if arguments.digits else Plan()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", help="folder that natpp data cifar10 made")
-    parser.add_argument("--runs", type=Path, required=True, help="folder to keep pieces in")
-    parser.add_argument("--only", nargs="+", choices=PIECES, default=list(PIECES))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--digits", action="store_true")
-    parser.add_argument("--smoke", action="store_true")
-    arguments = parser.parse_args()
-    results = RESULTS.with_stem("resnet20_digits") if arguments.digits else RESULTS
-    arguments.out = arguments.out or results
-    kept_apart(arguments, results)
-    plan = plan_of(arguments)
-    pieces: Pieces | None = None
-    for piece in PIECES:
-        if piece not in arguments.only:
-            continue
-        for seed in arguments.seeds[:1] if piece in ONCE[plan.data] else arguments.seeds:
-            file = arguments.runs / f"{piece}_{seed}.json"
+def measure(settings: Resnet20) -> None:
+    """Run the pieces that are missing and write the results."""
+    plan, pieces = settings.plan, None
+    for piece in (piece for piece in PIECES if piece in settings.only):
+        for seed in settings.seeds[:1] if piece in ONCE[plan.data] else settings.seeds:
+            file = settings.runs / f"{piece}_{seed}.json"
             if file.exists():
                 continue
-            pieces = pieces or Pieces(arguments)
+            pieces = pieces or Pieces(settings)
             start = time.perf_counter()
             found = {"seed": seed, **getattr(pieces, f"run_{piece}")(seed), "machine": machine()}
-            write_whole(file, json.dumps(found, indent=1) + "\n")
+            write_results(file, found)
             said = (
                 f"{found['test_accuracy']:.2f} % on the test images" if "test_accuracy" in found else found["spearman"]
             )
             print(f"{piece} {seed}: {said}, {time.perf_counter() - start:.0f} s", flush=True)
-    write_whole(arguments.out, json.dumps(gather(arguments.runs, plan), indent=1) + "\n")
+    digits = settings.digits and settings.out == Resnet20.out
+    write_results(settings.out.with_stem("resnet20_digits") if digits else settings.out, gather(settings.runs, plan))
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment(Resnet20, (measure,))

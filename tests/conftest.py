@@ -1,7 +1,6 @@
 """Settings and helpers that all tests share."""
 
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +18,6 @@ settings.register_profile(
     "natpp", deadline=None, derandomize=True, max_examples=100, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("natpp")
-
-
-@pytest.fixture
-def experiments_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts of experiments find each other, as they do when they are run."""
-    monkeypatch.setattr(sys, "path", [str(Path(__file__).parent.parent / "experiments"), *sys.path])
 
 
 @pytest.fixture

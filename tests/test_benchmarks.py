@@ -86,7 +86,7 @@ def test_training(tmp_path: Path, capsys: pytest.CaptureFixture[str], read: Read
     assert found["machine"]["gpu"] is None
     assert found["seed"] == 0
     (short,), (supernet,), (train,) = (found[part] for part in ("short", "supernet", "train"))
-    for row in (short, supernet, train):  # as page.py reads them
+    for row in (short, supernet, train):  # as the results page reads them
         settings = row.pop("settings")
         assert {"channels", "cells", "size"} < set(settings["network"])
         assert all(isinstance(value, int | float) for value in row.values())

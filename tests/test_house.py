@@ -54,7 +54,6 @@ UPWARDS = {  # imports that still point up: what they are for moves down with th
 }
 LONGEST = 450  # lines of a file
 LONGER = {  # files that are still longer; the Triton kernels of a norm are one idea and stay together
-    "fx/sites.py": 518,
     "kernels/norm.py": 578,
     "kernels/separated.py": 510,
     "methods/tuned.py": 468,

@@ -1,59 +1,63 @@
-"""Cells of thirteen operations on the results page: how true scores are, and what policies are worth."""
+"""Cells of thirteen operations on the results page: agreement of scores, and worth of policies."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .shapes import methods_table, originals_table
-from .words import counted, epochs_of, hardware, memory_used, paragraph, peak_of, per_cent, with_interval, with_sign
+from experiments.pages.shapes import methods_table, originals_table
+from experiments.pages.words import (
+    counted,
+    epochs_of,
+    hardware,
+    memory_used,
+    paragraph,
+    peak_of,
+    per_cent,
+    prose,
+    table,
+    titled,
+    with_interval,
+    with_sign,
+)
 
 
-def truth_cells(found: dict[str, Any]) -> str:
-    """The space of cells: longer trainings, schedules and models that were tried, and the search that was judged."""
+def images(found: dict[str, Any]) -> str:
+    """The space of cells: longer trainings, schedules, value models, and the search."""
     longer = found["longer"]
     recipe, groups = longer["recipe"], longer["groups"]
-    lines = [
-        "## From images to a policy: the thirteen-operation space, CIFAR-10",
-        "",
-        paragraph(
-            "`python experiments/truth_cells.py train --root DIR --runs FOLDER`, then `schedules`, `search`, `rival"
-            " --name supernet`, `rival --name paper`, `experiments/policies.py learn` and `experiments/worth.py train`"
-            " (below), `direct` and `judge` with the same folder."
-        ),
-        "",
-        paragraph(
-            f"{_so_far(found['cells'], longer['asked'])} trained from scratch, {recipe['config']['steps']:,} steps of"
-            f" {recipe['config']['batch']} images with a full cosine, {recipe['cells']} cells, {recipe['channels']}"
-            f" channels, {longer['images']:,} images; accuracy on the validation images, with statistics of the batch."
-            f" {found['trained_seconds']:,.0f} s of {hardware(longer['machine'])}{peak_of(groups)}. A third of each"
-            " kind was set aside: no choice of the first round was made by it."
-        ),
-    ]
+    lines = titled(
+        "From images to a policy: the thirteen-operation space, CIFAR-10",
+        "`python -m experiments images_cells train --root DIR --runs FOLDER`, then `schedules`, `search`, `rival"
+        " --name supernet`, `rival --name paper`, `ship_policies learn` and `judge_policies train`"
+        " (below), `direct` and `judge` with the same folder.",
+        f"{_so_far(found['cells'], longer['asked'])} trained from scratch, {recipe['config']['steps']:,} steps of"
+        f" {recipe['config']['batch']} images with a full cosine, {recipe['cells']} cells, {recipe['channels']}"
+        f" channels, {longer['images']:,} images; accuracy on the validation images, with statistics of the batch."
+        f" {found['trained_seconds']:,.0f} s of {hardware(longer['machine'])}{peak_of(groups)}. A third of each"
+        " kind was set aside: no choice of the first round was made by it.",
+    )
     if found["schedules"]:
         lines += ["", *_cell_schedules(found)]
     if found.get("models"):
         lines += [
-            "",
-            paragraph(
+            *prose(
                 "Value models on the same cells, each left out in all forms (nine folds): `short` is fitted on short"
                 " trainings, `longer` on the longer ones, `mixture` on the longer ones with `short` as what to expect."
                 " With cost: before it looks at the graph, `short` expects what those of like cost have."
             ),
-            "",
-            "| value model | Spearman | given MAdds | of changes |",
-            "|---|---|---|---|",
+            *table("| value model | Spearman | given MAdds | of changes |"),
         ]
         for name, one in found["models"].items():
             lines.append(f"| `{name}` | {_three(one)} |")
     for search in found.get("searches", []):
-        lines += ["", paragraph(_cells_search(search))]
+        lines += prose(_cells_search(search))
     if "spearman" in found:
         lines += ["", *_judged_cells(found)]
     return "\n".join(lines) + "\n"
 
 
 def _so_far(trained: int, asked: int) -> str:
-    """How many cells, and of how many, where some are missing."""
+    """The number of cells, and of how many if some are missing."""
     return counted(trained, "cell") if trained == asked else f"So far {trained} of {counted(asked, 'cell')}"
 
 
@@ -67,9 +71,7 @@ def _cell_schedules(found: dict[str, Any]) -> list[str]:
             f" steps, or the mean of both. Searches use *{pick['schedule']}*, loss: {pick['losses']} (picked before the"
             " first search, by the highest mean of the first two figures)."
         ),
-        "",
-        "| schedule | cells | validation loss | training loss | both | accuracy | seconds each |",
-        "|---|---|---|---|---|---|---|",
+        *table("| schedule | cells | validation loss | training loss | both | accuracy | seconds each |"),
     ]
     for name, one in found["schedules"].items():
         figures = " | ".join(_three(one[losses], " / ") for losses in ("validation", "training", "both"))
@@ -80,7 +82,7 @@ def _cell_schedules(found: dict[str, Any]) -> list[str]:
 
 
 def _cells_search(search: dict[str, Any]) -> str:
-    """How long a search took, and for what."""
+    """The seconds of a search by phase."""
     phases = ", ".join(f"{name} {seconds:.0f}" for name, seconds in search["phases"].items())
     return (
         f"A search, seed {search['seed']}: {search['evaluations']} short trainings in {search['seconds']:.0f} s on"
@@ -98,9 +100,7 @@ def _judged_cells(found: dict[str, Any]) -> list[str]:
             f" `{found['model']}`, with the seconds of all their trainings), or by a search alone. Last: what the"
             " policy that was learned so does to `darts`, points of accuracy, mean of three seeds."
         ),
-        "",
-        "| | seconds | direct | predicted | given MAdds | of changes | `darts` |",
-        "|---|---|---|---|---|---|---|",
+        *table("| | seconds | direct | predicted | given MAdds | of changes | `darts` |"),
         _cells_row("**short trainings and prediction**", found),
         *(
             _cells_row(f"the search with seed {one['seed']} alone", one)
@@ -119,7 +119,7 @@ def _judged_cells(found: dict[str, Any]) -> list[str]:
         if name in steps
     ]
     if spent:
-        lines += ["", paragraph(f"{', '.join(spent).capitalize()}.")]
+        lines += prose(f"{', '.join(spent).capitalize()}.")
     return lines
 
 
@@ -130,23 +130,19 @@ def _cells_row(title: str, one: dict[str, Any]) -> str:
     return f"| {title} | {seconds} | " + " | ".join(with_interval(one[name]) for name in names) + f" | {change} |"
 
 
-def worth(found: dict[str, Any]) -> str:
-    """Policies on fresh cells, and on published ones."""
-    lines = [
-        "## What the policies are worth: fresh random cells, and published ones, CIFAR-10",
-        "",
-        paragraph(
-            "`python experiments/worth.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
-            " `truth_cells.py`. The random cells of a round are new to its policies; those of a later round know"
-            " what was trained before. Published cells were among what all learned from."
-        ),
-    ]
+def judged_policies(found: dict[str, Any]) -> str:
+    """Policies on fresh cells and on published ones."""
+    lines = titled(
+        "What the policies are worth: fresh random cells, and published ones, CIFAR-10",
+        "`python -m experiments judge_policies train --root DIR --runs FOLDER` and `judge`, with the folder of"
+        " `images_cells`. The random cells of a round are new to its policies; those of a later round know"
+        " what was trained before. Published cells were among what all learned from.",
+    )
     for number, one in found["rounds"].items():
         if one.get("methods"):
             agreement = one["agreement"]
             lines += [
-                "",
-                paragraph(
+                *prose(
                     f"**Round {number}.** {one['inputs']} of {one['asked']} random cells and what becomes of them,"
                     f" trained by the longer recipe ({hardware(one['machine'])}{peak_of(one['groups'])}); one score for"
                     " all, strict budget. Validation accuracy, mean ± sd; the paired difference to the input with its"
@@ -170,8 +166,8 @@ def worth(found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def cells_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """How far the score of the search in the space of cells is true."""
+def images_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Agreement of the search in the space of cells."""
     if found.get("spearman") is None or not found["searches"]:
         return []
     rivals = {"supernet": "a supernet", "paper": "the paper's settings", "live MAdds": "MAdds"}
@@ -192,8 +188,8 @@ def cells_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def worth_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Every round of fresh cells that is complete."""
+def judged_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """All complete rounds of fresh cells."""
     rows = []
     for number, one in found["rounds"].items():
         if one.get("inputs") != one.get("asked", 0):

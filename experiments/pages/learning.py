@@ -1,31 +1,37 @@
-"""What policies learn on, on the results page: losses, crossed halves, policies that ship, finals."""
+"""Learning on the results page: losses, crossed halves, shipped policies, finals."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .words import difference_lines, paragraph, per_cent, with_interval, with_sign
+from experiments.pages.words import (
+    difference_lines,
+    paragraph,
+    per_cent,
+    prose,
+    table,
+    titled,
+    with_interval,
+    with_sign,
+)
 
 
 def policies(found: dict[str, Any]) -> str:
-    """What policies that ship learned, by the value model."""
-    lines = [
-        "## The policies that ship",
-        "",
-        paragraph(
-            "`python experiments/policies.py learn --runs FOLDER --round NUMBER` and `ship`, with the folder of"
-            " `truth_cells.py`. An improvement counts less a part of its standard deviations, and a saving counts a"
-            " little. On fresh inputs, by the value model: expected improvement (1 is a standard deviation of all"
-            " accuracies), the same less the doubt, edges that change, MAdds."
-        ),
-    ]
+    """The shipped policies, judged by their value model."""
+    lines = titled(
+        "The policies that ship",
+        "`python -m experiments ship_policies learn --runs FOLDER --round NUMBER` and `ship`, with the folder of"
+        " `images_cells`. An improvement counts less a part of its standard deviations, and a saving counts a"
+        " little. On fresh inputs, by the value model: expected improvement (1 is a standard deviation of all"
+        " accuracies), the same less the doubt, edges that change, MAdds.",
+    )
     for name, one in found.items():
         lines += ["", *_shipped(name, one)]
     return "\n".join(lines) + "\n"
 
 
 def _shipped(title: str, found: dict[str, Any]) -> list[str]:
-    """The policies of a name, and how much caution they might have learned with."""
+    """The policies of a name, and other degrees of caution."""
     losses = f"; training losses of {found['loss_scores']}" if found.get("loss_scores") else ""
     lines = [
         paragraph(
@@ -34,9 +40,7 @@ def _shipped(title: str, found: dict[str, Any]) -> list[str]:
             f" are worth {' and '.join(f'{price} (`{rule}`)' for rule, price in found['prices'].items())} standard"
             f" deviations of accuracies; {found['pool']:,} inputs, {found['learn']['steps']:,} steps."
         ),
-        "",
-        "| | improvement | less the doubt | edges changed | MAdds | cells of the zoo changed | seconds |",
-        "|---|---|---|---|---|---|---|",
+        *table("| | improvement | less the doubt | edges changed | MAdds | cells of the zoo changed | seconds |"),
     ]
     for rule, one in found["policies"].items():
         for name, figures in one["fresh_inputs"].items():
@@ -49,14 +53,11 @@ def _shipped(title: str, found: dict[str, Any]) -> list[str]:
                 f" {per_cent(figures['madds_change'])} | {zoo} | {format(one['seconds'], '.0f') if ours else ''} |"
             )
     lines += [
-        "",
-        paragraph(
+        *prose(
             "How much caution: what climbing finds for fresh inputs under `nat++`, where it is kept only if the value"
             " model is that sure of it."
         ),
-        "",
-        "| caution | improvement | inputs changed | edges changed | MAdds |",
-        "|---|---|---|---|---|",
+        *table("| caution | improvement | inputs changed | edges changed | MAdds |"),
     ]
     for caution, figures in found["cautions"].items():
         lines.append(
@@ -67,23 +68,20 @@ def _shipped(title: str, found: dict[str, Any]) -> list[str]:
 
 
 def crossed(found: dict[str, Any]) -> str:
-    """Policies that learned on half of what is known, judged by the other half."""
-    lines = [
-        "## What a policy should learn on",
-        "",
-        paragraph(
-            "`python experiments/crossed.py --runs FOLDER --round NUMBER`, with the folder of `truth_cells.py`. A"
-            " policy finds what its value model is wrong about, so what it expects of its own changes says little. Here"
-            " it learns on half of the longer trainings that there are before a round, whole families together, and"
-            " value models that were fitted on the other half say what its changes are worth. Of `nat++` and, after the"
-            " stroke, of a fixed map that was fitted with as much caution, below also of maps that were fitted without"
-            " any: improvement of fresh random cells in standard deviations, mean of both halves. As in a round: by its"
-            " value model, caution and price. Beside cost: the value model sees what flows through a graph and what it"
-            " costs at once. `places`: it sees where operations stand and how far they see, walks, and costs. `losses`"
-            " sees the same and is fitted on training losses; `losses by flow` sees flow, walks and costs. `together`:"
-            " the mean of these three and of `mixture beside cost`."
-        ),
-    ]
+    """Policies learned on half of the trainings, judged by the other half."""
+    lines = titled(
+        "What a policy should learn on",
+        "`python -m experiments crossed --runs FOLDER --round NUMBER`, with the folder of `images_cells`. A"
+        " policy finds what its value model is wrong about, so what it expects of its own changes says little. Here"
+        " it learns on half of the longer trainings that there are before a round, whole families together, and"
+        " value models that were fitted on the other half say what its changes are worth. Of `nat++` and, after the"
+        " stroke, of a fixed map that was fitted with as much caution, below also of maps that were fitted without"
+        " any: improvement of fresh random cells in standard deviations, mean of both halves. As in a round: by its"
+        " value model, caution and price. Beside cost: the value model sees what flows through a graph and what it"
+        " costs at once. `places`: it sees where operations stand and how far they see, walks, and costs. `losses`"
+        " sees the same and is fitted on training losses; `losses by flow` sees flow, walks and costs. `together`:"
+        " the mean of these three and of `mixture beside cost`.",
+    )
     for number, one in found["rounds"].items():
         lines += ["", *_crossed_round(number, one)]
     return "\n".join(lines) + "\n"
@@ -117,13 +115,12 @@ def _crossed_round(number: str, found: dict[str, Any]) -> list[str]:
 
 
 def losses(found: dict[str, Any]) -> str:
-    """What a training tells, and how far value models know it."""
+    """What a training tells, and its agreement with value models."""
     seeds, fresh = found["seeds"], found["fresh"]
     lines = [
-        "## What a training tells: accuracy and training loss",
-        "",
-        paragraph(
-            "`python experiments/losses.py --runs FOLDER`, with the folder of `truth_cells.py`. Over"
+        *titled(
+            "What a training tells: accuracy and training loss",
+            "`python -m experiments losses --runs FOLDER`, with the folder of `images_cells`. Over"
             f" {seeds['networks']} networks of the longer recipe, validation accuracies differ by a standard deviation"
             f" of {seeds['accuracy_sd']:.2f} points, from seed to seed (of {seeds['with_several_seeds']} of them) by"
             f" {seeds['accuracy_by_seeds']:.2f}. Training losses at the end differ by {seeds['loss_sd']:.4f}, from seed"
@@ -131,20 +128,15 @@ def losses(found: dict[str, Any]) -> str:
             f" {seeds['left_of_accuracy']:.2f} points are left of the accuracies;"
             f" seeds alone would leave {seeds['left_by_seeds_alone']:.2f}. So the loss of one training, worth"
             f" {abs(seeds['points_per_loss']) / 100:.2f} points a hundredth, says more of what an architecture reaches"
-            " than its accuracy."
-        ),
-        "",
-        paragraph(
+            " than its accuracy.",
             f"The first table of [random architectures](#random-architectures-cifar-10) by it: {fresh['inputs']} inputs"
             " and what learned methods made of them, which no value model here was fitted on (what `places` and"
             " `losses` see was picked with a look at them, though). Correlation of value models"
             f" with losses, less the means of each input's; all are fitted on the same {fresh['trainings']} longer"
             " trainings, the first, which that table's policies had learned on, and the last on short ones too"
-            " ([what they see](#what-a-policy-should-learn-on)). 95 % intervals by bootstrap over inputs."
+            " ([what they see](#what-a-policy-should-learn-on)). 95 % intervals by bootstrap over inputs.",
         ),
-        "",
-        "| value model | correlation |",
-        "|---|---|",
+        *table("| value model | correlation |"),
         *(f"| `{name}` | {with_interval(one)} |" for name, one in fresh["agreement"].items()),
         "",
         "Differences of that table by training losses, in points of accuracy:",
@@ -155,19 +147,18 @@ def losses(found: dict[str, Any]) -> str:
 
 
 def finals(found: dict[str, Any]) -> str:
-    """How many of ten should meet in a final, by simulation."""
+    """Simulated finals of several sizes."""
     best = " | ".join("best of 10 by the score" if one == 1 else f"final of {one}" for one in found["finalists"])
     lines = [
-        "## How many of ten meet in a final",
-        "",
-        paragraph(
-            "`python experiments/finals.py --runs FOLDER`, with the folder of `truth_cells.py`: simulated, no network"
+        *titled(
+            "How many of ten meet in a final",
+            "`python -m experiments finals --runs FOLDER`, with the folder of `images_cells`: simulated, no network"
             f" is trained. {found['inputs']} fresh random cells, the policy of the second table of [random"
             f" architectures](#random-architectures-cifar-10), {found['draws']} draws each of what value models hold"
             " possible; those fitted on training losses, and after the stroke those fitted on accuracies. A short"
             f" training shows it with a noise of {found['short']['noise']:.2f} deviations, as in cells that have a"
             " longer one too, and the ten are ordered by it and the value model as in that table. Improvement over the"
-            " inputs in standard deviations. Distinct: of ten, how many compute different things."
+            " inputs in standard deviations. Distinct: of ten, how many compute different things.",
         ),
         "",
         f"| temperature of samples | distinct | fixed map | one shot | a sample | {best} |",
@@ -184,5 +175,5 @@ def finals(found: dict[str, Any]) -> str:
             f" winner's loss is {one['loss_below_first']:.4f} below that of the first"
             for method, one in found["shown"].items()
         )
-        lines += ["", paragraph(f"What the finals of that table showed, by training losses: {told}.")]
+        lines += prose(f"What the finals of that table showed, by training losses: {told}.")
     return "\n".join(lines) + "\n"

@@ -1,10 +1,15 @@
-"""NAS-Bench-201 on the results page: from images to a policy, schedules of short trainings, methods on true scores."""
+"""NAS-Bench-201 on the results page: from images to a policy, schedules, and methods on true scores."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .words import counted, measured, memory_used, paragraph, spread_of
+from experiments.pages.words import counted, measured, memory_used, paragraph, prose, spread_of, table, titled
+
+FIGURES = (
+    *("seconds", "evaluations", "direct_spearman", "direct_spearman_val_12", "spearman"),
+    *("within_equal_madds", "within_equal_ops", "share_of_oracle"),
+)
 
 
 def table_rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -38,7 +43,7 @@ def table_rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def truth_rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+def images_rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     """From images to a policy."""
     first = found["runs"]["seed"][0]
     rivals = found["rivals"]
@@ -54,22 +59,18 @@ def truth_rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def truth(found: dict[str, Any]) -> str:
-    """Short trainings and what was learned from them, beside rivals."""
+def images(found: dict[str, Any]) -> str:
+    """The search with short trainings, beside rivals."""
     runs = found["runs"]
     first = runs["seed"][0]
     settings = first["settings"]
     schedule, network = settings["schedule"], settings["network"]
     phases = {name: spread_of([run["phases"].get(name, 0.0) for run in runs["seed"]]) for name in first["phases"]}
     lines = [
-        "## From images to a policy: NAS-Bench-201, CIFAR-10",
-        "",
-        paragraph(
-            "`python experiments/truth_nasbench201.py search --root DIR --runs FOLDER`, then `direct`, `rival --name"
-            " supernet`, `rival --name paper` and `judge --table FILE` with the same folder."
-        ),
-        "",
-        paragraph(
+        *titled(
+            "From images to a policy: NAS-Bench-201, CIFAR-10",
+            "`python -m experiments images_nasbench201 search --root DIR --runs FOLDER`, then `direct`, `rival --name"
+            " supernet`, `rival --name paper` and `judge --table FILE` with the same folder.",
             f"{counted(len(runs['seed']), 'seed')} on {first['machine']['gpu']}, torch {first['machine']['torch']}."
             f" Trainings: {network['cells']} cells a stage, {network['channels']} channels, batch {schedule['batch']},"
             f" {schedule['steps']} steps, learning rate {schedule['learning_rate']} after {schedule['warm_up']} of"
@@ -80,20 +81,15 @@ def truth(found: dict[str, Any]) -> str:
             " are in it."
             " The schedule was picked on 64 architectures by `val_200` ([Searches](search.md)); of the settings of"
             " policy and prediction some were picked with a look at the table, and [that page](nasbench201.md) says"
-            " which. Neither search nor prediction sees it."
-        ),
-        "",
-        paragraph(
+            " which. Neither search nor prediction sees it.",
             f"direct: Spearman of the score with `test_200` over {spread_of([run['drawn'] for run in runs['seed']], 0)}"
             " random architectures, those left out that the schedule was picked on. all, equal MAdds, equal ops:"
             " Spearman of the predicted score with `test_200` over the 15,284 architectures with a live path, within"
             " groups of equal live MAdds, within groups with equal counts of every live operation. share: of what the"
             " oracle by `val_200` gains on 2,000 held-out inputs, by one shot. Mean ± sd, of one seed where there is"
-            " no sd; – does not apply."
+            " no sd; – does not apply.",
         ),
-        "",
-        "| | seconds | trained | direct | `val_12` on the same | all | equal MAdds | equal ops | share |",
-        "|---|---|---|---|---|---|---|---|---|",
+        *table("| | seconds | trained | direct | `val_12` on the same | all | equal MAdds | equal ops | share |"),
         _row("**short trainings**", found),
     ]
     titles = {
@@ -108,8 +104,7 @@ def truth(found: dict[str, Any]) -> str:
     lines += [_row(title, found["rivals"][name]) for name, title in titles.items() if name in found["rivals"]]
     lines += [
         "| *asked for* | ≤ 376 | | ≥ 0.88 | | ≥ 0.85 | ≥ 0.70 | ≥ 0.33 | ≥ 0.95 |",
-        "",
-        paragraph(
+        *prose(
             f"Seconds by phase: {', '.join(f'{name} {spent}' for name, spent in phases.items())}. Images a second:"
             f" {spread_of([_trained_images(run) / run['phases']['training'] for run in runs['seed']], 0)} in training,"
             f" {spread_of([run['images_per_second'] for run in runs['seed']], 0)} with all that scoring"
@@ -121,46 +116,40 @@ def truth(found: dict[str, Any]) -> str:
     for name, what in (("supernet", "the supernet took {steps:,} steps"), ("paper", "the preset took {steps:,} steps")):
         for run in runs.get(name, []):
             lines.append(f"In {run['seconds']:.0f} s {what.format(**run)} of its weights{memory_used([run])}.")
-    lines += [
-        "",
-        paragraph(
-            "What would come next: other sizes of groups, since so many side by side use a part of the memory's"
-            " bandwidth only ([their speed](#speed-of-trainings)); then fewer and larger launches, such as both"
-            " convolutions of a node in one, and capturing a group of trainings while the one before it still runs."
-        ),
-    ]
+    lines += prose(
+        "What would come next: other sizes of groups, since so many side by side use a part of the memory's"
+        " bandwidth only ([their speed](#speed-of-trainings)); then fewer and larger launches, such as both"
+        " convolutions of a node in one, and capturing a group of trainings while the one before it still runs."
+    )
     return "\n".join(lines) + "\n"
 
 
 def _trained_images(run: dict[str, Any]) -> float:
-    """How many images all trainings of a run saw."""
+    """Number of images in all trainings of a run."""
     schedule = run["settings"]["schedule"]
     return float(run["evaluations"] * schedule["steps"] * schedule["batch"])
 
 
 def _as_long(found: dict[str, Any], rival: str) -> bool:
-    """Whether a rival had the seconds of the search, but for a twentieth."""
+    """Whether a rival had at least 95 % of the seconds of the search."""
     seconds = found["rivals"].get(rival, {}).get("seconds")
     return seconds is None or seconds["mean"] >= 0.95 * found["seconds"]["mean"]
 
 
 def schedules(found: dict[str, Any]) -> str:
-    """How the schedule of short trainings was picked."""
+    """The schedules that were compared."""
     machine = next(iter(found.values()))["machine"]
     picked = next((name for name, one in found.items() if one["picked"]), "none of them")
     lines = [
-        "## The schedule of short trainings",
-        "",
-        paragraph(
-            "`python experiments/schedules_nasbench201.py --root DIR --table FILE`. Schedules on one named set of 64"
+        *titled(
+            "The schedule of short trainings",
+            "`python -m experiments schedules --root DIR --table FILE`. Schedules on one named set of 64"
             " architectures (the script says which), by agreement with `val_200`: Spearman, and in brackets its part"
             " given live MAdds. Rows from the second on differ from the first in what they name. The loss is that of"
             " the validation images, that of the last training steps, or the mean of both. Searches use"
-            f" *{picked}*, and both losses. On {machine['gpu']}, torch {machine['torch']}."
+            f" *{picked}*, and both losses. On {machine['gpu']}, torch {machine['torch']}.",
         ),
-        "",
-        "| schedule | validation loss | training loss | both | mean accuracy | seconds for 64 |",
-        "|---|---|---|---|---|---|",
+        *table("| schedule | validation loss | training loss | both | mean accuracy | seconds for 64 |"),
     ]
     for name, one in found.items():
         figures = " | ".join(
@@ -171,15 +160,5 @@ def schedules(found: dict[str, Any]) -> str:
 
 
 def _row(title: str, figures: dict[str, Any]) -> str:
-    names = (
-        ("seconds", 0),
-        ("evaluations", 0),
-        ("direct_spearman", 3),
-        ("direct_spearman_val_12", 3),
-        ("spearman", 3),
-        ("within_equal_madds", 3),
-        ("within_equal_ops", 3),
-        ("share_of_oracle", 3),
-    )
-    cells = [measured(figures[name], digits) for name, digits in names]
+    cells = [measured(figures[name], 0 if name in ("seconds", "evaluations") else 3) for name in FIGURES]
     return f"| {title} | " + " | ".join(cells) + " |"

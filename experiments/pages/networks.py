@@ -1,11 +1,11 @@
-"""Whole networks on the results page: a trained one cut, two trained from scratch, models of other libraries."""
+"""Whole networks on the results page: a trained one cut, two from scratch, models of other libraries."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from .words import counted, gathered, measured, paragraph, spread_of
+from experiments.pages.words import counted, gathered, measured, prose, spread_of, table
 
 
 def module_rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -31,7 +31,7 @@ def quick(found: dict[str, Any]) -> str:
     lines = [
         "## Training from scratch: recipe `quick`, CIFAR-10",
         "",
-        "`python experiments/quick_cifar10.py --root DIR --table FILE`. All 50,000 training images; the test images",
+        "`python -m experiments quick_cifar10 --root DIR --table FILE`. All 50,000 training images; the test images",
         "are read once, at the end; one seed.",
         "",
         "| architecture | epochs | cells | channels | test accuracy | training accuracy by epoch | seconds | images/s |"
@@ -64,9 +64,8 @@ def fx_models(found: dict[str, Any]) -> str:
     lines = [
         "## Models of torchvision and timm",
         "",
-        "`python experiments/fx_models.py`, on a CPU, random weights.",
-        "",
-        paragraph(
+        "`python -m experiments fx_models`, on a CPU, random weights.",
+        *prose(
             f"{len(rows)} models, {len(traced)} of them traced, {sum(row['by_export'] for row in traced)} of these by"
             f" `torch.export`; {changed} changed by the policy `{found['policy']}`, which saves MAdds"
             f" in {cheaper}: where nothing stood it may put a skip, which costs nothing. With nothing changed the"
@@ -76,15 +75,14 @@ def fx_models(found: dict[str, Any]) -> str:
             f" MAdds on request: {cut}. torch {machine['torch']}, torchvision {machine['torchvision']},"
             f" timm {machine['timm']}, {machine['threads']} threads."
         ),
-        "",
-        paragraph(
+        *prose(
             "Sites: operations that may be replaced; changes may also be of places where nothing stood. Seconds: trace,"
             " transform, rewrite, and the measuring of costs. 0.6: the share of MAdds that is left when 0.6 are asked"
             " for; where that is out of reach, an error says what is nearest, here after ≥."
         ),
-        "",
-        "| model | sites | changes | M MAdds | after | 0.6 | seconds | unchanged is equal | restored is equal |",
-        "|---|---|---|---|---|---|---|---|---|",
+        *table(
+            "| model | sites | changes | M MAdds | after | 0.6 | seconds | unchanged is equal | restored is equal |"
+        ),
     ]
     for row in traced:
         left = f"≥ {_nearest(row['not_cut'])}" if row["cut"] is None else f"{row['cut']:.2f}"
@@ -101,18 +99,18 @@ def fx_models(found: dict[str, Any]) -> str:
 
 
 def _nearest(reason: str) -> str:
-    """The share that is left at least, of what is said where a budget is out of reach."""
+    """The smallest possible share, read from the error of a budget that cannot be met."""
     found = re.search(r"\((\d\.\d+) of the module's\)", reason)
     return f"{float(found[1]):.2f}" if found else "1"
 
 
 def _policy_of(found: dict[str, Any]) -> str:
-    """The policy that shipped when a network was cut; the first one was learned on digits."""
+    """The default policy when a network was cut; the first one was learned on digits."""
     return str(found["pieces"]["policy"][0].get("policy", "digits"))
 
 
 def resnet20(found: dict[str, Any]) -> str:
-    """A trained network cut and fine-tuned, beside rivals."""
+    """A trained network, cut and fine-tuned, beside rivals."""
     plan, pieces = found["plan"], found["pieces"]
     digits = plan["data"] == "digits"
     titles = {
@@ -125,9 +123,8 @@ def resnet20(found: dict[str, Any]) -> str:
     }
     lines = [
         f"## A trained network cut to 0.6 of its multiply-adds: ResNet-20, {plan['data']}",
-        "",
-        paragraph(
-            f"`python experiments/resnet20.py --runs FOLDER {'--digits' if digits else '--root DIR'}`."
+        *prose(
+            f"`python -m experiments resnet20 --runs FOLDER {'--digits' if digits else '--root DIR'}`."
             " What is cut inherits weights and is fine-tuned"
             f" for {plan['tuned_epochs']} epochs, a fifth of the original's. {plan['validation']:,} training images are"
             " set aside for choices; test accuracy in per cent, read once, mean ± sd over seeds."
@@ -135,9 +132,7 @@ def resnet20(found: dict[str, Any]) -> str:
             + f" Learning scored {plan['tune']['evaluations']} candidates by fine-tunings of"
             f" {plan['schedule']['steps']} steps" + _finals(plan["tune"]) + "."
         ),
-        "",
-        "| | seeds | test accuracy | of the MAdds | of the parameters | seconds |",
-        "|---|---|---|---|---|---|",
+        *table("| | seeds | test accuracy | of the MAdds | of the parameters | seconds |"),
     ]
     for name, title in titles.items():
         runs = pieces.get(name, [])
@@ -151,7 +146,7 @@ def resnet20(found: dict[str, Any]) -> str:
             lines.append(f"| {title} | {len(runs)} | {accuracy} | {' | '.join(shares)} | {seconds} |")
     lines += ["", *_curves({titles[name]: pieces[name] for name in titles if name in pieces}, plan["tuned_epochs"])]
     if "agreement" in pieces:
-        lines += ["", paragraph(_agreement(pieces["agreement"], plan))]
+        lines += prose(_agreement(pieces["agreement"], plan))
     machine = found["machine"]
     return "\n".join([*lines, "", f"On {machine['gpu'] or machine['processor']}, torch {machine['torch']}."]) + "\n"
 
@@ -163,7 +158,7 @@ def _finals(tune: dict[str, Any]) -> str:
 
 
 def _curves(runs: dict[str, list[dict[str, Any]]], epochs: int) -> list[str]:
-    """Validation accuracy epoch by epoch, means over seeds."""
+    """Validation accuracy by epoch, means over seeds."""
     head = " | ".join(str(epoch) for epoch in range(1, epochs + 1))
     lines = [f"| validation accuracy after epoch | {head} |", "|---|" + "---|" * epochs]
     for title, found in runs.items():

@@ -6,12 +6,22 @@ import statistics
 from collections import defaultdict
 from typing import Any
 
-from .shapes import answered_by, of_two_sizes, originals_table
-from .words import epochs_of, gathered, hardware, measured, paragraph, per_cent, with_interval, with_sign
+from experiments.pages.shapes import answered_by, of_two_sizes, originals_table
+from experiments.pages.words import (
+    epochs_of,
+    gathered,
+    hardware,
+    measured,
+    per_cent,
+    prose,
+    titled,
+    with_interval,
+    with_sign,
+)
 
 CONTROL = "random to the same budget"
 COUNTED = "blocks that go with a dropped branch are counted"
-REPLACED = {  # why natpp makes others of these hand-crafted networks now
+REPLACED = {  # why natpp now changes these hand-crafted networks differently
     "resnet20": COUNTED,
     "resnet56": COUNTED,
     "vgg16": "natpp meets budgets by what the policy prefers, which began with a look at these figures",
@@ -21,26 +31,22 @@ REPLACED = {  # why natpp makes others of these hand-crafted networks now
 
 
 def table_cells(found: dict[str, Any]) -> str:
-    """Published cells, the authors' results, and ours."""
-    lines = [
-        "## NAS cells, CIFAR-10",
-        "",
-        paragraph(
-            "`python experiments/table_cells.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
-            " `truth_cells.py`. Same recipe, width and depth for everyone. Test accuracy, read once, mean ± sd over"
-            " seeds; changes are over the seeds that both have. Costs are live ones: of what reaches the output. Last"
-            " column: what the paper has, after its own longer training, at its own sizes. The published cells, and the"
-            " authors' NAT++ results, are among those whose trainings our policies learned from; ours save little or"
-            " nothing here, so differences of their size are also what seeds do."
-        ),
-    ]
+    """Published cells, their published results, and ours."""
+    lines = titled(
+        "NAS cells, CIFAR-10",
+        "`python -m experiments table_cells train --root DIR --runs FOLDER` and `judge`, with the folder of"
+        " `images_cells`. Same recipe, width and depth for everyone. Test accuracy, read once, mean ± sd over"
+        " seeds; changes are over the seeds that both have. Costs are live ones: of what reaches the output. Last"
+        " column: what the paper has, after its own longer training, at its own sizes. The published cells, and the"
+        " authors' NAT++ results, are among those whose trainings our policies learned from; ours save little or"
+        " nothing here, so differences of their size are also what seeds do.",
+    )
     for number, one in found["rounds"].items():
         recipe = one["recipe"]
         lines += [
             "",
             f"### NAS cells, round {number}",
-            "",
-            paragraph(
+            *prose(
                 f"Ours is one shot of the {answered_by(one)}, strict budget. {one['trainings']} trainings, those of"
                 f" earlier rounds among them, of {epochs_of(one)} epochs with a full cosine, {recipe['cells']} cells,"
                 f" {recipe['channels']} channels, all {one['images']:,} training images; new ones took"
@@ -54,26 +60,24 @@ def table_cells(found: dict[str, Any]) -> str:
 
 
 def table_handcrafted(found: dict[str, Any]) -> str:
-    """Hand-crafted networks, what both rules make of them, and a random control."""
+    """Hand-crafted networks, results of both rules, and a random control."""
     earlier = len(found["earlier"])
     replaced = f" and {earlier} that {'was' if earlier == 1 else 'were'} replaced" if earlier else ""
     lines = [
-        "## Hand-crafted networks, CIFAR-10",
-        "",
-        paragraph(
-            "`python experiments/table_handcrafted.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
-            f" `truth_cells.py`. {found['trainings']} of {found['asked']} trainings{replaced}, {epochs_of(found)}"
+        *titled(
+            "Hand-crafted networks, CIFAR-10",
+            "`python -m experiments table_handcrafted train --root DIR --runs FOLDER` and `judge`, with the folder of"
+            f" `images_cells`. {found['trainings']} of {found['asked']} trainings{replaced}, {epochs_of(found)}"
             f" epochs with a full cosine from fresh weights, all {found['images']:,} training images,"
             f" {found['seconds']:,.0f} s of {hardware(found['machine'])}. Test accuracy, read once for each training,"
             f" mean ± sd over seeds; latency of one image on {found['latency_on']}, the least of several passes. Cut to"
             f" {found['share']:g} of the MAdds, or to what lies next below it, by the {answered_by(found)}, without"
             " data, and at random, anew for each seed (its costs are means). Last column: what the paper has, after its"
-            f" own longer training. {_seen_before()}"
+            f" own longer training. {_seen_before()}",
         ),
         "",
         *originals_table(found["models"], "test accuracy", found["paper"]),
-        "",
-        paragraph(
+        *prose(
             "Mean change: "
             + ", ".join(f"{kind} {_mean_change(found['models'], kind)}" for kind in ("nat", "nat++", CONTROL))
             + ". "
@@ -86,19 +90,19 @@ def table_handcrafted(found: dict[str, Any]) -> str:
 
 
 def _mean_change(found: dict[str, Any], kind: str) -> str:
-    """Points of accuracy that a kind of change is worth, in the mean over the originals that it was trained on."""
+    """Mean change of accuracy by a kind of change."""
     some = [kinds[kind]["change"] for kinds in found.values() if kind in kinds]
     return with_sign(statistics.fmean(some)) if some else "–"
 
 
 def _mean_madds(found: dict[str, Any], kind: str) -> str:
-    """The same of multiply-adds."""
+    """Mean change of multiply-adds."""
     some = [kinds[kind]["live_madds"] / kinds["input"]["live_madds"] - 1 for kinds in found.values() if kind in kinds]
     return per_cent(statistics.fmean(some)) if some else "–"
 
 
 def _over_random(found: dict[str, Any]) -> str:
-    """How sure it is that rules do better than a random change."""
+    """Differences of the rules to a random change, with intervals."""
     told = ", ".join(
         f"{rule} {with_interval(one, signed=True)}, {one['trainings_above']} of {one['trainings']}"
         for rule, one in found.items()
@@ -112,7 +116,7 @@ def _over_random(found: dict[str, Any]) -> str:
 
 
 def _twins(found: dict[str, Any]) -> str:
-    """Networks of which both rules make the same."""
+    """Networks that both rules change in the same way."""
     same = [
         f"`{name}`"
         for name, kinds in found.items()
@@ -123,13 +127,13 @@ def _twins(found: dict[str, Any]) -> str:
 
 
 def _seen_before() -> str:
-    """Which hand-crafted networks were trained anew after their figures had led to changes."""
+    """Networks trained again after their figures had led to changes of natpp."""
     names = " and ".join(f"`{name}`" for name in REPLACED if REPLACED[name] is not COUNTED)
     return f"Earlier test figures of {names} (below the table) led to changes of natpp, so those here are not blind."
 
 
 def _replaced(rows: list[dict[str, Any]]) -> list[str]:
-    """Networks that natpp no longer makes, with how they did and why it makes others."""
+    """Networks that natpp no longer makes, with their accuracy and the reason."""
     lines = []
     for subject in dict.fromkeys(row["name"].rpartition(", ")[0] for row in rows):
         same: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
@@ -143,12 +147,12 @@ def _replaced(rows: list[dict[str, Any]]) -> list[str]:
         ]
         why = REPLACED.get(subject, "natpp makes others now")
         told = f"`{subject}`, made and tested earlier, and replaced: {'; '.join(found)}. By now {why}."
-        lines += ["", paragraph(told)]
+        lines += prose(told)
     return lines
 
 
 def _counted(changes: list[list[str]]) -> str:
-    """What was changed, with names where it was done once."""
+    """Changes with counts, and with the layer where there is only one."""
     same: defaultdict[str, list[str]] = defaultdict(list)
     for name, before, after in changes:
         same[f"{before} → {after}"].append(name)
@@ -158,11 +162,11 @@ def _counted(changes: list[list[str]]) -> str:
 
 
 def cells_trained_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Published cells of the last round, and those that the authors changed too."""
+    """Published cells of the last round, and those with published results."""
     every, ours, theirs = list(found["rounds"].values())[-1]["cells"], "ours, `nat++`", "published NAT++"
     shared = {name: kinds for name, kinds in every.items() if theirs in kinds}
 
-    def told(cells: dict[str, Any], kind: str) -> str:
+    def prose(cells: dict[str, Any], kind: str) -> str:
         return f"{_mean_change(cells, kind)} over {len(cells)} cells, {_mean_madds(cells, kind)} MAdds"
 
     names = ", ".join(f"`{name}`" for name in every)
@@ -170,14 +174,14 @@ def cells_trained_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
         (
             f"Published cells ({names}), which the policy learned from too, trained from scratch on CIFAR-10, one shot,"
             " strict budget: points of test accuracy over the originals, in the mean",
-            f"{told(every, ours)}; {told(shared, ours)}",
-            f"the authors' NAT++ results {told(shared, theirs)}",
+            f"{prose(every, ours)}; {prose(shared, ours)}",
+            f"the authors' NAT++ results {prose(shared, theirs)}",
         )
     ]
 
 
 def handcrafted_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Hand-crafted networks, once all are trained."""
+    """Hand-crafted networks, if all are trained."""
     if found["trainings"] < found["asked"]:
         return []
     models = found["models"]

@@ -1,29 +1,38 @@
-"""Random architectures on the results page, and how far scores agree with what was trained."""
+"""Random architectures on the results page, and agreement of scores with test accuracy."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import Any
 
-from .shapes import answered_by, methods_table
-from .words import epochs_of, hardware, paragraph, peak_of, per_cent, with_interval
+from experiments.pages.shapes import answered_by, methods_table
+from experiments.pages.words import (
+    epochs_of,
+    hardware,
+    paragraph,
+    peak_of,
+    per_cent,
+    prose,
+    table,
+    titled,
+    with_interval,
+)
 
 ASKED_ABOVE = ("the inputs", "`constant`", "`random`", "`random best of 10`")
 
 
 def table_random(found: dict[str, Any]) -> str:
-    """Random architectures and what every method makes of them."""
+    """Random architectures and the answers of each method."""
     lines = [
-        "## Random architectures, CIFAR-10",
-        "",
-        paragraph(
-            "`python experiments/table_random.py train --root DIR --runs FOLDER` and `judge`, with the folder of"
-            " `truth_cells.py`. Asked for: `nat++` above the inputs, a fixed map and both random controls, the 95 %"
+        *titled(
+            "Random architectures, CIFAR-10",
+            "`python -m experiments table_random train --root DIR --runs FOLDER` and `judge`, with the folder of"
+            " `images_cells`. Asked for: `nat++` above the inputs, a fixed map and both random controls, the 95 %"
             " interval of the difference above 0, with fewer parameters and MAdds than the inputs. A round that misses"
             " it is a reason to change what the policy learns on ([what the first one led"
             " to](policy.md#after-the-first-table)) and to take twenty fresh cells; all rounds stay here. Random"
             " changes within the same budget save far more than any other, so part of what they lose is size; beside"
-            " hand-crafted networks (below) they are cut as far as ours."
+            " hand-crafted networks (below) they are cut as far as ours.",
         ),
         "",
         *(f"- Round {number}: {_verdict(one)}" for number, one in found["rounds"].items()),
@@ -33,8 +42,7 @@ def table_random(found: dict[str, Any]) -> str:
         lines += [
             "",
             f"### Round {number}",
-            "",
-            paragraph(
+            *prose(
                 f"{one['inputs']} of {one['asked']} sampled cells, {one['trainings']} trainings ({one['distinct']} that"
                 f" compute different things) of {epochs_of(one)} epochs with a full cosine, {recipe['cells']} cells,"
                 f" {recipe['channels']} channels, all {one['images']:,} training images, {_seeds(one)},"
@@ -73,7 +81,7 @@ def table_random(found: dict[str, Any]) -> str:
 
 
 def _verdict(found: dict[str, Any]) -> str:
-    """What of what was asked for a round of random architectures has reached."""
+    """Which of the goals a round has reached."""
     told = []
     for name in ("nat++", "nat++ best of 10"):
         beside = {other: found["differences"][f"`{name}` over {other}"] for other in ASKED_ABOVE}
@@ -87,7 +95,7 @@ def _verdict(found: dict[str, Any]) -> str:
 
 
 def _shortlist(found: dict[str, Any] | None) -> list[str]:
-    """How short trainings helped to pick the best of ten."""
+    """The part of short trainings in picking the best of ten."""
     if found is None:
         return []
     recipe, fit = found["recipe"], found["fit"]
@@ -115,7 +123,7 @@ def _shortlist(found: dict[str, Any] | None) -> list[str]:
 
 
 def _agreement_table(found: dict[str, Any]) -> list[str]:
-    """Correlations of a value model, of short trainings and of both."""
+    """Correlations of the value model, of short trainings, and of both."""
     if not found:
         return []
     lines = ["| truth | cells | value model | short training | both |", "|---|---|---|---|---|"]
@@ -126,7 +134,7 @@ def _agreement_table(found: dict[str, Any]) -> list[str]:
 
 
 def _by_default(found: dict[str, Any] | None) -> list[str]:
-    """The policy that answers where none is named, beside others, as far as it is trained."""
+    """The default policy beside others, as far as it is trained."""
     if found is None or not found["inputs"]:
         return []
     name = list(found["methods"])[-1]
@@ -141,7 +149,7 @@ def _by_default(found: dict[str, Any] | None) -> list[str]:
 
 
 def _seeds(found: dict[str, Any]) -> str:
-    """How many seeds networks have."""
+    """The number of seeds."""
     counted: dict[str, list[int]] = {}
     for methods in found["rows"].values():
         for name, row in methods.items():
@@ -158,11 +166,10 @@ def _seeds(found: dict[str, Any]) -> str:
 
 
 def _scores_against_truth(found: dict[str, Any]) -> list[str]:
-    """Spearman of every score with test accuracy."""
+    """Spearman of each score with test accuracy."""
     lines = [
         "### Scores against truth",
-        "",
-        paragraph(
+        *prose(
             f"Spearman with test accuracy over {found['networks']} trained networks that compute different things:"
             " those of all rounds, and NAS cells (below) as far as they are trained, their mean over seeds. Every score"
             " over the networks it knows, the value model of a table over those that it was not fitted on, a short"
@@ -172,9 +179,7 @@ def _scores_against_truth(found: dict[str, Any]) -> list[str]:
             f" of {found['inputs']} inputs, less what these have in common: what a search has to tell apart. 95 %"
             " bootstrap intervals."
         ),
-        "",
-        "| score | networks | Spearman | over the same | among the answers to an input |",
-        "|---|---|---|---|---|",
+        *table("| score | networks | Spearman | over the same | among the answers to an input |"),
     ]
     for name, one in found["scores"].items():
         figures = " | ".join(with_interval(one[key]) for key in ("spearman", "common", "among_answers"))
@@ -212,7 +217,7 @@ def _convergence(found: dict[str, Any]) -> list[str]:
 
 
 def random_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Every round of random architectures."""
+    """All rounds of random architectures."""
     rows = []
     for number, one in found["rounds"].items():
         told = {

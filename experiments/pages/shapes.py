@@ -1,16 +1,16 @@
-"""Tables that several parts of the results page have: methods beside inputs, and originals with what became of each."""
+"""Tables that several parts of the results page share: methods beside inputs, originals beside results."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .words import difference_lines, measured, paragraph, per_cent, with_interval, with_sign
+from experiments.pages.words import difference_lines, measured, paragraph, per_cent, with_interval, with_sign
 
 MARK = "†"
 
 
 def originals_table(found: dict[str, Any], title: str, paper: dict[str, Any] | None = None) -> list[str]:
-    """Published cells, and what became of each; with latencies where they are known, and with what the paper says."""
+    """Originals beside their results, with latencies if known, and with the paper's figures."""
     timed = all("latency_ms" in one for kinds in found.values() for one in kinds.values())
     head = ["seeds", title, "change", "parameters", "MAdds"]
     head += ["latency, ms"] * timed + ["the paper's (M parameters, M MAdds)"] * (paper is not None)
@@ -38,7 +38,7 @@ def originals_table(found: dict[str, Any], title: str, paper: dict[str, Any] | N
 
 
 def _two_sizes(paper: dict[str, Any], kind: str) -> tuple[float, float] | None:
-    """The share of the original's MAdds that the paper's result has, and that in one network, if a tenth apart."""
+    """The paper's share of the original's MAdds, and the share in one network, if they differ by a tenth."""
     if "madds_of_original" not in paper.get(kind, {}):
         return None
     share, true = paper[kind]["madds_m"] / paper["input"]["madds_m"], paper[kind]["madds_of_original"]
@@ -46,7 +46,7 @@ def _two_sizes(paper: dict[str, Any], kind: str) -> tuple[float, float] | None:
 
 
 def of_two_sizes(paper: dict[str, Any]) -> list[str]:
-    """Which of the paper's rows compare networks of different sizes."""
+    """The rows of the paper that compare networks of different sizes."""
     found = [
         f"`{subject}`, {kind} has {sizes[0]:.2f} of the original's MAdds there and {sizes[1]:.2f} in one network"
         for subject, kinds in paper.items()
@@ -58,7 +58,7 @@ def of_two_sizes(paper: dict[str, Any]) -> list[str]:
 
 
 def methods_table(found: dict[str, Any], figure: str, title: str) -> list[str]:
-    """Methods beside the inputs, and our differences to all."""
+    """Methods beside the inputs, and paired differences of ours."""
     timed = "latency_ms" in found["methods"]["input"]
     lines = [
         f"| | {title} | over the input | wins | parameters | MAdds |" + (" latency, ms |" if timed else ""),
@@ -87,5 +87,5 @@ def methods_table(found: dict[str, Any], figure: str, title: str) -> list[str]:
 
 
 def answered_by(found: dict[str, Any]) -> str:
-    """Whose answers a table has."""
+    """The policies whose answers a table has."""
     return f"policies of [round {found['policies']} of learning](policy.md#policies-that-ship)"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .words import hardware, memory_used, paragraph, spread_of
+from experiments.pages.words import hardware, memory_used, prose, spread_of, table, titled
 
-BANDWIDTH = 4800  # gigabytes a second that the memory of an H200 can move, by its data sheet
-THRICE = ("sep_conv_3x3", "sep_conv_5x5")  # operations that were to be three times as fast as torch's
+BANDWIDTH = 4800  # GB/s of the memory of an H200, from its data sheet
+THRICE = ("sep_conv_3x3", "sep_conv_5x5")  # operations that should be three times as fast as torch's
 
 
 def speed(found: dict[str, Any]) -> str:
@@ -17,9 +17,7 @@ def speed(found: dict[str, Any]) -> str:
         "",
         "`python benchmarks/training.py --keep`, random images already on the device, "
         f"{found['machine']['gpu']}, torch {found['machine']['torch']}.",
-        "",
-        "| `natpp train`, DARTS, 36 channels, 20 cells | images/s | a plain NCHW loop (TF32) | ratio | GiB |",
-        "|---|---|---|---|---|",
+        *table("| `natpp train`, DARTS, 36 channels, 20 cells | images/s | a plain NCHW loop (TF32) | ratio | GiB |"),
     ]
     for one in found["train"]:
         lines.append(
@@ -41,30 +39,26 @@ def speed(found: dict[str, Any]) -> str:
             f" {one['gigabytes_per_second'] / BANDWIDTH:.0%} | {one['seconds_besides']:.1f} |"
             f" {one['reserved_gib']:.1f} |"
         )
-    lines += [
-        "",
-        paragraph(
-            "Bytes moved: what the operations of a step read and write, each tensor once for each operation. Seconds"
-            " besides are those of building, trying once, capturing and judging a group. GiB: of the device's memory,"
-            " with what CUDA graphs keep."
-        ),
-    ]
+    lines += prose(
+        "Bytes moved: what the operations of a step read and write, each tensor once for each operation. Seconds"
+        " besides are those of building, trying once, capturing and judging a group. GiB: of the device's memory,"
+        " with what CUDA graphs keep."
+    )
     return "\n".join(lines) + "\n"
 
 
 def kernels(found: dict[str, Any]) -> str:
     """Operations, short trainings and a supernet's step in natpp's kernels, beside torch's."""
     lines = [
-        "## Kernels",
-        "",
-        paragraph(
+        *titled(
+            "Kernels",
             "`python benchmarks/separable.py --keep`, bf16, random images already on the device, "
             f"{hardware(found['machine'])}. Forward and backward inside a CUDA graph; torch's own kernels "
-            "in the same run, in the faster of contiguous and channels-last memory with `cudnn.benchmark`."
+            "in the same run, in the faster of contiguous and channels-last memory with `cudnn.benchmark`.",
         ),
-        "",
-        "| operation | images x channels x size | stride | us | torch's | ratio | forward alone | of 4.8 TB/s |",
-        "|---|---|---|---|---|---|---|---|",
+        *table(
+            "| operation | images x channels x size | stride | us | torch's | ratio | forward alone | of 4.8 TB/s |"
+        ),
     ]
     for one in found.get("operations", []):
         images, channels, height, width = one["shape"]
@@ -76,44 +70,35 @@ def kernels(found: dict[str, Any]) -> str:
         )
     asked = [one["ratio"] for one in found.get("operations", []) if one["op"] in THRICE and one["stride"] == 1]
     if asked and min(asked) < 3:
-        lines += [
-            "",
-            paragraph(
-                f"For `sep_conv` of 3x3 and 5x5 a ratio of 3 was asked for; at stride 1 it is {spread_of(asked, 2)}. By"
-                " themselves they are a chain of short launches that leave most of the bandwidth unused; whole networks"
-                " side by side gain more (below). What would get there is both halves of the operation in one launch"
-                " each way, with the batch norm between them."
-            ),
-        ]
+        lines += prose(
+            f"For `sep_conv` of 3x3 and 5x5 a ratio of 3 was asked for; at stride 1 it is {spread_of(asked, 2)}. By"
+            " themselves they are a chain of short launches that leave most of the bandwidth unused; whole networks"
+            " side by side gain more (below). What would get there is both halves of the operation in one launch"
+            " each way, with the batch norm between them."
+        )
     compiled = [
         f"{one['torch']['compiled']['microseconds']:.0f} us for `{one['op']}` at {'x'.join(map(str, one['shape']))}"
         for one in found.get("operations", [])
         if "microseconds" in one["torch"].get("compiled", {})
     ]
     if compiled:
-        lines += ["", paragraph(f"`torch.compile` of the same takes {', '.join(compiled)}.")]
+        lines += prose(f"`torch.compile` of the same takes {', '.join(compiled)}.")
     if "short" in found:
         short = found["short"]
         each = {name: short[name]["milliseconds_an_architecture_step"] for name in ("natpp", "plain")}
-        lines += [
-            "",
-            paragraph(
-                f"Short trainings of `darts`, {short['cells']} cells, {short['channels']} channels, batch "
-                f"{short['batch']}, {short['together']} side by side: {each['natpp']:.2f} ms an architecture step, "
-                f"{each['plain']:.2f} with torch's kernels ({short['ratio']:.1f} times as "
-                f"long{memory_used([short])}). Asked for: at most 2."
-            ),
-        ]
+        lines += prose(
+            f"Short trainings of `darts`, {short['cells']} cells, {short['channels']} channels, batch "
+            f"{short['batch']}, {short['together']} side by side: {each['natpp']:.2f} ms an architecture step, "
+            f"{each['plain']:.2f} with torch's kernels ({short['ratio']:.1f} times as "
+            f"long{memory_used([short])}). Asked for: at most 2."
+        )
     if "supernet" in found:
         step = found["supernet"]
-        lines += [
-            "",
-            paragraph(
-                f"A supernet's weight step, thirteen operations, {step['architectures']} architectures of "
-                f"{step['batch']} images: {step['natpp']['milliseconds_a_step']:.0f} ms, "
-                f"{step['plain']['milliseconds_a_step']:.0f} with torch's kernels; the capture of a graph for every"
-                f" {step['natpp']['steps_a_graph']} steps is in it, a replay takes"
-                f" {step['natpp']['milliseconds_a_replay']:.0f}. Asked for: at most 127."
-            ),
-        ]
+        lines += prose(
+            f"A supernet's weight step, thirteen operations, {step['architectures']} architectures of "
+            f"{step['batch']} images: {step['natpp']['milliseconds_a_step']:.0f} ms, "
+            f"{step['plain']['milliseconds_a_step']:.0f} with torch's kernels; the capture of a graph for every"
+            f" {step['natpp']['steps_a_graph']} steps is in it, a replay takes"
+            f" {step['natpp']['milliseconds_a_replay']:.0f}. Asked for: at most 127."
+        )
     return "\n".join(lines) + "\n"

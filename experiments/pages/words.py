@@ -1,4 +1,4 @@
-"""How the results page words figures, times and devices."""
+"""Words for figures, times and devices on the results page."""
 
 from __future__ import annotations
 
@@ -8,12 +8,27 @@ from typing import Any
 
 
 def paragraph(text: str) -> str:
-    """A text in lines of the page's width."""
+    """A text wrapped at 120 characters."""
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
+def titled(title: str, *texts: str) -> list[str]:
+    """The lines of a section with a title and some paragraphs."""
+    return [f"## {title}", *prose(*texts)]
+
+
+def prose(*texts: str) -> list[str]:
+    """Some paragraphs, with a blank line before each."""
+    return [line for text in texts for line in ("", paragraph(text))]
+
+
+def table(head: str) -> list[str]:
+    """The first lines of a table, after a blank one."""
+    return ["", head, "|---" * (head.count("|") - 1) + "|"]
+
+
 def measured(found: dict[str, float] | None, digits: int) -> str:
-    """A mean with its standard deviation, where there is one."""
+    """A mean, with its standard deviation if there is one."""
     if found is None:
         return "–"
     spread = f" ± {found['sd']:.{digits}f}" if found["sd"] else ""
@@ -21,23 +36,23 @@ def measured(found: dict[str, float] | None, digits: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things."""
+    """A number with a noun."""
     return f"{number} {noun}" + "s" * (number != 1)
 
 
 def spread_of(values: list[float], digits: int = 1) -> str:
-    """The least and the most of some values."""
+    """The range of some values."""
     low, high = (f"{value:,.{digits}f}" for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 
 
 def gathered(values: list[float]) -> dict[str, float]:
-    """Their mean and standard deviation; that of one value is 0."""
+    """Mean and standard deviation, 0 for a single value."""
     return {"mean": statistics.fmean(values), "sd": statistics.stdev(values) if len(values) > 1 else 0.0}
 
 
 def epochs_of(found: dict[str, Any]) -> str:
-    """Of a training with so many images."""
+    """The number of epochs of a training."""
     config = found["recipe"]["config"]
     return f"{config['steps'] * config['batch'] / found['images']:.0f}"
 
@@ -67,12 +82,12 @@ def hardware(machine: dict[str, Any]) -> str:
 
 
 def memory_used(runs: list[dict[str, Any]]) -> str:
-    """What was taken of the device's memory at most, where that was measured."""
+    """The most device memory used, if it was measured."""
     most = [run["reserved_gib"] for run in runs if run.get("reserved_gib")]
     return f", {max(most):.1f} GiB of its memory" if most else ""
 
 
 def peak_of(groups: list[dict[str, Any]]) -> str:
-    """The most memory that groups of trainings took, where that was measured."""
+    """The most memory of a group of trainings, if it was measured."""
     peaks = [group["peak_memory_gib"] for group in groups if group["peak_memory_gib"]]
     return f", peak {max(peaks):.1f} GiB" if peaks else ""

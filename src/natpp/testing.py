@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
@@ -21,7 +21,12 @@ from natpp.arch.layers import halved
 from natpp.arch.ops import Place
 from natpp.arch.rules import allowed
 from natpp.data.loader import samples_in
+from natpp.decisions.operation import build, forms
+from natpp.decisions.operation import cost as site_cost
+from natpp.fx.sites import Site, find_items
+from natpp.fx.trace import trace
 from natpp.methods.base import Method
+from natpp.nets.measure import module_cost
 from natpp.registry import OPS
 from natpp.scorers.base import LimitReached, Score, Scorer
 from natpp.subjects.many import Inputs
@@ -34,10 +39,17 @@ PLACES = tuple(
     for stride in (1, 2)
     for size in ((8, 8), (7, 5), (1, 1))
 )
+SITES = (  # what an operation may have to stand for in a module
+    nn.Conv2d(4, 4, 5, padding=2),
+    nn.Conv2d(4, 6, 3, stride=2, padding=1, bias=False),
+    nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=2),
+    nn.Conv2d(4, 4, 3, padding=1, groups=4),
+    nn.MaxPool2d(3, stride=1, padding=1),
+)
 
 
 def check_op(name: str) -> None:
-    """An operation builds at every place, keeps the shape it promises, and costs exactly what it says.
+    """An operation builds at every place and site, keeps the shape it promises, and costs exactly what it says.
 
     Examples:
         >>> from natpp.testing import check_op
@@ -63,6 +75,24 @@ def check_op(name: str) -> None:
             out.square().sum().backward()
             grads = [parameter.grad for parameter in module.parameters()]
             assert all(grad is not None and grad.isfinite().all() for grad in grads), f"{name} has no finite gradient"
+    if op.replaces_sites and not op.extra:  # an extra is never chosen
+        for layer in SITES:
+            _check_at_site(name, layer)
+
+
+def _check_at_site(name: str, layer: nn.Module) -> None:
+    """An operation can stand in a module where a layer was, with inherited weights."""
+    images = torch.randn(2, 4, 9, 8)
+    traced = trace(nn.Sequential(layer), images)
+    (site,) = find_items(traced)
+    assert isinstance(site, Site)
+    if not forms(site, name):
+        return
+    module = build(site, name, traced.parts)
+    out, expected = module(images), layer(images)
+    assert out.shape == expected.shape, f"{name} gives {tuple(out.shape)} in place of {layer}, not {expected.shape}"
+    found, said = module_cost(module, images), site_cost(site, name, 2, traced.parts)
+    assert (found.params, found.madds) == said, f"{name} costs {found.params, found.madds} there and says {said}"
 
 
 def check_rule(name: str) -> None:

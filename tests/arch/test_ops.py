@@ -4,14 +4,19 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import nn
 
 import natpp
 from natpp.arch.graph import Architecture, Edge, Graph
-from natpp.arch.layers import BatchNorm, Conv, ReLU
+from natpp.arch.layers import BatchNorm, Chain, Conv, ReLU
 from natpp.arch.networks import setting
 from natpp.arch.ops import PAPER_OPS, Op, Place
 from natpp.arch.rules import allowed, masks
 from natpp.errors import NatppError, SettingError
+from natpp.fx.blocks import find_blocks
+from natpp.fx.rewrite import rewrite
+from natpp.fx.sites import find_items
+from natpp.fx.trace import trace
 from natpp.registry import OPS, RULES, Registry
 from natpp.testing import check_op, check_rule
 
@@ -144,6 +149,35 @@ def test_adding_an_operation_touches_one_place(ghost: Op) -> None:
     for rule in RULES:
         check_rule(rule)
         assert allowed(rule, Place(4, 4)).shape == (len(OPS), len(OPS))
+
+
+def test_an_operation_of_one_place_replaces_sites_of_modules() -> None:
+    def light(place: Place) -> Chain:
+        depthwise = Conv(place.channels_in, place.channels_in, (9, 9), (place.stride,) * 2, groups=place.channels_in)
+        return ReLU(), depthwise, Conv(place.channels_in, place.channels_out), BatchNorm(place.channels_out)
+
+    x = torch.randn(1, 4, 16, 16)
+    module = nn.Sequential(nn.Conv2d(4, 8, 11, padding=5), nn.Conv2d(8, 8, 9, padding=4, groups=8), nn.Conv2d(8, 8, 3))
+    assert find_items(trace(module, x)) == []
+    OPS.add("light", Op("light", "sep_conv", 9, light))
+    OPS.add("wide", Op("wide", "conv", 11, lambda place: (Conv(place.channels_in, place.channels_out, (11, 11)),)))
+    try:
+        traced = trace(module, x)
+        assert [item.op for item in find_items(traced)] == ["wide", "light"]
+        blocks = find_blocks(traced)
+        made = rewrite(traced, blocks, [["light" if op == "wide" else op for op in block.ops] for block in blocks])
+        assert [tuple(part.weight.shape) for part in made.get_submodule("0")] == [(4, 1, 9, 9), (8, 4, 1, 1)]
+        assert made(x).shape == module(x).shape
+    finally:
+        OPS.remove("light")
+        OPS.remove("wide")
+
+
+def test_what_cannot_replace_a_site_says_so(ghost: Op) -> None:
+    for op in (ghost, OPS["conv_1x7_7x1"]):
+        assert not op.replaces_sites
+        with pytest.raises(SettingError, match="cannot replace a site of a module"):
+            op.forms(Place(4, 4))
 
 
 def test_a_registry_answers_with_the_nearest_name() -> None:

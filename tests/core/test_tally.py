@@ -11,31 +11,38 @@ PLANS = st.tuples(*[st.integers(0, 2)] * 3)
 
 
 @st.composite
-def networks_with_idle_steps(draw: st.DrawFn) -> Blueprint:
-    """Random steps, and some that lead nowhere: they read any others, the last one aside."""
-    *steps, last = draw(networks()).steps
+def connected_networks(draw: st.DrawFn) -> Blueprint:
+    """Random steps that are connected as they are, and some that lead nowhere: they read any others but the last."""
+    *steps, last = (
+        step._replace(prices={key: price if any(key) else price or (1, 1) for key, price in step.prices.items()})
+        for step in draw(networks()).steps
+    )
     for number in range(draw(st.integers(0, 2))):
         reads = draw(st.lists(st.integers(0, len(steps) - 1), min_size=1, max_size=2))
         steps.append(Step(f"idle {number}", tuple(reads), {(): (draw(st.integers(1, 9)), 0)}, idle=True))
-    return Blueprint((*steps, last))
+    alive = Blueprint((*steps, last)).flow((0, 0, 0)).alive
+    kept = [step if lives else step._replace(keep="") for step, lives in zip([*steps, last], alive, strict=True)]
+    return Blueprint(tuple(kept))
 
 
-@given(networks_with_idle_steps(), PLANS, st.lists(PLANS, max_size=4))
-def test_a_tally_is_the_cost_of_its_plan(
-    network: Blueprint, first: tuple[int, ...], then: list[tuple[int, ...]]
-) -> None:
-    tally = Tally(network, first)
-    for plan in [first, *then]:
-        before = [tally.alive(number) for number in range(len(network.steps))]
-        changed = tally.set(dict(enumerate(plan)))
+@given(connected_networks(), st.lists(PLANS, max_size=5))
+def test_a_tally_is_the_cost_of_its_plan(network: Blueprint, plans: list[tuple[int, ...]]) -> None:
+    start = Tally(network)
+    numbers = range(len(network.steps))
+    tally, before = start.at((0, 0, 0)), [start.alive(number) for number in numbers]
+    for plan in plans:
+        tried = tally.tried(dict(enumerate(plan)))
+        changed = tally.change(dict(enumerate(plan)))
         flow = network.flow(plan)
-        assert tally.plan == plan
-        assert tally.cost == network.spent(plan).living
         assert (tally.missing == 0) == bool(flow.connected)
-        alive = [bool(one) for one in flow.alive]
-        assert [tally.alive(number) for number in range(len(network.steps))] == alive
-        flipped = {number for number, (old, new) in enumerate(zip(before, alive, strict=True)) if old != new}
-        assert changed == flipped - set(network.idle)
+        for one in (tally, start.at(plan)) if flow.connected else ():
+            assert one.cost == tried == network.spent(plan).living
+            alive = [one.alive(number) for number in numbers]
+            assert alive == [bool(bit) for bit in flow.alive]
+            if before is not None:
+                assert changed == {one for one in numbers if alive[one] != before[one]} - set(network.idle)
+        before = alive if flow.connected else None
+    assert start.cost == network.spent((0, 0, 0)).living
 
 
 def test_a_step_that_leads_nowhere_goes_with_what_it_reads() -> None:

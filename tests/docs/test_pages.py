@@ -15,6 +15,10 @@ import pytest
 import yaml
 
 import natpp
+from experiments import __main__ as experiments
+from experiments import page as results_page
+from experiments import pictures
+from experiments.pages.words import gathered, measured
 from natpp.arch.ops import PAPER_OPS
 from natpp.cli import VERBS, main
 from natpp.cli.flags import flag_names
@@ -28,7 +32,6 @@ from natpp.training.task import Task
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 RESULTS = ROOT / "experiments" / "results"
-pytestmark = pytest.mark.usefixtures("experiments_importable")
 NASBENCH201 = "|nor_conv_3x3~0|+|skip_connect~0|none~1|+|none~0|none~1|nor_conv_3x3~2|"
 BLOCK = re.compile(r"(?:<!-- (?P<how>small|not run): (?P<what>.*?) -->\n)?```console\n(?P<lines>.*?)```", re.DOTALL)
 
@@ -177,23 +180,21 @@ def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
 
 
 def test_the_table_of_the_readme_is_up_to_date() -> None:
-    readme = runpy.run_path(str(ROOT / "experiments" / "page.py"))["readme"]
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme(text) == text
+    assert results_page.readme(text) == text
 
 
 def test_the_table_of_the_readme_follows_the_results(tmp_path: Path) -> None:
-    summary = runpy.run_path(str(ROOT / "experiments" / "page.py"))["summary"]
-    found = json.loads((RESULTS / "truth_nasbench201.json").read_text())
+    found = json.loads((RESULTS / "images_nasbench201.json").read_text())
     found |= {"share_of_oracle": {"mean": 0.123, "sd": 0.0}, "seconds": {"mean": 45.6, "sd": 0.0}}
-    (tmp_path / "truth_nasbench201.json").write_text(json.dumps(found))
-    table = summary(tmp_path)
+    (tmp_path / "images_nasbench201.json").write_text(json.dumps(found))
+    table = results_page.summary(tmp_path)
     assert "**0.123** in 46 s" in table
     assert "ResNet-20" not in table  # there are no results of it
 
 
 def test_pictures_are_up_to_date() -> None:
-    for name, draw in runpy.run_path(str(ROOT / "experiments" / "pictures.py"))["PICTURES"].items():
+    for name, draw in pictures.PICTURES.items():
         assert (DOCS / "pictures" / f"{name}.svg").read_text(encoding="utf-8") == draw(), name
 
 
@@ -201,11 +202,9 @@ def test_figures_of_the_differences_are_those_measured() -> None:
     text = " ".join((DOCS / "differences.md").read_text(encoding="utf-8").split())
     table, truth, resnet = (
         json.loads((RESULTS / f"{name}.json").read_text())
-        for name in ("nasbench201", "truth_nasbench201", "resnet20_digits")
+        for name in ("nasbench201", "images_nasbench201", "resnet20_digits")
     )
     true, strict = (table[name]["found"] for name in ("val_200", "val_200, strict budget"))
-    from pages.words import gathered, measured
-
     expected = [
         f"natpp {true['methods']['nat++']['share_of_oracle']:.3f}",
         f"the paper's settings {table['val_200, preset paper']['found']['methods']['nat++']['share_of_oracle']:.3f}",
@@ -260,8 +259,7 @@ def test_figures_of_the_page_about_training_are_those_measured() -> None:
 
 
 def test_figures_of_searches_are_those_measured() -> None:
-    truth = json.loads((RESULTS / "truth_nasbench201.json").read_text())
-    from pages.words import measured
+    truth = json.loads((RESULTS / "images_nasbench201.json").read_text())
 
     runs = truth["runs"]["seed"]
     (together,) = {run["settings"]["schedule"]["together"] for run in runs}
@@ -289,7 +287,8 @@ def test_figures_of_searches_are_those_measured() -> None:
 def test_what_the_readme_says_of_trained_answers_was_measured() -> None:
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     learned, worth, table = (
-        json.loads((RESULTS / f"{name}.json").read_text()) for name in ("policies", "worth", "table_random")
+        json.loads((RESULTS / f"{name}.json").read_text())
+        for name in ("ship_policies", "judge_policies", "table_random")
     )
     learned, other = learned["cifar10"], learned["cifar10_accurate"]
     one = worth["rounds"][str(learned["round"])]
@@ -345,14 +344,14 @@ def test_what_the_readme_says_of_trained_answers_was_measured() -> None:
 
 def test_every_experiment_can_be_reproduced_and_links_to_its_results() -> None:
     text = (DOCS / "reproduce.md").read_text(encoding="utf-8")
-    rows = {match[1]: match[0] for match in re.finditer(r"^\| `(\w+/\w+)\.py.*$", text, flags=re.MULTILINE)}
+    name_of = r"^\| `(?:python -m experiments |benchmarks/)(\w+).*$"
+    rows = {match[1]: match[0] for match in re.finditer(name_of, text, flags=re.MULTILINE)}
     for file in RESULTS.glob("*.json"):
-        script = f"experiments/{file.stem.removesuffix('_digits')}"
-        assert "](results.md#" in rows[script] or "](nasbench201.md)" in rows[script], script
-    for script in ("training", "separable"):
-        assert "](results.md#" in rows[f"benchmarks/{script}"], script
-    for script in ("policies", "worth", "table_random", "table_cells", "table_handcrafted"):
-        assert ("](" in rows[f"experiments/{script}"]) == (RESULTS / f"{script}.json").exists(), script
+        name = file.stem.removesuffix("_digits")
+        assert "](results.md#" in rows[name] or "](nasbench201.md)" in rows[name], name
+    for name in ("training", "separable"):
+        assert "](results.md#" in rows[name], name
+    assert set(rows) == {*experiments.files(), "training", "separable"}
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -16,92 +16,76 @@ import torch
 from scipy.stats import spearmanr
 
 import natpp
+from experiments import pictures, ship_policies, table_random
+from experiments import table_handcrafted as table
+from experiments.choices import crossed, finals, losses
+from experiments.lib import answers, cells, learned, schedules, shortlist, statistics, tables, trainer, values
+from experiments.pages import originals, random_cells
 from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import setting
+from natpp.data.sets import load_images
+from natpp.methods.policy import PolicyMethod
+from natpp.registry import OPS
+from natpp.scorers.base import Task
 from natpp.scorers.predicted import PredictConfig, Prediction
+from natpp.subjects.many import Inputs
+from natpp.training.together import Trial
 from natpp.verbs import samples
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-pytestmark = pytest.mark.usefixtures("experiments_importable")
 
 
-@pytest.fixture
-def figures() -> ModuleType:
-    import figures
-
-    return figures
-
-
-@pytest.fixture
-def together() -> ModuleType:
-    import together
-
-    return together
-
-
-@pytest.fixture
-def values() -> ModuleType:
-    import values
-
-    return values
-
-
-def test_rank_correlations_worked_out_by_hand(figures: ModuleType) -> None:
-    assert figures.spearman([1, 2, 3, 4], [10, 20, 40, 30]) == pytest.approx(0.8)  # 1 - 6 · 2 / (4 · 15)
-    assert figures.spearman([1, 2, 3], [1, 2, 3]) is None  # too few
-    assert figures.spearman([1, 1, 1, 1], [1, 2, 3, 4]) is None
+def test_rank_correlations_worked_out_by_hand() -> None:
+    assert statistics.spearman([1, 2, 3, 4], [10, 20, 40, 30]) == pytest.approx(0.8)  # 1 - 6 · 2 / (4 · 15)
+    assert statistics.spearman([1, 2, 3], [1, 2, 3]) is None  # too few
+    assert statistics.spearman([1, 1, 1, 1], [1, 2, 3, 4]) is None
     generator = np.random.default_rng(0)
     tied = generator.integers(5, size=(2, 40)).astype(float)
-    assert figures.spearman(*tied) == pytest.approx(spearmanr(*tied).statistic)
+    assert statistics.spearman(*tied) == pytest.approx(spearmanr(*tied).statistic)
     size = generator.normal(size=2000)
     one, other = size + generator.normal(size=2000), size + generator.normal(size=2000)
-    assert figures.spearman(one, other) > 0.4
-    assert abs(figures.partial(one, other, size)) < 0.06  # all they have in common is the size
-    assert figures.partial(size, size + 0.1 * one, one) > 0.9
-    assert figures.partial(size, one, size) is None  # nothing is left
+    assert statistics.spearman(one, other) > 0.4
+    assert abs(statistics.partial(one, other, size)) < 0.06  # all they have in common is the size
+    assert statistics.partial(size, size + 0.1 * one, one) > 0.9
+    assert statistics.partial(size, one, size) is None  # nothing is left
 
 
-def test_intervals_hold_what_they_say(figures: ModuleType) -> None:
+def test_intervals_hold_what_they_say() -> None:
     generator = np.random.default_rng(1)
     before = generator.normal(90, 2, size=20)
     after = before + generator.normal(0.5, 0.3, size=20)
-    found = figures.paired(after, before)
+    found = statistics.paired(after, before)
     assert found["low"] < found["value"] < found["high"]
     assert found["low"] > 0  # pairs tell what means with such a spread could not
     assert found["wins"] + found["losses"] == 20
-    assert figures.paired(before, before) == {"value": 0, "low": 0, "high": 0, "rows": 20, "wins": 0, "losses": 0}
+    assert statistics.paired(before, before) == {"value": 0, "low": 0, "high": 0, "rows": 20, "wins": 0, "losses": 0}
     few, many = (
-        figures.with_interval(figures.spearman, x := generator.normal(size=n), x + generator.normal(size=n))
+        statistics.with_interval(statistics.spearman, x := generator.normal(size=n), x + generator.normal(size=n))
         for n in (10, 200)
     )
     assert few["high"] - few["low"] > 2 * (many["high"] - many["low"])
     holds = 0
     for seed in range(100):
         drawn = np.random.default_rng(seed).normal(1.0, 1.0, size=25)
-        one = figures.with_interval(lambda values: float(values.mean()), drawn)
+        one = statistics.with_interval(lambda values: float(values.mean()), drawn)
         holds += one["low"] <= 1 <= one["high"]
     assert 85 <= holds <= 100
-    assert figures.mean_sd([1.0, 3.0]) == {"mean": 2.0, "sd": pytest.approx(np.sqrt(2))}
-    assert figures.mean_sd([1.0])["sd"] == 0
+    assert statistics.mean_sd([1.0, 3.0]) == {"mean": 2.0, "sd": pytest.approx(np.sqrt(2))}
+    assert statistics.mean_sd([1.0])["sd"] == 0
 
 
 def test_inputs_without_all_their_results_are_asked_for_but_not_compared() -> None:
-    import worth
-
     row = {"accuracy": 90.0, "live_params": 100, "live_madds": 1000}
     rows = {(f"random {number}, {name}", 0): row for number in range(2) for name in ("input", "nat++")}
     rows["random 2, input", 0] = row
-    asked = worth.asked_inputs({"asked": 8}, ["nat++"])
-    found = worth.compared(rows, ["nat++"], ["nat++"], "accuracy", asked=asked)
+    asked = tables.asked_inputs({"asked": 8}, ["nat++"])
+    found = tables.compared(rows, ["nat++"], ["nat++"], "accuracy", asked=asked)
     assert (found["inputs"], found["asked"]) == (2, 4)  # of the fourth there is nothing yet
-    assert worth.compared({}, ["nat++"], ["nat++"], "accuracy", asked=4)["asked"] == 4
+    assert tables.compared({}, ["nat++"], ["nat++"], "accuracy", asked=4)["asked"] == 4
 
 
 def test_differences_are_of_seeds_that_both_have() -> None:
-    import worth
-    from pages import random_cells
-
     figures = {
         ("a, input", 0): 80.0,
         ("a, nat++", 0): 81.0,
@@ -112,7 +96,7 @@ def test_differences_are_of_seeds_that_both_have() -> None:
         ("b, nat++", 1): 84.0,
     }
     rows = {key: {"accuracy": value, "live_params": 5, "live_madds": 5} for key, value in figures.items()}
-    found = worth.compared(rows, ["nat++"], ["nat++"], "accuracy", asked=2)
+    found = tables.compared(rows, ["nat++"], ["nat++"], "accuracy", asked=2)
     assert found["differences"]["`nat++` over the inputs"]["value"] == pytest.approx((1 + 3) / 2)
     assert found["methods"]["nat++"]["over_input"]["value"] == pytest.approx((1 + 3) / 2)
     assert found["methods"]["nat++"]["accuracy"]["mean"] == pytest.approx((86 + 78) / 2)  # of all seeds it has
@@ -123,8 +107,6 @@ def test_differences_are_of_seeds_that_both_have() -> None:
 
 
 def test_the_seed_that_picked_is_left_out_of_a_second_look() -> None:
-    import table_random
-
     figures = {
         ("a, nat++ best of 10", 0): 99.0,
         ("a, nat++ best of 10", 1): 82.0,
@@ -139,10 +121,6 @@ def test_the_seed_that_picked_is_left_out_of_a_second_look() -> None:
 
 
 def test_the_default_policy_is_compared_over_the_cells_and_seeds_that_it_is_trained_with() -> None:
-    import table_random
-    import worth
-    from pages import random_cells
-
     accuracies = {
         ("a, input", 0): 80.0,
         ("a, input", 1): 99.0,  # a seed that it does not have
@@ -155,7 +133,7 @@ def test_the_default_policy_is_compared_over_the_cells_and_seeds_that_it_is_trai
     }
     rows = {
         (name, seed): {"seed": seed, "test_accuracy": value, "seconds": 1.0, "curve": [1.0]}
-        | dict.fromkeys(worth.COSTS, 2e6 if name.endswith("input") else 1e6)
+        | dict.fromkeys(tables.COSTS, 2e6 if name.endswith("input") else 1e6)
         for (name, seed), value in accuracies.items()
     }
     machine = {"gpu": "a GPU", "torch": "2.11.0", "processor": "x86_64"}
@@ -176,8 +154,6 @@ def test_the_default_policy_is_compared_over_the_cells_and_seeds_that_it_is_trai
 
 
 def test_the_page_says_which_round_reached_what_was_asked_for() -> None:
-    from pages import random_cells
-
     sure, close = {"value": 0.5, "low": 0.1, "high": 0.9}, {"value": 0.1, "low": -0.1, "high": 0.3}
     names = ("nat++", "nat++ best of 10")
     found = {
@@ -191,48 +167,48 @@ def test_the_page_says_which_round_reached_what_was_asked_for() -> None:
     assert random_cells._verdict(found) == told
 
 
-def test_groups_end_in_time_and_fit_into_memory(together: ModuleType) -> None:
-    recipe = together.LONGER
+def test_groups_end_in_time_and_fit_into_memory() -> None:
+    recipe = trainer.LONGER
     whole = {"trainings": 16, "seconds": 160.0, "peak_memory_gib": 16.0}
-    assert together.group_size(recipe, [], 81, float("inf")) == 21  # nobody knows yet: four of 22 at most
-    assert together.group_size(recipe, [], 81, 60) == 0  # 8 · 5,273 steps of 8 cells take longer
-    assert together.group_size(recipe, [whole], 81, float("inf")) == 27
-    assert together.group_size(recipe, [whole], 5, 600) == 5
-    assert together.group_size(recipe, [whole, whole | {"peak_memory_gib": None}], 5, 600) == 5  # one over a cluster
-    assert together.group_size(recipe, [whole], 81, 150) == 13  # 13 · 10 s · 1.15
-    assert together.group_size(recipe, [whole], 81, 80) == 0  # fewer than 8 take as long as 8
-    assert together.group_size(recipe, [whole | {"peak_memory_gib": 48.0}], 81, 600) == 12  # 36 of 3 GiB each
+    assert trainer.group_size(recipe, [], 81, float("inf")) == 21  # nobody knows yet: four of 22 at most
+    assert trainer.group_size(recipe, [], 81, 60) == 0  # 8 · 5,273 steps of 8 cells take longer
+    assert trainer.group_size(recipe, [whole], 81, float("inf")) == 27
+    assert trainer.group_size(recipe, [whole], 5, 600) == 5
+    assert trainer.group_size(recipe, [whole, whole | {"peak_memory_gib": None}], 5, 600) == 5  # one over a cluster
+    assert trainer.group_size(recipe, [whole], 81, 150) == 13  # 13 · 10 s · 1.15
+    assert trainer.group_size(recipe, [whole], 81, 80) == 0  # fewer than 8 take as long as 8
+    assert trainer.group_size(recipe, [whole | {"peak_memory_gib": 48.0}], 81, 600) == 12  # 36 of 3 GiB each
     slow = {"trainings": 4, "seconds": 160.0, "peak_memory_gib": 4.0}  # as slow as a group of 8 would be
-    assert together.group_size(recipe, [whole, slow], 81, 600) == 26
-    assert together.group_size(recipe, [slow | {"seconds": 400.0}], 81, 600) == 10
+    assert trainer.group_size(recipe, [whole, slow], 81, 600) == 26
+    assert trainer.group_size(recipe, [slow | {"seconds": 400.0}], 81, 600) == 10
     few = [
         whole | {"trainings": 22, "seconds": 322.0},
         whole | {"trainings": 1, "seconds": 49.0, "peak_memory_gib": 3.3},
     ]  # 36 + 13 each
-    assert together.group_size(recipe, few, 60, 600) == 20  # three alike, memory of a lone one notwithstanding
-    assert together.group_size(recipe, few, 60, 120) == 5  # 36 + 5 · 13 s, 1.15 times
-    assert together.group_size(recipe, few, 60, 55) == 0
-    assert together.group_size(recipe, [], 3, 0.0, memory=False) == 3  # on a CPU, in the small form
+    assert trainer.group_size(recipe, few, 60, 600) == 20  # three alike, memory of a lone one notwithstanding
+    assert trainer.group_size(recipe, few, 60, 120) == 5  # 36 + 5 · 13 s, 1.15 times
+    assert trainer.group_size(recipe, few, 60, 55) == 0
+    assert trainer.group_size(recipe, [], 3, 0.0, memory=False) == 3  # on a CPU, in the small form
 
 
-def test_groups_are_dealt_evenly(together: ModuleType) -> None:
+def test_groups_are_dealt_evenly() -> None:
     waiting = list(range(81))  # by cost
     costs = []
     while waiting:
-        some = together.dealt(waiting, min(16, len(waiting)))
+        some = trainer.dealt(waiting, min(16, len(waiting)))
         assert len(set(some)) == len(some)
         waiting = [one for one in waiting if one not in some]
         costs.append(sum(some) / len(some))
     assert max(costs[:-1]) - min(costs[:-1]) < 6
 
 
-def test_the_recipe_is_what_the_issue_of_it_says(together: ModuleType) -> None:
-    longer = together.LONGER
+def test_the_recipe_is_what_the_issue_of_it_says() -> None:
+    longer = trainer.LONGER
     assert (longer.cells, longer.channels, longer.tested) == (8, 16, False)
     assert longer.config.steps * longer.config.batch == pytest.approx(15 * 45_000, rel=1e-3)
 
 
-def test_value_models_never_see_what_is_left_out(values: ModuleType) -> None:
+def test_value_models_never_see_what_is_left_out() -> None:
     archs = [arch.essence() for arch in samples(160, nodes=4, seed=9)]
     truth = {arch: float(sum("conv" in op for _, graph in arch.cells() for op in graph.ops)) for arch in archs}
     dear = dict(list(truth.items())[:100])
@@ -249,7 +225,7 @@ def test_value_models_never_see_what_is_left_out(values: ModuleType) -> None:
         assert with_it > without + 0.1
 
 
-def test_what_became_of_an_input_is_left_out_with_it(values: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_became_of_an_input_is_left_out_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     archs = [arch.essence() for arch in samples(12, nodes=4, seed=3)]
     dear = {arch: float(number) for number, arch in enumerate(archs)}
     left: list[set[Architecture]] = []
@@ -267,8 +243,6 @@ def test_what_became_of_an_input_is_left_out_with_it(values: ModuleType, monkeyp
 
 
 def test_halves_share_no_family_and_no_model_sees_the_other_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    import crossed
-
     archs = [arch.essence() for arch in samples(12, nodes=4, seed=3)]
     came_from = {arch: archs[number // 3 * 3] for number, arch in enumerate(archs)}
     seen: list[set[Architecture]] = []
@@ -283,15 +257,15 @@ def test_halves_share_no_family_and_no_model_sees_the_other_half(monkeypatch: py
     ) -> None:
         seen.append({*dear, *losses} - without)
 
+    monkeypatch.setattr(crossed, "pick_of_search", lambda _: None)
     for name, value in {
-        "pick_of_search": SimpleNamespace(schedule=next(iter(crossed.SCHEDULES)), fitting=0.5),
         "cheap_scores": {},
         "dear_scores": dict.fromkeys(archs[:9], 0.0),
         "loss_scores": dict.fromkeys(archs, 0.0),
         "came_from": came_from,
     }.items():
-        monkeypatch.setattr(crossed, name, lambda *_, value=value: value)
-    monkeypatch.setattr(crossed, "value_model", model)
+        monkeypatch.setattr(values, name, lambda *_, value=value: value)
+    monkeypatch.setattr(values, "value_model", model)
     halves = crossed.Halves(Path(), 4)
     for half in crossed.HALVES:
         halves.model("mixture", half, 0.5)
@@ -301,10 +275,8 @@ def test_halves_share_no_family_and_no_model_sees_the_other_half(monkeypatch: py
     assert len(one) == len(other) == 6
 
 
-def test_a_round_knows_what_the_rounds_before_it_trained(values: ModuleType, tmp_path: Path) -> None:
-    from cells import truth_cells
-
-    kept, aside = (next(cell.arch for cell in truth_cells() if cell.aside == wished) for wished in (False, True))
+def test_a_round_knows_what_the_rounds_before_it_trained(tmp_path: Path) -> None:
+    kept, aside = (next(cell.arch for cell in cells.truth_cells() if cell.aside == wished) for wished in (False, True))
     first, second = samples(2, nodes=4, seed=5)
 
     def write(name: str, **rows: tuple[Architecture, list[float | None]]) -> None:
@@ -328,9 +300,7 @@ def test_a_round_knows_what_the_rounds_before_it_trained(values: ModuleType, tmp
     assert set(values.parents()) < set(found)
 
 
-def test_losses_of_tables_are_brought_to_one_recipe_with_the_longer_trainings(
-    values: ModuleType, tmp_path: Path
-) -> None:
+def test_losses_of_tables_are_brought_to_one_recipe_with_the_longer_trainings(tmp_path: Path) -> None:
     archs = [arch.essence() for arch in samples(6, nodes=4, seed=5)]
 
     def write(name: str, losses: dict[int, list[float]]) -> None:
@@ -369,12 +339,10 @@ def test_losses_of_tables_are_brought_to_one_recipe_with_the_longer_trainings(
 
 
 def test_places_and_fields_worked_out_by_hand() -> None:
-    import views
-
     fields = {"conv_1x1": 0, "conv_5x5": 4, "sep_conv_3x3": 4, "dil_conv_5x5": 8, "max_pool_3x3": 2, "skip_connect": 0}
-    assert {op: views.grown(op) for op in fields} == fields
-    assert views.grown("conv_1x7_7x1") == 6
-    found = views.place_features(natpp.load("resnet_block"))
+    assert {op: values.grown(op) for op in fields} == fields
+    assert values.grown("conv_1x7_7x1") == 6
+    found = values.place_features(natpp.load("resnet_block"))
     (kind, graph), *_ = natpp.load("resnet_block").cells()
     nodes, _ = graph.living()
     counted = Counter(op for node in nodes for op, _ in node)
@@ -385,7 +353,7 @@ def test_places_and_fields_worked_out_by_hand() -> None:
     assert found[kind, "depthwise"] == 0
 
 
-def test_where_value_models_differ_is_doubt_too(values: ModuleType) -> None:
+def test_where_value_models_differ_is_doubt_too() -> None:
     parts = [
         SimpleNamespace(
             config=PredictConfig(caution=1.0),
@@ -402,8 +370,6 @@ def test_where_value_models_differ_is_doubt_too(values: ModuleType) -> None:
 
 
 def test_what_is_left_of_accuracies_is_told_from_what_seeds_do() -> None:
-    import losses
-
     chance = np.random.default_rng(0)
     found = {}
     for number, arch in enumerate(samples(200, nodes=4, seed=1)):
@@ -426,7 +392,7 @@ def test_what_is_left_of_accuracies_is_told_from_what_seeds_do() -> None:
     assert losses.within([([0.0, 1.0], [1.0, 0.0])])["value"] == pytest.approx(-1)
 
 
-def test_what_agrees_best_is_picked(values: ModuleType) -> None:
+def test_what_agrees_best_is_picked() -> None:
     found = {
         "one": {"spearman": 0.9, "partial_given_madds": 0.1},
         "other": {"spearman": 0.8, "partial_given_madds": 0.4},
@@ -439,10 +405,6 @@ def test_what_agrees_best_is_picked(values: ModuleType) -> None:
 
 
 def test_the_pool_has_every_kind_and_nothing_that_is_set_aside() -> None:
-    import cells
-
-    from natpp.registry import OPS
-
     drawn = cells.Pool().draw(300, np.random.default_rng(0))
     assert not {arch.essence() for arch in drawn} & cells.set_aside()
     ops = {edge.op for arch in drawn for _, graph in arch.cells() for edge in graph.edges}
@@ -456,19 +418,15 @@ def test_the_pool_has_every_kind_and_nothing_that_is_set_aside() -> None:
 
 
 def test_axes_hold_all_values() -> None:
-    import pictures
-
-    for values in ([93.1, 94.87, 90.2], [0.31, 0.12], [1.0, 1.0], [5.0], [0.0, 100.0], [-3.0, 2.5]):
-        ticks = pictures._ticks(values)
-        assert ticks[0] <= min(values)
-        assert ticks[-1] >= max(values)
+    for points in ([93.1, 94.87, 90.2], [0.31, 0.12], [1.0, 1.0], [5.0], [0.0, 100.0], [-3.0, 2.5]):
+        ticks = pictures._ticks(points)
+        assert ticks[0] <= min(points)
+        assert ticks[-1] >= max(points)
         assert 2 <= len(ticks) <= 11
         assert len(set(np.diff(ticks).round(6))) == 1
 
 
 def test_pictures_of_random_architectures_show_every_method_and_round(tmp_path: Path) -> None:
-    import pictures
-
     methods, recipe = ("input", "nat", "nat++"), {"config": {"steps": 40, "batch": 5}}
 
     def made(more: float) -> dict[str, object]:
@@ -501,8 +459,6 @@ def test_pictures_of_random_architectures_show_every_method_and_round(tmp_path: 
 
 
 def test_curves_are_told_of_originals_that_were_changed() -> None:
-    import table_random
-
     one, other = (to_dict(arch) for arch in samples(2, seed=3))
 
     def row(arch: object) -> dict[str, object]:
@@ -517,10 +473,6 @@ def test_curves_are_told_of_originals_that_were_changed() -> None:
 
 
 def test_scores_are_judged_over_the_networks_they_know(tmp_path: Path) -> None:
-    import tables
-    from answers import Knowledge
-    from pages import random_cells
-
     archs = [arch.essence() for arch in samples(8, nodes=4, seed=5)]
     assert len(set(archs)) == 8
 
@@ -554,8 +506,8 @@ def test_scores_are_judged_over_the_networks_they_know(tmp_path: Path) -> None:
     )
     value = {arch: float(number) for number, arch in enumerate(archs)}
     prediction = SimpleNamespace(expected=lambda some: np.array([value[arch] for arch in some]))
-    known = Knowledge({}, None, prediction, frozenset(archs[6:7]))  # type: ignore[arg-type]
-    found = tables.agreement(tmp_path, {2: known}, tables.Pick(next(iter(tables.SCHEDULES)), "training"))
+    known = answers.Knowledge({}, None, prediction, frozenset(archs[6:7]))  # type: ignore[arg-type]
+    found = tables.agreement(tmp_path, {2: known}, schedules.Pick(next(iter(schedules.SCHEDULES)), "training"))
     assert found["networks"] == 7
     scores = found["scores"]
     assert {name: one["networks"] for name, one in scores.items()} == {
@@ -586,9 +538,6 @@ def test_scores_are_judged_over_the_networks_they_know(tmp_path: Path) -> None:
 
 
 def test_costs_of_seeds_are_averaged_and_every_training_is_told() -> None:
-    import tables
-    import worth
-
     costs = {"params": 4, "madds": 40, "live_params": 4, "live_madds": 40, "latency_ms": 1.0}
     rest = {"seconds": 1.0, "curve": [2.0, 1.0]}
     rows = {
@@ -598,16 +547,13 @@ def test_costs_of_seeds_are_averaged_and_every_training_is_told() -> None:
     }
     rows["one, random", 1] |= {"live_madds": 20, "latency_ms": 2.0}
     rows["one, random", 2] = rows["one, random", 1] | {"seed": 2, "test_accuracy": None}  # it failed
-    found = tables.with_trainings(worth.beside_originals(rows, ("input", "random"), "test_accuracy"), rows)["one"]
+    found = tables.with_trainings(tables.beside_originals(rows, ("input", "random"), "test_accuracy"), rows)["one"]
     assert (found["random"]["live_madds"], found["random"]["latency_ms"], found["random"]["seeds"]) == (30, 1.5, 2)
     assert [row["test_accuracy"] for row in found["random"]["trainings"]] == [90.0, 91.0, None]
     assert set(found["input"]["trainings"][0]) == {"seed", "test_accuracy", *costs, *rest}
 
 
 def test_a_rule_is_compared_with_random_changes_by_networks_and_by_trainings() -> None:
-    import table_handcrafted as table
-    from pages import originals
-
     accuracies = {("one", "nat++"): [80.0, 82.0], ("one", table.RANDOM): [79.0, 83.0]}
     accuracies |= {("two", "nat++"): [70.0, 72.0], ("two", table.RANDOM): [68.0, 70.0]}
     rows = {
@@ -630,8 +576,6 @@ def test_a_rule_is_compared_with_random_changes_by_networks_and_by_trainings() -
 
 
 def test_early_losses_are_compared_where_a_method_changed_something() -> None:
-    import table_random
-
     archs = samples(3, nodes=4, seed=8)
 
     def row(arch: Architecture, early: float) -> dict[str, Any]:
@@ -646,13 +590,20 @@ def test_early_losses_are_compared_where_a_method_changed_something() -> None:
     assert found["nat++"]["skips"] == table_random.skips(archs[2])
 
 
-def test_a_trial_tells_what_a_group_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    import table_handcrafted as table
+def test_digits_are_enlarged_for_networks_that_need_it() -> None:
+    digits = load_images("digits")
+    assert table.large_enough(digits, "resnet20") is digits
+    large = table.large_enough(digits, "vgg16")
+    assert large.train.shape[2:] == large.test.shape[2:] == (32, 32)
+    assert (large.train[:, :, ::4, ::4] == digits.train).all()
+    assert natpp.zoo.network("vgg16", classes=10).eval()(table.example_of(32)).shape == (1, 10)
 
+
+def test_a_trial_tells_what_a_group_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
 
-    def trained(builds: object, starts: object, images: object, config: object, *_: object, **options: object) -> None:
-        seen.update(options, steps=config.steps)  # type: ignore[attr-defined]
+    def trained(builds: object, starts: object, trial: Trial, **options: object) -> None:
+        seen.update(tested=trial.tested, steps=trial.schedule.steps)
         options["spent"] |= {"capture": 2.0, "training": 4.0}  # type: ignore[operator]
 
     monkeypatch.setattr(table, "train_together", trained)
@@ -663,21 +614,19 @@ def test_a_trial_tells_what_a_group_takes(monkeypatch: pytest.MonkeyPatch) -> No
     assert not seen["tested"]  # test images are for the training that is kept
 
 
-def test_groups_of_other_experiments_tell_what_a_training_takes(together: ModuleType, tmp_path: Path) -> None:
-    longer, own = together.LONGER, tmp_path / "own.json"
+def test_groups_of_other_experiments_tell_what_a_training_takes(tmp_path: Path) -> None:
+    longer, own = trainer.LONGER, tmp_path / "own.json"
     groups = [{"trainings": 16, "seconds": 160.0, "peak_memory_gib": 24.0}]
     (tmp_path / "other.json").write_text(json.dumps({"recipe": asdict(longer), "groups": groups}))
     (tmp_path / "answers.json").write_text("{}")
     own.write_text(json.dumps({"recipe": asdict(longer), "groups": groups * 2}))
-    assert together.groups_like(tmp_path, longer, own) == groups
+    assert trainer.groups_like(tmp_path, longer, own) == groups
     half = replace(longer, config=replace(longer.config, steps=longer.config.steps // 2))
-    assert together.groups_like(tmp_path, half, own)[0]["seconds"] == pytest.approx(80, rel=1e-3)
-    assert together.groups_like(tmp_path, replace(longer, cells=5), own) == []
+    assert trainer.groups_like(tmp_path, half, own)[0]["seconds"] == pytest.approx(80, rel=1e-3)
+    assert trainer.groups_like(tmp_path, replace(longer, cells=5), own) == []
 
 
 def test_answers_are_kept_for_those_who_gave_them(tmp_path: Path) -> None:
-    import answers
-
     file, first, other = tmp_path / "answers.json", {"one": samples(1, seed=1)[0]}, {"one": samples(1, seed=2)[0]}
     assert answers.kept_answers(file, "a", lambda: first) == first
     assert answers.kept_answers(file, "a", lambda: other) == first
@@ -686,28 +635,24 @@ def test_answers_are_kept_for_those_who_gave_them(tmp_path: Path) -> None:
 
 
 def test_policies_that_ship_are_told_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import policies
-
     runs = tmp_path / "runs"
     shutil.copytree(EXPERIMENTS / "runs" / "cells", runs, ignore=shutil.ignore_patterns("polic*"))
-    mark = policies.mark_of(runs)
+    mark = learned.mark_of(runs)
     shipped = tmp_path / "package"
-    shutil.copytree(policies.shipped.FOLDER, shipped)
-    monkeypatch.setattr(policies.shipped, "FOLDER", shipped)
-    assert policies.mark_of(runs) == mark
+    shutil.copytree(learned.shipped.FOLDER, shipped)
+    monkeypatch.setattr(learned.shipped, "FOLDER", shipped)
+    assert learned.mark_of(runs) == mark
     (shipped / "cifar10.safetensors").write_bytes((shipped / "cifar10_nat.safetensors").read_bytes())
-    with pytest.raises(SystemExit, match=r"are not all those of policies\.json"):
-        policies.mark_of(runs)
+    with pytest.raises(SystemExit, match=r"do not all match ship_policies\.json"):
+        learned.mark_of(runs)
     (shipped / "cifar10.safetensors").unlink()
-    with pytest.raises(SystemExit, match="are not all those"):
-        policies.mark_of(runs)
+    with pytest.raises(SystemExit, match="do not all match"):
+        learned.mark_of(runs)
     with pytest.raises(SystemExit, match="there are no policies yet"):
-        policies.mark_of(runs, 9)
+        learned.mark_of(runs, 9)
 
 
 def test_times_of_two_machines_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import tables
-
     file, one, two = tmp_path / "latency.json", iter([5.0, 3.0, 4.0, 9.0, 6.0, 7.0]), iter(range(10, 20))
     measures = {"one": lambda: next(one)}
     times, on = tables.least_latencies(file, measures)
@@ -720,8 +665,6 @@ def test_times_of_two_machines_are_not_mixed(tmp_path: Path, monkeypatch: pytest
 
 
 def test_networks_that_compute_the_same_have_one_latency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import tables
-
     rows = {(name, 0): {"arch": to_dict(samples(1, seed=seed)[0])} for name, seed in (("a", 1), ("b", 1), ("c", 2))}
     taken = iter([5.0, 3.0])
     monkeypatch.setattr(tables.natpp, "cost", lambda *_, **__: SimpleNamespace(latency_ms=next(taken)))
@@ -731,21 +674,13 @@ def test_networks_that_compute_the_same_have_one_latency(tmp_path: Path, monkeyp
 
 
 def test_a_network_other_than_was_trained_has_no_latency(tmp_path: Path) -> None:
-    import argparse
-
-    import table_handcrafted as table
-
-    rows = {("resnet20, nat++", 0): {"changes": [["no.such.layer", "conv_3x3", "null"]]}}
+    rows = {("resnet20, nat++", 0): {"size": 32, "changes": [["no.such.layer", "conv_3x3", "null"]]}}
     with pytest.raises(SystemExit, match="is not what natpp makes now"):
-        table.with_latencies(rows, 32, argparse.Namespace(runs=tmp_path, smoke=True))
+        table.with_latencies(rows, table.TableHandcrafted(runs=tmp_path, smoke=True))
 
 
 def test_short_trainings_help_to_pick_from_what_is_proposed() -> None:
-    import answers
-    import shortlist
-    from table_random import learned_nothing
-
-    known = learned_nothing()
+    known = learned.learned_nothing()
     archs = {f"random {number}": arch for number, arch in enumerate(samples(2, seed=7))}
     methods, where = ("nat++", "nat++ best of 10", "random best of 10"), setting("cifar", channels=4, cells=5)
     proposals = answers.proposed(archs, methods, known, where, seed=3)
@@ -777,10 +712,7 @@ def test_short_trainings_help_to_pick_from_what_is_proposed() -> None:
 
 
 def test_the_best_by_the_score_come_first_and_what_computes_the_same_once() -> None:
-    import answers
-    from table_random import learned_nothing
-
-    known = learned_nothing()
+    known = learned.learned_nothing()
     archs = {"random 0": samples(1, seed=7)[0]}
     where, name = setting("cifar", channels=4, cells=5), "random 0, random best of 10"
     some = answers.proposed(archs, ["random best of 10"], known, where, seed=3)[name]
@@ -797,8 +729,6 @@ def test_the_best_by_the_score_come_first_and_what_computes_the_same_once() -> N
 
 
 def test_a_final_is_settled_by_training_losses_alone(tmp_path: Path) -> None:
-    import shortlist
-
     one, two, three, four = samples(4, seed=5)
     listed = shortlist.finalists({"a, nat++": [one], "a, best": [one, two, four], "b, best": [three, four]})
     assert listed == {"a, nat++": one, "a, best, 0": one, "a, best, 1": two, "b, best, 0": three, "b, best, 1": four}
@@ -824,8 +754,6 @@ def test_a_final_is_settled_by_training_losses_alone(tmp_path: Path) -> None:
 
 
 def test_what_is_drawn_differs_as_a_value_model_says() -> None:
-    import finals
-
     *archs, origin = samples(9, nodes=4, seed=5)
     model = Prediction(archs[:5], np.array([0.3, 0.1, 0.5, 0.2, 0.4]), PredictConfig())
     mean, root = finals.possible(model, origin, archs)
@@ -837,8 +765,6 @@ def test_what_is_drawn_differs_as_a_value_model_says() -> None:
 
 
 def test_finals_are_told_once_all_are_there(tmp_path: Path) -> None:
-    import finals
-
     rows = [
         {
             "name": f"random {number}, nat++ best of 10, {place}",
@@ -862,8 +788,6 @@ def test_finals_are_told_once_all_are_there(tmp_path: Path) -> None:
 def test_weights_of_short_trainings_are_those_that_made_the_truth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import shortlist
-
     generator = np.random.default_rng(0)
     archs = [arch.essence() for arch in samples(41, nodes=4, seed=5)]
     predicted, loss = generator.normal(size=40), np.exp(generator.normal(size=40))
@@ -883,7 +807,7 @@ def test_weights_of_short_trainings_are_those_that_made_the_truth(
     origin = {arch: archs[5 * family[number]] for number, arch in enumerate(archs[:40])} | {archs[40]: archs[0]}
     monkeypatch.setattr(shortlist, "learned_from", lambda *_: ({}, dear, {}, "short"))
     monkeypatch.setattr(shortlist, "learned_in", lambda *_: ({"round": 2}, {}))
-    pick = shortlist.Pick(next(iter(shortlist.SCHEDULES)), "training")
+    pick = schedules.Pick(next(iter(schedules.SCHEDULES)), "training")
     monkeypatch.setattr(shortlist, "pick_of_search", lambda _: pick)
     monkeypatch.setattr(shortlist, "came_from", lambda *_: origin)
     monkeypatch.setattr(
@@ -909,9 +833,7 @@ def test_weights_of_short_trainings_are_those_that_made_the_truth(
 
 
 def test_nothing_is_picked_before_all_is_tried(tmp_path: Path) -> None:
-    import shortlist
-
-    pick, file = shortlist.Pick("any", "training"), tmp_path / "table_short.json"
+    pick, file = schedules.Pick("any", "training"), tmp_path / "table_short.json"
     arch = samples(1, seed=1)[0]
     one = {"name": "a", "seed": 0, "arch": to_dict(arch), "value": -1.0, "loss": None, "curve": [1.0]}
     for asked in (None, 2, 1):
@@ -923,23 +845,15 @@ def test_nothing_is_picked_before_all_is_tried(tmp_path: Path) -> None:
     assert shortlist.tried(tmp_path, "table", pick, (1.0, 1.0)).scores == {arch.essence(): 0.0}
 
 
-def test_where_the_value_model_knows_nothing_the_edges_stay(values: ModuleType) -> None:
-    import cells
-    import policies
-
-    from natpp.methods.policy import PolicyMethod
-    from natpp.registry import OPS
-    from natpp.scorers.base import Task
-    from natpp.subjects.many import Inputs
-
+def test_where_the_value_model_knows_nothing_the_edges_stay() -> None:
     archs = cells.Pool().draw(90, np.random.default_rng(2))
     noise = dict(zip((arch.essence() for arch in archs[:40]), np.random.default_rng(3).normal(size=40), strict=True))
     inputs = Inputs(archs[40:], Task("nat++", setting("cifar"), strict=True), tuple(OPS))
     changed = {}
     for caution, steps in ((0.0, 60), (1.0, 120)):  # it is learned first what would be best, then what is sure
-        config = replace(policies.learn_config(1, smoke=True), steps=steps, learning_rate=1e-2, inputs=10)
+        config = replace(ship_policies.learn_config(1, smoke=True), steps=steps, learning_rate=1e-2, inputs=10)
         model = values.value_model(noise, {}, "short", config=PredictConfig(caution=caution))
-        method = PolicyMethod("nat++", config, policies.learned(inputs, model, 0.0, config))
+        method = PolicyMethod("nat++", config, ship_policies.learned(inputs, model, 0.0, config))
         rows = method.one_shot(inputs, model.reward(), np.random.default_rng(0))
-        changed[caution] = policies.on_fresh(inputs, rows, model)["edges_changed"]
+        changed[caution] = ship_policies.on_fresh(inputs, rows, model)["edges_changed"]
     assert changed[1.0] < 0.15 < 0.4 < changed[0.0]

@@ -21,8 +21,10 @@ from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.fx.traced import Traced
+from natpp.nets.measure import module_cost
 from natpp.nets.policy import Policy, PolicyConfig
 from natpp.subjects.module import optimize_module
+from natpp.subjects.module_problem import Problem
 from natpp.subjects.module_result import ModuleResult
 
 TORCH_2_6 = torch.__version__.startswith("2.6.")  # its ONNX exporter fails on most networks, and exports fewer forwards
@@ -110,6 +112,19 @@ def read_by(graph: Graph, module: nn.Module) -> set[str]:
     targets = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
     names = [name for name, _ in module.named_parameters()]
     return {name for name in names if any(name == target or name.startswith(f"{target}.") for target in targets)}
+
+
+def counted_is_built(traced: Traced, *, plans: int = 3, share: bool = False, rule: str = "nat++") -> None:
+    """Parameters and multiply-adds of random plans are, to the digit, those of what is built."""
+    found = Problem(traced, find_blocks(traced), random_policy(0), rule, strict=False, share=share)
+    generator = np.random.default_rng(0)
+    for _ in range(plans):
+        drawn = ((generator.random(mask.shape) * mask).argmax(axis=1) for mask in found.masks)
+        rows = [found.repaired(number, row) for number, row in enumerate(drawn)]
+        built = module_cost(rewrite(traced, found.blocks, found.block_ops(rows)), traced.example)
+        counted = found.blueprint.cost(found.plan(rows))
+        assert counted is not None
+        assert counted.living[:2] == (built.params, built.madds)
 
 
 def written_module(folder: Path) -> ModuleType:
@@ -201,6 +216,8 @@ def keeps_promises(
             if deploys:
                 deployed_is_the_same(result.module, example)
         changed_keeps_promises(module, example, result)
+    for share in (True, False):
+        counted_is_built(traced, share=share)
     assert bool(changed) == changes
     assert bool(find_blocks(traced)) >= changes
     assert all(torch.equal(tensor, state[name]) for name, tensor in module.state_dict().items())

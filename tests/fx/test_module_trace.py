@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import natpp
 from natpp.errors import SettingError
+from natpp.fx.fake import plain_value
 from natpp.fx.leaf import is_leaf
 from natpp.fx.modes import ByMode
 from natpp.fx.rewrite import rewrite
@@ -468,3 +470,91 @@ def test_what_is_computed_of_buffers_alone_is_no_constant() -> None:
     assert same.state_dict().keys() == module.state_dict().keys()
     same.first.fill_(5)
     assert torch.equal(same(x), module.conv(x) * 6)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Conv2d(3, 4, 3, padding=1), (2, 3, 8, 9)),
+        (nn.Conv2d(4, 6, (3, 5), stride=(2, 1), padding=(0, 2), dilation=(2, 1), groups=2), (1, 4, 9, 7)),
+        (nn.Conv2d(4, 4, 1, groups=4, bias=False), (1, 4, 1, 1)),
+        (nn.Conv2d(1, 5, 2, stride=2), (3, 1, 5, 5)),
+        (nn.Conv2d(3, 4, 1).to(memory_format=torch.channels_last), (2, 3, 8, 8)),
+        (nn.BatchNorm2d(3), (2, 3, 4, 5)),
+        (nn.ReLU(), (2, 3, 4, 5)),
+        (nn.ReLU(inplace=True), (2, 3, 4, 5)),
+    ],
+)
+def test_plain_layers_have_the_values_that_torch_gives_them(
+    layer: nn.Module, shape: tuple[int, ...], layout: torch.memory_format, training: bool
+) -> None:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    x = mode.from_tensor(torch.empty(shape).to(memory_format=layout))
+    known = plain_value(layer.train(training), x)
+    with mode, torch.no_grad():
+        expected = layer(x)
+    last = isinstance(layer, nn.Conv2d) and layer.weight.stride()[1] == 1  # channels last
+    assert known is not None or last or layout is torch.channels_last
+    if known is not None:
+        for seen in ("shape", "dtype", "device", "requires_grad"):
+            assert getattr(known, seen) == getattr(expected, seen)
+        assert known.stride() == expected.stride()
+        assert (known is x) == (expected is x)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Conv2d(3, 4, 3, padding_mode="reflect", padding=1), (2, 3, 8, 8)),
+        (nn.Conv2d(3, 4, 3, padding="same"), (2, 3, 8, 8)),
+        (nn.Conv2d(3, 4, 3), (2, 5, 8, 8)),
+        (nn.Conv2d(3, 4, 3), (2, 3, 2, 2)),
+        (nn.Conv2d(3, 4, 3).double(), (2, 3, 8, 8)),
+        (nn.BatchNorm2d(3), (2, 4, 8, 8)),
+        (nn.ReLU(), (2, 3)),
+        (nn.SiLU(), (2, 3, 8, 8)),
+    ],
+)
+def test_other_layers_are_left_to_torch(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    assert plain_value(layer, FakeTensorMode().from_tensor(torch.empty(shape))) is None
+
+
+class Follows(nn.Module):
+    """Tells somebody whenever its forward runs."""
+
+    def __init__(self, told: Callable[[nn.Module], object]):
+        super().__init__()
+        self.layer, self.told = nn.Conv2d(3, 3, 3, padding=1), told
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.told(self)
+        return self.layer(x)
+
+
+class Freezes(Follows):
+    """Has a `train` of its own, so that its forward may know the mode without asking for it."""
+
+    def train(self, mode: bool = True) -> nn.Module:
+        self.layer.train(mode)
+        return super().train(mode)
+
+
+@pytest.mark.parametrize(
+    ("kind", "asks", "expected"),
+    [
+        (Follows, lambda part: None, [None]),
+        (Follows, lambda part: part.training, [False, True]),
+        (Follows, lambda part: getattr(part.layer, "training", None), [False, True]),
+        (Follows, lambda part: part.layer.eval() and None, [None, None]),
+        (Freezes, lambda part: None, [None, None]),
+    ],
+)
+def test_a_forward_is_followed_in_both_modes_only_where_it_may_know_its_mode(
+    kind: type[Follows], asks: Callable[[nn.Module], object], expected: list[object]
+) -> None:
+    runs: list[object] = []
+    trace(kind(lambda part: runs.append(asks(part))), torch.randn(1, 3, 8, 8))
+    assert runs == expected
+    assert not hasattr(nn.Module, "training")

@@ -16,7 +16,8 @@ interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reas
 @pytest.mark.parametrize(
     "device", [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=pytest.mark.gpu)]
 )
-def test_a_pool_reads_and_writes_each_side_once(device: str) -> None:
+def test_a_pool_reads_and_writes_each_side_once(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARK.parent)  # it imports its neighbours
     counting = runpy.run_path(str(BENCHMARK))["counting"]
     x = torch.ones(2, 16, 8, 8, device=device).to(memory_format=torch.channels_last).requires_grad_()
     dy = torch.ones_like(x)

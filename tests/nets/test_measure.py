@@ -147,6 +147,25 @@ def test_a_module_that_counts_its_calls_has_counted_none() -> None:
     assert (calls.item(), mean.tolist()) == (0.0, [0.0, 0.0, 0.0])
 
 
+@pytest.mark.parametrize(("kind", "passes"), [("plain", 1), ("caching", 2), ("attending", 2)])
+def test_one_pass_counts_everything_where_it_can(kind: str, passes: int) -> None:
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.passes, self.cache = 0, None
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.passes += 1
+            if kind == "caching":
+                self.cache = torch.arange(256.0)
+            return F.scaled_dot_product_attention(x, x, x) if kind == "attending" else x @ x
+
+    module = Counted()
+    found = natpp.cost(module, example_input=torch.randn(1, 2, 8, 8))
+    assert module.passes == passes
+    assert found.madds == (2 if kind == "attending" else 1) * 2 * 8**3
+
+
 def test_a_network_too_large_to_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_large(*_: object) -> None:
         raise RuntimeError("not enough memory\nstack")

@@ -195,6 +195,8 @@ def test_torch_export(name: str, network: str, cells: int) -> None:
 def test_onnx_gives_the_same_in_onnxruntime(name: str, network: str, cells: int, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
+    if torch.__version__.startswith("2.6."):
+        pytest.skip("the ONNX exporter of torch 2.6 fails on most networks")
     model = with_trained_statistics(natpp.build(name, setting(network, channels=4, cells=cells, classes=3)))
     images = torch.randn(2, 3, 33, 33)
     file = tmp_path / "network.onnx"

@@ -1,207 +1,65 @@
-"""Applying a policy: within rule and budget, with the reasons beside it."""
-
-import contextlib
-import io
-import json
-from pathlib import Path
+"""Cells as a subject: decisions with reasons, plans beside rows, and costs that are those of the architecture."""
 
 import numpy as np
 import pytest
-import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import natpp
-from natpp.arch.blueprints import alive_in
-from natpp.arch.graph import Edge, Graph
-from natpp.arch.networks import setting
-from natpp.arch.ops import PAPER_OPS
-from natpp.cli import main
-from natpp.errors import NatppError
-from natpp.methods.learning import LearnConfig, learn
-from natpp.nets.policy import Policy, PolicyConfig
-from natpp.registry import OPS, ZOO
-from natpp.scorers.base import Task
-from natpp.subjects.many import Inputs
-from natpp.verbs import samples
-from tests.methods.test_learning import OPS5, SMALL, STRICT, number
+from natpp.arch.cost import cost_of
+from natpp.arch.graph import Architecture
+from natpp.arch.networks import Setting, setting
+from natpp.arch.rules import masks
+from natpp.core.decision import changes_of, check_plan, plan_of
+from natpp.core.subject import Candidate, Subject
+from natpp.registry import OPS, RULES, ZOO
+from natpp.subjects.cells import Cells
+from tests.strategies import architectures, settings_of
+
+NAMES = tuple(OPS)
 
 
-@pytest.fixture(scope="session")
-def policy() -> Policy:
-    torch.manual_seed(0)
-    return Policy(PolicyConfig(width=16)).eval()
-
-
+@pytest.mark.parametrize("rule", list(RULES))
 @pytest.mark.parametrize("name", list(ZOO))
-@pytest.mark.parametrize("rule", ["nat", "nat++", "cost"])
-def test_every_zoo_cell_stays_within_budget(name: str, rule: str, policy: Policy) -> None:
-    for mode in ("greedy", "sample"):
-        found = natpp.optimize(name, policy, rule, mode, seed=1)
-        assert found.cost_after.live_params <= found.cost_before.live_params
-        assert found.cost_after.live_madds <= found.cost_before.live_madds
-        assert found.before == ZOO[name].arch
-        kept = {"rule": rule, "budget": "strict", "mode": mode, "seed": 1, "name": name}
-        assert {key: found.settings[key] for key in kept} == kept
+def test_options_say_why_they_are_not_allowed(name: str, rule: str) -> None:
+    arch, where = ZOO[name].arch, setting("cifar", channels=8, cells=3)
+    cells = Cells(arch, NAMES, rule, where)
+    by_rule, by_both = masks(arch, rule, where, strict=False), masks(arch, rule, where)
+    for (kind, edge), decision in zip(cells.encoded.places, cells.decisions, strict=True):
+        assert decision.options[0].value == arch.graph(kind).ops[edge]
+        assert {option.value for option in decision.options} == set(NAMES)
+        for option in decision.options:
+            column = NAMES.index(str(option.value))
+            told = "" if by_both[kind][edge, column] else "cost" if by_rule[kind][edge, column] else "rule"
+            assert option.why_not == told
 
 
-def test_the_reasons_add_up(policy: Policy) -> None:
-    found = natpp.optimize("vgg_block", policy)
-    for kind, graph in found.before.cells():
-        for number_, edge in enumerate(graph.edges):
-            probabilities, masked = found.probabilities[kind][number_], found.masked[kind][number_]
-            assert sum(probabilities.values()) == pytest.approx(1, abs=1e-5)
-            assert edge.op in probabilities
-            assert set(probabilities) | set(masked) == set(OPS)
-            assert not set(probabilities) & set(masked)
-    assert found.masked["reduce"][0]["skip_connect"] == "budget"  # null → skip is a convolution there
-    assert found.masked["normal"][0]["conv_3x3"] == "rule"
+@settings(max_examples=40)
+@given(architectures(), settings_of(), st.integers(0, 1000))
+def test_a_plan_costs_what_its_architecture_costs(arch: Architecture, where: Setting, seed: int) -> None:
+    subject: Subject
+    subject = cells = Cells(arch, NAMES, "cost", where, strict=False)
+    generator = np.random.default_rng(seed)
+    plans = [tuple(int(generator.choice(one.allowed)) for one in subject.decisions) for _ in range(6)]
+    subject.count(plans)
+    assert subject.apply((0,) * len(plans[0])) == arch
+    for plan in plans:
+        after = subject.apply(check_plan(subject.decisions, plan))
+        found = cost_of(after, where)
+        assert subject.living(plan) == {"params": found.live_params, "madds": found.live_madds}
+        assert subject.memory(plan) == found.peak_memory_bytes
+        assert cells.plan(cells.row(plan)) == plan
+        assert plan_of(subject.decisions, changes_of(subject.decisions, plan)) == plan
+        assert Candidate(subject, plan).build() == after
+        assert Candidate(subject, plan).key == after.essence()
 
 
-def test_log_prob_is_that_of_what_is_returned(policy: Policy) -> None:
-    for arch in samples(10):
-        found = natpp.optimize(arch, policy, budget="strict", mode="sample")
-        total = 0.0
-        for kind, graph in found.after.cells():
-            total += sum(np.log(found.probabilities[kind][i][op]) for i, op in enumerate(graph.ops))
-        assert found.log_prob == pytest.approx(total, rel=1e-4)
-
-
-def test_a_repair_takes_back_the_least_probable_changes_until_it_fits() -> None:
-    task = Task("nat", setting(), strict=True)
-    inputs = Inputs([natpp.load("vgg_block")], task, tuple(OPS))
-    before, skip = inputs.encoded[0].ops, tuple(OPS).index("skip_connect")
-    wanted = np.where(before == tuple(OPS).index("null"), skip, before)  # every null becomes a skip
-    assert not inputs.fits(0, wanted)
-    changed = np.flatnonzero(wanted != before)
-    probability = np.linspace(0.1, 0.9, len(before))
-    repaired = inputs.repaired(0, wanted, probability)
-    assert inputs.fits(0, repaired)
-    kept = [edge for edge in changed if repaired[edge] == skip]
-    assert kept == changed[len(changed) - len(kept) :].tolist()  # the most probable ones
-    one_more = repaired.copy()
-    one_more[changed[len(changed) - len(kept) - 1]] = skip
-    assert not inputs.fits(0, one_more)
-    assert inputs.repaired(0, before, probability) is before
-
-
-def test_best_of_is_at_least_as_good_as_any_of_its_samples() -> None:
-    policy = learn(Inputs(SMALL, STRICT, OPS5), number, LearnConfig(steps=20), np.random.default_rng(0))
-    for arch in SMALL[::7]:
-        options = {"network": STRICT.where, "seed": 3}
-        best = natpp.optimize(arch, policy, mode="best-of", samples=8, scorer=number, **options)
-        one = natpp.optimize(arch, policy, mode="best-of", samples=1, scorer=number, **options)
-        assert number([best.after])[0] >= number([one.after])[0]
-
-
-def test_the_command_writes_a_better_architecture(
-    policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file, out = tmp_path / "policy.safetensors", tmp_path / "better.json"
-    policy.save(file)
-    assert main(["optimize", "darts", "--policy", str(file), "--out", str(out)]) == 0
-    text = capsys.readouterr().out
-    expected = natpp.optimize("darts", file)
-    assert text == f"{expected}\n"
-    assert natpp.load(out) == expected.after
-    assert main(["optimize", "darts", "--policy", str(file), "--mode", "sample", "--seed", "4", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert natpp.load(json.dumps(data["after"])) == natpp.optimize("darts", file, mode="sample", seed=4).after
-    assert {"before", "changes", "cost_before", "cost_after", "log_prob", "probabilities"} <= set(data)
-    assert (data["seed"], data["rule"], data["policy"]) == (4, "nat++", str(file))
-    assert all(set(change) == {"cell", "from", "to", "before", "after"} for change in data["changes"])
-    assert main(["optimize", "|nor_conv_3x3~0|", "--policy", str(file)]) == 0
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--policy", "cifar1"), "Did you mean 'cifar10'?"),
-        (("--policy", "nowhere.safetensors"), "cannot read the policy"),
-        (("--policy", "FILE", "--mode", "best-of", "--scorer", "supernet"), "needs images to train on"),
-        (("--policy", "FILE", "--mode", "gredy"), "Did you mean 'greedy'?"),
-        (("--policy", "FILE", "--mode", "best-of"), "chooses by a scorer"),
-        (("--policy", "FILE", "--budget", "strct"), "Did you mean 'strict'?"),
-        (("--policy", "FILE", "--rule", "nut"), "Did you mean 'nat'?"),
-        (("--policy", "FILE", "--samples", "0"), "samples is 0"),
-        (("--policy", "FILE", "--mode", "sample", "--seed", "9" * 30), "expected a whole number from 0 to 2^63"),
-        (("--policy", "FILE", "--seed", "-1"), "seed is -1"),
-        (("--policy", "FILE", "--samples", "9" * 30), "to 1,000,000"),
-        (("--policy", "FILE", "--scorer", "nowhere.csv"), "cannot read the table"),
-        (("--policy", "FILE", "--out", "nowhere/x.json"), "the folder 'nowhere' does not exist"),
-        (("--out", "x.json", "--report", "./x.json"), "--out and --report are both 'x.json'"),
-    ],
-)
-def test_wrong_input_is_one_line(
-    flags: tuple[str, ...], words: str, policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "policy.safetensors"
-    policy.save(file)
-    assert main(["optimize", "darts", *(str(file) if flag == "FILE" else flag for flag in flags)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert words in captured.err
-    assert captured.err.count("\n") == 1
-
-
-def test_the_network_asked_for_is_the_network_used(policy: Policy, tmp_path: Path) -> None:
-    policy.save(tmp_path / "policy")
-    costs = []
-    for network in ("auto", "cifar", "nasbench201"):
-        arguments = ["--policy", str(tmp_path / "policy"), "--network", network, "--json"]
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            assert main(["optimize", "|nor_conv_3x3~0|", *arguments]) == 0
-        costs.append(json.loads(out.getvalue())["cost_before"]["params"])
-    assert costs[0] == costs[2] != costs[1]
-
-
-def test_a_scorer_goes_with_best_of(policy: Policy) -> None:
-    with pytest.raises(NatppError, match="asks no scorer"):
-        natpp.optimize("darts", policy, scorer=number)
-
-
-def test_a_policy_for_another_space_says_so(tmp_path: Path) -> None:
-    small = Policy(PolicyConfig(width=8), OPS5)
-    with pytest.raises(NatppError, match="does not know the operation sep_conv_3x3"):
-        natpp.optimize("darts", small)
-    foreign = Policy(PolicyConfig(width=8), [*PAPER_OPS, "swirl"])
-    with pytest.raises(NatppError, match="unknown operation 'swirl'"):
-        natpp.optimize("darts", foreign)
-    known = Policy(PolicyConfig(width=8), PAPER_OPS)
-    assert set(natpp.optimize("darts", known).after.normal.ops) <= set(PAPER_OPS)
-
-
-def test_no_answer_cuts_the_head_off_from_the_image() -> None:
-    """A block that is one chain dies with any of its edges."""
-    chain = natpp.load("vgg_block")
-    task = Task("nat++", setting("cifar"), strict=True)
-    inputs = Inputs([chain], task, tuple(OPS))
-    null = list(OPS).index("null")
-    row = np.where(inputs.masks[0][:, null], null, inputs.encoded[0].ops)
-    assert not alive_in(inputs.transformed(0, row), task.where).reached[-1]
-    probability = np.linspace(0.1, 0.9, len(row))
-    repaired = inputs.transformed(0, inputs.repaired(0, row, probability))
-    assert alive_in(repaired, task.where).reached[-1]
-    loose = Inputs([chain], Task("nat++", setting("cifar"), strict=False), tuple(OPS))
-    assert loose.fits(0, row)  # the rule alone allows it
-
-
-def test_changes_that_do_no_harm_survive_a_repair() -> None:
-    edges = (Edge("conv_3x3", 0, 2), Edge("conv_3x3", 1, 2), Edge("skip_connect", 2, 3), Edge("null", 0, 3))
-    graph = Graph(edges, (3,))
-    arch = natpp.Architecture(graph, graph)
-    inputs = Inputs([arch], Task("nat++", setting("cifar"), strict=True), tuple(OPS))
-    names = list(OPS)
-    after = ["conv_1x1", "conv_3x3", "null", "null"]
-    row = np.array([names.index(op) for op in after * 2])
-    # The harmless change of the first edge is the least probable, so it goes first, and comes back.
-    probability = np.array([0.1, 0.9, 0.5, 0.9] * 2)
-    found = inputs.transformed(0, inputs.repaired(0, row, probability))
-    assert found.normal.ops == ("conv_1x1", "conv_3x3", "skip_connect", "null")
-
-
-@pytest.mark.parametrize("name", list(ZOO))
-def test_the_policy_that_ships_keeps_every_published_cell_alive_and_no_dearer(name: str) -> None:
-    found = natpp.optimize(name)
-    where = setting("cifar" if found.before.reduce is not None else "nasbench201")
-    assert alive_in(found.after, where).reached[-1] == alive_in(found.before, where).reached[-1]
-    assert found.cost_after.live_params <= found.cost_before.live_params
-    assert found.cost_after.live_madds <= found.cost_before.live_madds
+def test_a_strict_budget_takes_nothing_dearer_and_nothing_cut_off() -> None:
+    cells = Cells(natpp.load("vgg_block"), NAMES, "nat", setting("cifar"))
+    loose = Cells(natpp.load("vgg_block"), NAMES, "nat", setting("cifar"), strict=False)
+    keep = (0,) * len(cells.decisions)
+    nothing = tuple(one.number("null") for one in cells.decisions)
+    assert cells.fits(keep)
+    assert not cells.fits(nothing)
+    assert loose.fits(nothing)
+    assert cells.blueprint.cost(nothing) is None

@@ -21,6 +21,7 @@ Chain = tuple["Layer", ...]
 
 FLOAT_BYTES = 4
 INDEX_BYTES = 8  # max pooling also writes the place of every maximum
+FACTORIZED = "factorized"  # the form of a `FactorizedConv`
 
 
 @dataclass(frozen=True)
@@ -231,6 +232,30 @@ class Zeros(Layer):
         from natpp.arch.modules import Zeros2d
 
         return Zeros2d(self.channels_out, self.stride)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The shape of a convolution or pooling at a site of a module."""
+
+    kind: str
+    """conv, max, avg or factorized"""
+    kernel: int
+    channels_in: int
+    channels_out: int
+    stride: int = 1
+    dilation: int = 1
+    groups: int = 1
+    bias: bool = False
+
+    @property
+    def depthwise(self) -> bool:
+        return self.kind == "conv" and self.groups == self.channels_in == self.channels_out and self.groups > 1
+
+    @property
+    def looks(self) -> tuple[str, int, bool, bool]:
+        """What tells operations apart: kind, kernel, whether it is depthwise, and whether it is dilated then."""
+        return self.kind, self.kernel, self.depthwise, self.depthwise and self.dilation > 1
 
 
 @dataclass(frozen=True)

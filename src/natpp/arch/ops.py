@@ -1,8 +1,8 @@
 """The operations an edge can carry: the thirteen of the paper, and extras that published cells use.
 
 One entry is one operation: name, family, kernel and its layers at a place. Its module and its cost
-follow from the layers, so adding an operation means adding one entry here (or from outside, with
-`OPS.add`). Convolutions have no bias, as in the published networks.
+follow from the layers, and so does what it is at a site of a module. Adding an operation means adding
+one entry here (or from outside, with `OPS.add`). Convolutions have no bias, as in the published networks.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from natpp.arch.layers import (
+    FACTORIZED,
     BatchNorm,
     Chain,
     Conv,
     FactorizedConv,
+    Form,
     Identity,
     Pool,
     ReLU,
@@ -90,6 +92,8 @@ class Op:
     """its layers at a place: module and cost follow from them"""
     extra: bool = False
     """not one of the paper's thirteen: may be kept or left, never chosen"""
+    at_site: Callable[[Place], Chain] | None = None
+    """its layers at a site of a module, where they are others than in a cell"""
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
@@ -116,10 +120,65 @@ class Op:
         """The operation as a module with fresh weights."""
         return build_chain(self.layers(place))
 
+    def forms(self, place: Place) -> tuple[Form, ...]:
+        """Its convolutions and poolings at a site of a module, whose norm and activation stay; none for an identity.
+
+        Examples:
+            >>> [form.kind for form in OPS["max_pool_3x3"].forms(Place(16, 32))]
+            ['max', 'conv']
+        """
+        return _forms(self.at_site or self.layers, self.name, place)
+
+    @functools.cached_property
+    def replaces_sites(self) -> bool:
+        """Whether it can stand at a site of a module."""
+        try:
+            self.forms(Place(4, 4))
+        except SettingError:
+            return False
+        return True
+
+    @functools.cached_property
+    def looks(self) -> tuple[str, int, bool, bool] | None:
+        """How a site of a module looks that is this operation, as in `Form.looks`; None where no site is."""
+        found = self.forms(Place(4, 4)) if self.replaces_sites else ()
+        return found[0].looks if found else None
+
 
 @functools.lru_cache(maxsize=1 << 16)
 def _cost(layers: Callable[[Place], Chain], place: Place) -> tuple[int, int]:
     return chain_cost(layers(place), place.size)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _forms(layers: Callable[[Place], Chain], name: str, place: Place) -> tuple[Form, ...]:
+    found: list[Form | None] = []
+    for layer in layers(place):
+        match layer:
+            case Conv(kernel=(side, other), stride=(step, _)) if side == other:
+                channels = layer.channels_in, layer.channels_out
+                found.append(Form("conv", side, *channels, step, layer.dilation, layer.groups))
+            case FactorizedConv():
+                found.append(Form(FACTORIZED, 1, layer.channels_in, layer.channels_out, 2))
+            case Pool():
+                found.append(Form(layer.kind, layer.kernel, place.channels_in, place.channels_in, layer.stride))
+            case ReLU() | BatchNorm() | Identity() | Zeros():
+                pass
+            case _:
+                found.append(None)
+    match found:
+        case [] | [Form(groups=1)]:
+            pass
+        case [Form() as first, Form("conv", 1, _, _, 1, 1, 1)] if first.kind in ("max", "avg") or (
+            first.kind == "conv" and first.channels_in == first.channels_out == first.groups
+        ):
+            pass
+        case _:
+            raise SettingError(
+                f"{name} cannot replace a site of a module: that takes one square convolution or pooling, and at most "
+                "a 1x1 convolution behind a depthwise one or a pooling. Give such layers as at_site"
+            )
+    return tuple(form for form in found if form is not None)
 
 
 def input_map(place: Place) -> Chain:
@@ -194,8 +253,8 @@ for op in (
     Op("conv_1x1", "conv", 1, _conv((1, 1))),
     Op("conv_3x3", "conv", 3, _conv((3, 3))),
     Op("conv_5x5", "conv", 5, _conv((5, 5))),
-    Op("sep_conv_3x3", "sep_conv", 3, _separable(3, repeats=2)),
-    Op("sep_conv_5x5", "sep_conv", 5, _separable(5, repeats=2)),
+    Op("sep_conv_3x3", "sep_conv", 3, _separable(3, repeats=2), at_site=_separable(3)),
+    Op("sep_conv_5x5", "sep_conv", 5, _separable(5, repeats=2), at_site=_separable(5)),
     Op("dil_conv_3x3", "dil_conv", 3, _separable(3, dilation=2)),
     Op("dil_conv_5x5", "dil_conv", 5, _separable(5, dilation=2)),
     Op("max_pool_3x3", "pool", 3, _pool("max", 3)),
@@ -205,7 +264,7 @@ for op in (
     Op("skip_connect", "skip", 1, _skip),
     Op("null", "null", 0, _null),
     # Extras. The last two are built alike, as their authors did.
-    Op("sep_conv_7x7", "sep_conv", 7, _separable(7, repeats=2), extra=True),
+    Op("sep_conv_7x7", "sep_conv", 7, _separable(7, repeats=2), extra=True, at_site=_separable(7)),
     Op("conv_1x3_3x1", "conv", 3, _conv((1, 3), (3, 1)), extra=True),
     Op("conv_1x7_7x1", "conv", 7, _conv((1, 7), (7, 1)), extra=True),
     Op("conv_7x1_1x7", "conv", 7, _conv((1, 7), (7, 1)), extra=True),

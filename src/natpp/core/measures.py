@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from natpp.core.decision import Plan
+from natpp.core.subject import Subject
 from natpp.registry import MEASURES
 
 
@@ -42,23 +44,29 @@ class Cost:
         return data
 
 
+def _living(name: str) -> Callable[[Subject, Plan], float]:
+    return lambda subject, plan: subject.living(plan)[name]
+
+
 @dataclass(frozen=True)
 class Measure:
     """One figure that a budget may limit."""
 
     unit: str
     of: Callable[[Cost], float]
-    """the figure of a cost that a budget compares: of what is alive"""
+    """the figure of a cost: of what is alive"""
+    of_plan: Callable[[Subject, Plan], float] | None = None
+    """the same of a plan, without building it; None: it has to be measured"""
     adds_up: bool = False
-    """it is a sum over the steps of a blueprint; else it takes longer, or has to be measured"""
+    """it is a sum over the steps of a blueprint, and one of the figures of these"""
 
 
-MEASURES.add("params", Measure("parameters", lambda cost: cost.live_params, adds_up=True))
-MEASURES.add("madds", Measure("multiply-adds", lambda cost: cost.live_madds, adds_up=True))
-MEASURES.add("memory", Measure("bytes of peak memory", lambda cost: cost.peak_memory_bytes))
+MEASURES.add("params", Measure("parameters", lambda cost: cost.live_params, _living("params"), adds_up=True))
+MEASURES.add("madds", Measure("multiply-adds", lambda cost: cost.live_madds, _living("madds"), adds_up=True))
+MEASURES.add(
+    "memory", Measure("bytes of peak memory", lambda cost: cost.peak_memory_bytes, lambda one, plan: one.memory(plan))
+)
 MEASURES.add("latency", Measure("ms", lambda cost: cost.latency_ms or 0.0))
-
-
 COUNTED = tuple(name for name, measure in MEASURES.items() if measure.adds_up)
 
 

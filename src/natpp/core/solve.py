@@ -24,6 +24,7 @@ from natpp.core.budget import Limits, excess, unreachable
 from natpp.core.decision import Plan
 from natpp.core.measures import Cost
 from natpp.core.subject import Subject
+from natpp.registry import MEASURES
 
 REMEASURE = 0.02  # share of the multiply-adds that must be saved at least before a latency is measured again
 Preferences = Sequence[NDArray[np.float64]]  # per decision, per option
@@ -111,9 +112,11 @@ class _Slope:
 
     def _counted(self, plan: Plan) -> dict[str, float]:
         if plan not in self._figures:
-            self._figures[plan] = self.subject.living(plan)
-            if "memory" in self.limits:
-                self._figures[plan]["memory"] = self.subject.memory(plan)
+            self._figures[plan] = {
+                name: measure.of_plan(self.subject, plan)
+                for name, measure in MEASURES.items()
+                if measure.of_plan is not None and (measure.adds_up or name in self.limits)
+            }
         return self._figures[plan]
 
 
@@ -122,6 +125,11 @@ def repair(plan: Plan, base: Plan, worth: Sequence[float], fits: Fits) -> Plan:
 
     Of changes worth the same the last goes first. Those that do no harm then come back, the worthiest first. A plan
     that fits is returned itself; `base` has to fit.
+
+    Examples:
+        >>> from natpp.core.solve import repair
+        >>> repair((1, 1, 1), (0, 0, 0), worth=[0.1, 0.5, 0.9], fits=lambda plan: plan[1] == 0)
+        (1, 0, 1)
     """
     if fits(plan):
         return plan

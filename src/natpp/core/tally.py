@@ -6,6 +6,7 @@ change takes about as long in a network of a thousand steps as in one of ten.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
 
@@ -14,40 +15,45 @@ from natpp.core.decision import Plan
 
 
 class Tally:
-    """A plan under change: what it costs, and how many of its steps are missing that must be there.
+    """A plan under change, at first the subject as it is: what it costs, and what is missing.
+
+    `missing` counts the steps of which something must hold that does not. Where it is above 0, the plan is not
+    connected and its cost says nothing, since nothing is followed beyond these steps.
 
     Examples:
         >>> from natpp.core.blueprint import Blueprint, Step
         >>> conv = Step("conv", (0,), {(0,): (9, 900), (1,): (0, 0), (2,): None}, by=(0,))
-        >>> tally = Tally(Blueprint((Step("image"), conv)), (0,))
-        >>> tally.set({0: 1}), tally.cost, tally.missing
-        (set(), (0, 0), 0)
-        >>> tally.set({0: 2}), tally.missing
-        ({0, 1}, 1)
+        >>> tally = Tally(Blueprint((Step("image"), conv)))
+        >>> tally.tried({0: 1}), tally.at((1,)).cost, tally.cost
+        ((0, 0), (0, 0), (9, 900))
+        >>> tally.at((2,)).missing
+        1
     """
 
-    def __init__(self, blueprint: Blueprint, plan: Plan):
-        flow, spent = blueprint.flow(plan), blueprint.spent(plan)
-        self.blueprint, self._plan, self._cost = blueprint, list(plan), list(spent.living)
-        self._steps, self._readers = blueprint.steps, blueprint.readers
-        self._reached, self._alive = flow.reached, flow.alive
-        self._prices = [step.prices[tuple([plan[one] for one in step.by])] for step in self._steps]
+    def __init__(self, blueprint: Blueprint):
+        self._plan = dict.fromkeys(blueprint.shaped, 0)  # only decisions that shape something
+        plan = (0,) * (1 + max(self._plan, default=-1))
+        flow, self.blueprint = blueprint.flow(plan), blueprint
+        assert flow.connected, "nothing reaches the output of the subject as it is"
+        self._cost, self.missing = list(blueprint.spent(plan).living), 0
+        self._steps, self._reached, self._alive = blueprint.steps, flow.reached, flow.alive
+        self._prices = [step.prices[tuple([0 for _ in step.by])] for step in self._steps]
         self._inputs = [sum([flow.reached[read] for read in step.reads]) for step in self._steps]  # that are reached
         self._used = [0] * len(self._steps)  # readers that are alive
         self._used[-1] = 1
         for step, alive in zip(self._steps, flow.alive, strict=True):
             for read in step.reads if alive and not step.idle else ():
                 self._used[read] += 1
-        self._keep = {number: step.keep for number, step in enumerate(self._steps) if step.keep}
-        self._keep.setdefault(len(self._steps) - 1, "reached")
-        self.missing = sum(
-            not (flow.alive if keep == "alive" else flow.reached)[number] for number, keep in self._keep.items()
-        )
+        self._lacks = {number: False for number, step in enumerate(self._steps) if step.keep}
+        self._lacks[len(self._steps) - 1] = False
 
-    @property
-    def plan(self) -> Plan:
-        """The plan as it is now."""
-        return tuple(self._plan)
+    def at(self, plan: Plan) -> Tally:
+        """Another tally, of this plan."""
+        other = copy.copy(self)
+        for name in ("plan", "cost", "reached", "alive", "prices", "inputs", "used", "lacks"):
+            setattr(other, f"_{name}", getattr(self, f"_{name}").copy())
+        other.change(dict(enumerate(plan)))
+        return other
 
     @property
     def cost(self) -> Price:
@@ -58,13 +64,13 @@ class Tally:
         """Whether the output depends on a step."""
         return bool(self._alive[step])
 
-    def set(self, options: Mapping[int, int]) -> set[int]:
+    def change(self, options: Mapping[int, int]) -> set[int]:
         """Change some decisions; returns the steps that came to life or died."""
         shaped: set[int] = set()
         for decision, option in options.items():
-            if self._plan[decision] != option:
+            if self._plan.get(decision, option) != option:
                 self._plan[decision] = option
-                shaped.update(self.blueprint.shaped.get(decision, ()))
+                shaped.update(self.blueprint.shaped[decision])
         opened = []
         for number in shaped:
             step, before = self._steps[number], self._prices[number]
@@ -75,6 +81,33 @@ class Tally:
             if (before is None) != (after is None):
                 opened.append(number)
         return self._followed(opened) if opened else set()
+
+    def tried(self, options: Mapping[int, int]) -> Price:
+        """What the plan would cost with some decisions changed."""
+        changed = {one: option for one, option in options.items() if self._plan.get(one, option) != option}
+        saved = self._repriced(changed)
+        if saved is not None:
+            return saved
+        before = {one: self._plan[one] for one in changed}
+        self.change(changed)
+        found = self.cost
+        self.change(before)
+        return found
+
+    def _repriced(self, changed: Mapping[int, int]) -> Price | None:
+        """The cost where only prices change; None where something opens or closes."""
+        found = list(self._cost)
+        shaped = {number for decision in changed for number in self.blueprint.shaped[decision]}
+        for number in shaped:
+            step, before = self._steps[number], self._prices[number]
+            after = step.prices[tuple([changed.get(one, self._plan[one]) for one in step.by])]
+            if (before is None) != (after is None):
+                return None
+            if self._alive[number] or step.fixed:
+                for price, times in ((before, -1), (after, 1)):
+                    for place, figure in enumerate(price or ()):
+                        found[place] += times * figure
+        return tuple(found)
 
     def _add(self, price: Price | None, times: int) -> None:
         for place, figure in enumerate(price or ()):
@@ -87,11 +120,14 @@ class Tally:
         heapify(changed)
         while changed:
             number = -heappop(changed)
+            step = self._steps[number]
             now = int(self._reached[number] and self._used[number] > 0)
-            if now != self._alive[number] and not self._steps[number].idle:
+            if step.keep == "alive":
+                self._lack(number, not now)
+            elif now != self._alive[number] and not step.idle:
                 found.add(number)
                 self._live(number, now)
-                for read in self._steps[number].reads:
+                for read in step.reads:
                     self._used[read] += 1 if now else -1
                     heappush(changed, -read)
         for number in self.blueprint.idle:
@@ -109,19 +145,21 @@ class Tally:
             step, count = self._steps[number], self._inputs[number]
             joined = count == len(step.reads) if step.join == "all" else count > 0
             now = int(joined and self._prices[number] is not None)
-            if now != self._reached[number]:
+            if step.keep == "reached" or number == len(self._steps) - 1:
+                self._lack(number, not now)
+            elif now != self._reached[number]:
                 self._reached[number] = now
                 found.append(number)
-                if self._keep.get(number) == "reached":
-                    self.missing += -1 if now else 1
-                for reader in self._readers[number]:
+                for reader in self.blueprint.readers[number]:
                     self._inputs[reader] += 1 if now else -1
                     heappush(waiting, reader)
         return found
+
+    def _lack(self, number: int, lacks: bool) -> None:
+        self.missing += lacks - self._lacks[number]
+        self._lacks[number] = lacks
 
     def _live(self, number: int, now: int) -> None:
         self._alive[number] = now
         if not self._steps[number].fixed:
             self._add(self._prices[number], 1 if now else -1)
-        if self._keep.get(number) == "alive":
-            self.missing += -1 if now else 1

@@ -20,15 +20,14 @@ from torch import Tensor, nn
 from torch.fx.node import Node
 from torch.nn import functional
 
-from natpp.arch.layers import area, halved
+from natpp.arch.layers import FACTORIZED, Form, area, halved
 from natpp.arch.modules import FactorizedConv2d
 from natpp.errors import SettingError
-from natpp.fx.sites import Form, Site
+from natpp.fx.sites import Site
 from natpp.fx.traced import value
 from natpp.registry import OPS
 
 FADE_RATE = 0.01  # of what is missing, each step of training
-FACTORIZED = "factorized"
 Forms = tuple[Form, ...]
 
 
@@ -50,28 +49,23 @@ class FadeIn(nn.Module):
 
 
 def forms(site: Site, op: str) -> Forms:
-    """The convolutions and poolings that an operation is at a site; none where the feature map itself goes on."""
-    form, place = site.form, site.place
+    """The convolutions and poolings that an operation is at a site; none where the feature map itself goes on.
+
+    They are those of its entry in `arch/ops.py`, with the dilation, the groups and the bias of the site.
+    """
+    form, entry = site.form, OPS[op]
     if op == site.op:
         return (form,) if site.pointwise is None else (form, site.pointwise)
-    entry = OPS[op]
-    wide, narrow = place.channels_in, place.channels_out
-    bias, groups = (site.pointwise or form).bias, 1 if form.depthwise else form.groups
-    mix = Form("conv", 1, wide, narrow, groups=groups, bias=bias)
-    if entry.family == "conv":
-        return (replace(mix, kernel=entry.kernel, stride=place.stride, dilation=form.dilation),)
-    if entry.family in ("sep_conv", "dil_conv"):
-        dilation = max(form.dilation, 2) if entry.family == "dil_conv" else form.dilation
-        depthwise = Form("conv", entry.kernel, wide, wide, place.stride, dilation, groups=wide)
-        alone = form.depthwise and site.pointwise is None
-        return (replace(depthwise, bias=bias),) if alone else (depthwise, mix)
-    if entry.family == "pool":
-        pool = Form("max" if op.startswith("max") else "avg", entry.kernel, wide, wide, place.stride)
-        return (pool,) if wide == narrow else (pool, mix)
-    assert entry.family == "skip"
-    if place.stride == 2:
-        return (Form(FACTORIZED, 1, wide, narrow, 2, bias=bias),)
-    return () if wide == narrow else (mix,)
+    made = list(entry.forms(site.place))
+    if form.depthwise and site.pointwise is None and len(made) == 2:
+        del made[1]  # here nothing mixes channels
+    if made and made[0].kind == "conv" and entry.family != "skip":
+        made[0] = replace(made[0], dilation=max(made[0].dilation, form.dilation))
+    if made and made[-1].kind in ("conv", FACTORIZED):
+        mixes = made[-1].kind == "conv" and made[-1].groups == 1 and not form.depthwise
+        groups = form.groups if mixes else made[-1].groups
+        made[-1] = replace(made[-1], groups=groups, bias=(site.pointwise or form).bias)
+    return tuple(made)
 
 
 def cost(site: Site, op: str, batch: int, parts: Mapping[str, Any]) -> tuple[int, int]:

@@ -1,16 +1,66 @@
-"""What must go on being read, so that nothing that was learned outside of blocks is computed in vain or goes."""
+"""Who else reads a value or holds a tensor, what changes one in place, and what must go on being read."""
 
 from __future__ import annotations
 
+import operator
+from collections import Counter
 from collections.abc import Mapping, Set
 from typing import Any
 
+import torch
 from torch import fx, nn
 from torch.fx.node import Node
 
-from natpp.fx.sites import mutated
+from natpp.fx.traced import Traced
 
 LOOKS = ("shape", "size", "ndim", "dim", "dtype", "device")
+IN_PLACE = {getattr(operator, name) for name in ("iadd", "isub", "imul", "itruediv", "iand", "ior", "ipow")}
+
+
+def mutated(node: Node, parts: Any) -> Node | None:
+    """The value that a node changes in place, if any."""
+    first = node.args[0] if node.args and isinstance(node.args[0], Node) else None
+    if node.op == "call_module":
+        return first if getattr(parts.get(node.target), "inplace", False) is True else None
+    if node.op not in ("call_function", "call_method"):
+        return None
+    out = node.kwargs.get("out")
+    if isinstance(out, Node):
+        return out
+    if isinstance(node.target, torch._ops.OpOverload):
+        return first if node.target._schema.is_mutable else None
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = node.target in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or name in ("__iadd__",)
+    if in_place or node.kwargs.get("inplace") is True or node.target is operator.setitem:
+        return first
+    return None
+
+
+def changed_values(graph: fx.Graph, parts: Mapping[str, Any]) -> set[Node]:
+    """Values that something changes in place and something reads afterwards: nobody else may touch them."""
+    position = {node: index for index, node in enumerate(graph.nodes)}
+    found = set()
+    for node in graph.nodes:
+        given = mutated(node, parts)
+        if given is not None and any(position[reader] > position[node] for reader in given.users):
+            found |= {given, node}
+    return found
+
+
+def shared_tensors(traced: Traced) -> set[int]:
+    """Tensors that more than one module holds, or that the forward also reads by itself."""
+    holders = Counter(
+        id(tensor)
+        for module in traced.module.modules()
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+        if tensor is not None
+    )
+    shared = {key for key, count in holders.items() if count > 1}
+    called = {node.target for node in traced.graph.nodes if node.op == "call_module"}
+    for node in traced.graph.nodes:
+        if node.op == "get_attr" and str(node.target).rpartition(".")[0] in called:
+            shared.add(id(traced.parts[node.target]))
+    return shared
 
 
 def idle(graph: fx.Graph, parts: Mapping[str, Any]) -> set[Node]:

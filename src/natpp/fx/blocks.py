@@ -21,12 +21,14 @@ from itertools import pairwise
 from torch.fx.node import Node
 
 from natpp.arch.graph import NULL, SKIP, Graph
+from natpp.core.blueprint import Join, reached_and_alive
 from natpp.fx.sites import Item, Keep, Site, Sum, find_items
 from natpp.fx.traced import Traced, value
 from natpp.registry import OPS
 
 MAX_SITES = 5  # of a block without a sum: the paper's cells have four nodes and five
 MIN_NODES = 4
+POINTWISE = ("conv", 1, False, False)  # how a 1x1 convolution looks
 
 
 @dataclass(frozen=True)
@@ -78,18 +80,29 @@ class Block:
         return self.graph.with_ops([edge.op if edge.fixed else next(free) for edge in self.graph.edges])
 
     def alive(self, ops: Sequence[str]) -> tuple[list[bool], bool]:
-        """Per term, whether it carries something to an output; and whether every output gets something."""
-        hears = [self.inputs[0] is not None, True] + [False] * len(self.nodes)
-        for (target, term), op in zip(self.terms, ops, strict=True):
-            if op != NULL and hears[term.source]:
-                hears[target] = True
-        read = [number in self.outputs for number in range(len(hears))]
-        live = [False] * len(ops)
-        for index in range(len(ops) - 1, -1, -1):
-            target, term = self.terms[index]
-            if read[target] and hears[term.source] and ops[index] != NULL:
-                live[index] = read[term.source] = True
-        return live, all(hears[number] for number in self.outputs)
+        """Per term, whether it carries something to an output; and whether something reaches every output."""
+        reads, joins, terms, nodes = self._wiring
+        passing = [1] * len(reads)
+        passing[0] = int(self.inputs[0] is not None)
+        for step, op in zip(terms, ops, strict=True):
+            passing[step] = int(op != NULL)
+        reached, alive = reached_and_alive(reads, joins, passing, {nodes[number]: 1 for number in self.outputs})
+        return [bool(alive[step]) for step in terms], all(reached[nodes[number]] for number in self.outputs)
+
+    @functools.cached_property
+    def _wiring(self) -> tuple[list[tuple[int, ...]], list[Join], list[int], list[int]]:
+        """The block as steps: what each reads, how that joins, and the steps of terms and of nodes."""
+        reads: list[tuple[int, ...]] = [(), ()]
+        terms: list[int] = []
+        nodes = [0, 1]
+        for node in self.nodes:
+            own = range(len(reads), len(reads) + len(node.terms))
+            reads += [(nodes[term.source],) for term in node.terms]
+            terms += own
+            nodes.append(len(reads))
+            reads.append(tuple(own))
+        joins: list[Join] = ["sum" if number > 1 else "all" for number in range(len(reads))]
+        return reads, joins, terms, nodes
 
     def edge_name(self, index: int) -> str:
         """What a person calls a decision: its site, or the block and the two nodes."""
@@ -340,7 +353,7 @@ def _projects(site: Site) -> bool:
     """Whether a site is a 1x1 convolution without activation that changes the shape, read by nothing but a sum."""
     changes = site.place.stride == 2 or site.place.channels_in != site.place.channels_out
     plain = not site.before and len(site.after) <= 1 and len(site.output.users) == 1
-    return site.op == "conv_1x1" and changes and plain
+    return site.form.looks == POINTWISE and changes and plain
 
 
 def _is_chain(group: Sequence[Item]) -> bool:

@@ -17,10 +17,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim
 from torch.fx.node import Node
 from torch.utils._pytree import tree_leaves, tree_map
+
+from natpp.fx.fake import Values
+from natpp.fx.traced import VALUE
 
 
 def exported(module: nn.Module, arguments: inspect.BoundArguments) -> tuple[fx.Graph, dict[str, Any]]:
@@ -42,23 +44,14 @@ def exported(module: nn.Module, arguments: inspect.BoundArguments) -> tuple[fx.G
     return graph, parts
 
 
-def evaluate(graph: fx.Graph, parts: dict[str, Any], arguments: inspect.BoundArguments, key: str) -> None:
-    """Put the fake value of every node into its meta, under a key."""
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-
-    def to_fake(leaf: Any) -> Any:
-        return fake.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
-
+def evaluate(graph: fx.Graph, parts: dict[str, Any], arguments: inspect.BoundArguments) -> None:
+    """Put the fake value of every node into its meta."""
+    values = Values(parts.__getitem__)
     for node in graph.nodes:
         if node.op == "placeholder":
-            node.meta[key] = tree_map(to_fake, arguments.arguments[str(node.target)])
-        elif node.op == "get_attr":
-            node.meta[key] = to_fake(parts[str(node.target)])
+            node.meta[VALUE] = values.fake(arguments.arguments[str(node.target)])
         elif node.op != "output":
-            read: Any = fx.node.map_arg((node.args, node.kwargs), lambda other: other.meta[key])
-            with fake, torch.no_grad():
-                target: Any = parts[str(node.target)] if node.op == "call_module" else node.target
-                node.meta[key] = target(*read[0], **read[1])
+            node.meta[VALUE] = values.of(node)
 
 
 class _Layers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -91,8 +90,12 @@ def in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
     parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
     modes = {part: part.training for part in module.modules()}
     before = [(vars(part), dict(vars(part))) for part in parts]
-    collections = [held for _, kept in before for held in kept.values() if isinstance(held, dict | list | set)]
-    contents = [copy.copy(held) for held in collections]
+    contents = [
+        (held, dict(held) if isinstance(held, dict) else list(held))
+        for _, kept in before
+        for held in kept.values()
+        if isinstance(held, dict | list | set)
+    ]
     try:
         _set_mode(module, training)
         yield
@@ -102,12 +105,20 @@ def in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
         for now, kept in before:
             now.clear()
             now.update(kept)
-        for held, content in zip(collections, contents, strict=True):
+        for held, content in contents:
             held.clear()
             if isinstance(held, list):
                 held.extend(content)
             else:
                 held.update(content)
+
+
+def switches_itself(module: nn.Module) -> bool:
+    """Whether a part does more than note its mode when it is switched, so that its forward may know without asking."""
+    return any(
+        type(part).train is not nn.Module.train or "train" in vars(part) or hasattr(type(part), "training")
+        for part in module.modules()
+    )
 
 
 def _set_mode(module: nn.Module, training: bool) -> None:

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from natpp.errors import is_the_users
@@ -68,29 +68,67 @@ def recorded_factories(tracer: Tracer) -> Iterator[None]:
             setattr(torch, name, function)
 
 
-@contextlib.contextmanager
-def answered_types() -> Iterator[None]:
-    """A forward that asks `isinstance` or `torch.is_tensor` of a stand-in is told of the value it stands for.
+class AnsweredTypes:
+    """While it is on, `isinstance` and `torch.is_tensor` of a stand-in tell the forward of the value it stands for.
 
     A `__class__` of its own would do that too, but torch's compiled code would then take a stand-in for a tensor.
     """
-    own = builtins.isinstance
 
-    def asked(given: Any, kind: Any) -> bool:
+    own = staticmethod(builtins.isinstance)
+
+    def __enter__(self) -> None:
+        builtins.isinstance = self._asked
+
+    def __exit__(self, *_: object) -> None:
+        builtins.isinstance = self.own
+
+    @staticmethod
+    def _asked(given: Any, kind: Any, own: Callable[[Any, Any], bool] = builtins.isinstance) -> bool:
         if type(given) not in (Proxy, Attribute) or kind is fx.Proxy or not _asks_for_value(sys._getframe(1)):
             return own(given, kind)
         return own(given.node.meta.get(VALUE), kind)
 
+
+@contextlib.contextmanager
+def plain_types() -> Iterator[None]:
+    """Python's own `isinstance`, for torch's work between two steps of a forward: it asks a hundred times a step."""
+    patched = builtins.isinstance
     try:
-        builtins.isinstance = asked
+        builtins.isinstance = AnsweredTypes.own
         yield
     finally:
-        builtins.isinstance = own
+        builtins.isinstance = patched
 
 
 def _asks_for_value(frame: FrameType) -> bool:
     """Whether code means the value where it asks a stand-in: the user's does, torch's own sees to stand-ins."""
     return frame.f_code is torch.is_tensor.__code__ or is_the_users(frame)
+
+
+class NotedMode:
+    """While it is on, tells whether a forward asks for its mode: one that does not goes the same way in both modes."""
+
+    def __init__(self, tracer: Tracer):
+        self.tracer = tracer
+        self.asked = False
+
+    def __enter__(self) -> None:
+        # A property of the class comes before what a module keeps under the same name.
+        nn.Module.training = property(self._get, self._set)  # type: ignore[assignment]
+
+    def __exit__(self, *_: object) -> None:
+        del nn.Module.training
+
+    def _get(self, part: nn.Module) -> Any:
+        self.asked |= not self.tracer.quiet
+        try:
+            return vars(part)["training"]
+        except KeyError:  # a module of torch.jit keeps it elsewhere
+            raise AttributeError("training") from None
+
+    def _set(self, part: nn.Module, training: bool) -> None:
+        self.asked |= not self.tracer.quiet
+        vars(part)["training"] = training
 
 
 @contextlib.contextmanager

@@ -20,9 +20,9 @@ from torch.fx.node import Node
 from natpp.arch.graph import NULL, SKIP
 from natpp.decisions.operation import FadeIn, build, forms, shortcut
 from natpp.errors import GraphError
-from natpp.fx.aliasing import idle
+from natpp.fx.aliasing import idle, mutated
 from natpp.fx.blocks import Block, BlockNode, Term, shape
-from natpp.fx.sites import Site, Sum, mutated
+from natpp.fx.sites import Site, Sum
 from natpp.fx.traced import Traced, copied, value
 
 Ops = Sequence[str]  # one operation for each term of a block
@@ -226,7 +226,7 @@ class _Changed:
             self.needed[number] = True
         for (_, term), alive in zip(block.terms, self.live, strict=True):
             self.needed[term.source] |= alive
-        self.heard_as = _heard_as(block)
+        self.heard_as = read_outside_as(block)
 
     def terms_of(self, number: int) -> list[tuple[int, Term]]:
         return [(index, term) for index, (target, term) in enumerate(self.block.terms) if target == number]
@@ -236,7 +236,7 @@ class _Changed:
         return [term.source for (_, term), op in pairs if term.op == NULL and op == SKIP]
 
 
-def _heard_as(block: Block) -> dict[Node, int]:
+def read_outside_as(block: Block) -> dict[Node, int]:
     """Per value of the block, the node that stands for it outside: a skip put behind the last site takes its place."""
     numbers = {node.item.output: number for number, node in enumerate(block.nodes, start=2) if node.item is not None}
     last: BlockNode = block.nodes[-1]

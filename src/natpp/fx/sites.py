@@ -21,10 +21,11 @@ from torch.fx.node import Node
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
-from natpp.arch.layers import Size, halved
+from natpp.arch.layers import Form, Size, halved
 from natpp.arch.modules import MaxPool2d
 from natpp.arch.ops import Place
 from natpp.errors import SettingError, did_you_mean
+from natpp.fx.aliasing import changed_values, mutated, shared_tensors
 from natpp.fx.traced import Traced, value
 from natpp.registry import OPS
 
@@ -43,25 +44,6 @@ ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_", "__add__", "
 CONVOLUTIONS = {F.conv2d, torch.ops.aten.conv2d.default}  # also as torch.export writes them
 ADDITIONS |= {torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor}
 ACTIVATION_FUNCTIONS |= {torch.ops.aten.relu.default, torch.ops.aten.relu_.default, torch.ops.aten.silu.default}
-IN_PLACE = {getattr(operator, name) for name in ("iadd", "isub", "imul", "itruediv", "iand", "ior", "ipow")}
-
-
-@dataclass(frozen=True)
-class Form:
-    """The shape of a convolution or pooling."""
-
-    kind: str  # conv, max or avg
-    kernel: int
-    channels_in: int
-    channels_out: int
-    stride: int = 1
-    dilation: int = 1
-    groups: int = 1
-    bias: bool = False
-
-    @property
-    def depthwise(self) -> bool:
-        return self.kind == "conv" and self.groups == self.channels_in == self.channels_out and self.groups > 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,35 +141,16 @@ def own_modes(traced: Traced) -> list[str]:
     ]
 
 
-def mutated(node: Node, parts: Any) -> Node | None:
-    """The value that a node changes in place, if any."""
-    first = node.args[0] if node.args and isinstance(node.args[0], Node) else None
-    if node.op == "call_module":
-        return first if getattr(parts.get(node.target), "inplace", False) is True else None
-    if node.op not in ("call_function", "call_method"):
-        return None
-    out = node.kwargs.get("out")
-    if isinstance(out, Node):
-        return out
-    if isinstance(node.target, torch._ops.OpOverload):
-        return first if node.target._schema.is_mutable else None
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    in_place = node.target in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or name in ("__iadd__",)
-    if in_place or node.kwargs.get("inplace") is True or node.target is operator.setitem:
-        return first
-    return None
-
-
 class _Finder:
     def __init__(self, traced: Traced, keep: Keep):
         self.parts = traced.parts
         self.graph = traced.graph
         self.position = {node: index for index, node in enumerate(traced.graph.nodes)}
         self.calls = Counter(node.target for node in self.graph.nodes if node.op == "call_module")
-        self.shared = _shared_tensors(traced)
+        self.shared = shared_tensors(traced)
         self.kept = _kept(traced.module, keep)
         self.claimed: dict[Node, Item] = {}
-        self.changed = self._changed_values()
+        self.changed = changed_values(self.graph, self.parts)
 
     def items(self) -> list[Item]:
         found: list[Item] = []
@@ -219,7 +182,7 @@ class _Finder:
                 main, pointwise = (node, behind), second
         size, size_out = _size(source), _size(main[-1])
         channels_out = pointwise.channels_out if pointwise else form.channels_out
-        op = _op_name(form)
+        op = _op_of(form)
         if op is None or size_out != halved(size, (form.stride, form.stride)) or size == (1, 1):
             return None
         after = self._chain_after(main[-1])
@@ -379,15 +342,6 @@ class _Finder:
         paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
         return "" in self.kept or any(name in self.kept for path in paths for name in _upwards(path))
 
-    def _changed_values(self) -> set[Node]:
-        """Values that something changes in place and something reads afterwards: nobody else may touch them."""
-        found = set()
-        for node in self.graph.nodes:
-            given = mutated(node, self.parts)
-            if given is not None and any(self.position[reader] > self.position[node] for reader in given.users):
-                found |= {given, node}
-        return found
-
 
 def _module_form(module: nn.Module, node: Node) -> Form | None:
     if isinstance(module, nn.Conv2d) and all(
@@ -427,16 +381,9 @@ def _pool_form(kind: str, kernel: Any, stride: Any, channels: int) -> Form | Non
     return Form(kind, side, channels, channels, step)
 
 
-def _op_name(form: Form) -> str | None:
-    """The name in the paper's vocabulary, or None."""
-    side = f"{form.kernel}x{form.kernel}"
-    if form.kind != "conv":
-        name = f"{form.kind}_pool_{side}"
-    elif form.depthwise:
-        name = f"dil_conv_{side}" if form.dilation > 1 else f"sep_conv_{side}"
-    else:
-        name = f"conv_{side}"
-    return name if name in OPS else None
+def _op_of(form: Form) -> str | None:
+    """The operation that looks like this at a site, or None."""
+    return next((name for name, op in OPS.items() if op.looks == form.looks), None)
 
 
 def _site_name(node: Node) -> str:
@@ -474,22 +421,6 @@ def _channels(node: Node) -> int:
 def _size(node: Node) -> Size:
     height, width = value(node).shape[2:]
     return int(height), int(width)
-
-
-def _shared_tensors(traced: Traced) -> set[int]:
-    """Tensors that more than one module holds, or that the forward also reads by itself."""
-    holders = Counter(
-        id(tensor)
-        for module in traced.module.modules()
-        for tensor in (*module._parameters.values(), *module._buffers.values())
-        if tensor is not None
-    )
-    shared = {key for key, count in holders.items() if count > 1}
-    called = {node.target for node in traced.graph.nodes if node.op == "call_module"}
-    for node in traced.graph.nodes:
-        if node.op == "get_attr" and str(node.target).rpartition(".")[0] in called:
-            shared.add(id(traced.parts[node.target]))
-    return shared
 
 
 def _upwards(path: str) -> Iterator[str]:

@@ -3,8 +3,9 @@
 `torch.fx` follows the module's forward with stand-ins for its inputs; each stand-in carries a fake tensor of
 the example's shape, so that code which asks for shapes (`if x.shape[1] == 3`, `for part in x.chunk(2)`) gets
 its answer. A submodule that cannot be followed stays whole: it becomes a leaf, and the notes say so. The pass
-is made in eval mode and, in lockstep, in training mode; a value that differs between the two (the `training`
-of a functional dropout) becomes a `ByMode`, so that `train()` and `eval()` mean what they meant. A module given in
+is made in eval mode. A forward that asks for its mode is followed again, in lockstep, in training mode; a value that
+differs between the two (the `training` of a functional dropout) becomes a `ByMode`, so that `train()` and `eval()`
+mean what they meant. A module given in
 eval mode that goes another way in training mode (auxiliary heads) is what it is in eval mode, and the notes say so.
 Where the module's own forward cannot be followed, `torch.export` is the second way (`export.py`).
 """
@@ -21,9 +22,9 @@ from torch.fx.node import Node
 from torch.nn.parameter import is_lazy
 
 from natpp.errors import SettingError
-from natpp.fx.modes import by_mode, differences_of, in_mode
+from natpp.fx.modes import by_mode, differences_of, in_mode, switches_itself
 from natpp.fx.patches import DRAWS, OwnGradient, own_gradients_stop, quiet_logs
-from natpp.fx.traced import VALUE, Traced, TraceError
+from natpp.fx.traced import Traced, TraceError
 from natpp.fx.tracer import Leaves, Stopped, Tracer, Unregistered, followed, part_at, states_of_chance
 
 
@@ -47,7 +48,7 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
             with in_mode(module, training=False):
                 tracer = Tracer(arguments, leaves, by_name=by_name, watched=watched)
                 graph, extra = followed(module, tracer)
-            if not left_out:
+            if not left_out and (tracer.mode.asked or switches_itself(module)):
                 with in_mode(module, training=True):
                     twin = Tracer(arguments, leaves, list(graph.nodes), by_name=by_name, watched=watched)
                     differences = _compared(module, twin)
@@ -171,7 +172,7 @@ def _second_way(module: nn.Module, example_input: Any, stopped: Stopped) -> Trac
     try:
         with in_mode(module, training=False), own_gradients_stop(lambda: True):
             graph, parts = exported(module, arguments)
-            evaluate(graph, parts, arguments, VALUE)
+            evaluate(graph, parts, arguments)
         with in_mode(module, training=True), own_gradients_stop(lambda: True):
             twin, _ = exported(module, arguments)
         differences = differences_of(graph, twin)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,9 @@ from torch.utils._pytree import tree_leaves
 from natpp.errors import NatppError
 
 VALUE = "natpp_value"  # the key of a node's fake value in its meta
+
+
+EMPTY = (dict, OrderedDict, set)  # what `copied` makes anew where nothing is in it
 
 
 class TraceError(NatppError):
@@ -37,21 +41,25 @@ class Traced:
 
 def copied(parts: Mapping[str, Any]) -> dict[str, Any]:
     """Copies of modules, parameters and buffers that share with each other what they shared before."""
-    kept = [held for part in parts.values() if isinstance(part, nn.Module) for held in _kept_tensors(part)]
-    known: dict[int, Any] = {id(held): held.detach().clone() for held in kept}  # torch does not copy them
+    known: dict[int, Any] = {}
+    compiled = []
+    for path, part in parts.items():
+        for one in part.modules() if isinstance(part, nn.Module) else ():
+            if isinstance(one, torch.jit.ScriptModule):
+                compiled.append(path)
+            for held in vars(one).values():
+                if type(held) in EMPTY and not held:
+                    known[id(held)] = type(held)()  # most of what a layer holds: hooks that it does not have
+                elif (
+                    isinstance(held, Tensor) and not held.is_leaf
+                ):  # kept of a pass with gradients, as weight norm does
+                    known[id(held)] = held.detach().clone()  # torch does not copy them
     with torch.no_grad():  # else parameters of modules compiled by torch.jit are none any more
         copies: dict[str, Any] = copy.deepcopy(dict(parts), known)
-    for path, part in parts.items():
-        if isinstance(part, nn.Module):
-            for old, new in zip(part.parameters(), copies[path].parameters(), strict=True):
-                new.requires_grad_(old.requires_grad)
+    for path in compiled:  # which lose this without gradients
+        for old, new in zip(parts[path].parameters(), copies[path].parameters(), strict=True):
+            new.requires_grad_(old.requires_grad)
     return copies
-
-
-def _kept_tensors(module: nn.Module) -> Iterator[Tensor]:
-    """What modules keep of a pass with gradients, such as the weight of a weight norm."""
-    for part in module.modules():
-        yield from (held for held in vars(part).values() if isinstance(held, Tensor) and not held.is_leaf)
 
 
 def value(node: Node) -> Any:

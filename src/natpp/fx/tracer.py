@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import operator
 import random
@@ -13,14 +12,22 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.fx.node import Node
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from natpp.errors import is_the_users, line_in, line_of
+from natpp.fx.fake import Values
 from natpp.fx.leaf import is_leaf
 from natpp.fx.modes import CONSTANTS, OtherWay, differing, same_target
-from natpp.fx.patches import DRAWS, NoDraws, answered_types, own_gradients_stop, recorded_factories
+from natpp.fx.patches import (
+    DRAWS,
+    AnsweredTypes,
+    NoDraws,
+    NotedMode,
+    own_gradients_stop,
+    plain_types,
+    recorded_factories,
+)
 from natpp.fx.proxies import Proxy
 from natpp.fx.traced import VALUE, TraceError, value
 
@@ -116,7 +123,7 @@ class Tracer(fx.Tracer):
         self.arguments = arguments
         self.by_name = by_name  # whether the example names its arguments
         self.leaves = leaves
-        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.values = Values(lambda path: part_at(self.root, path))
         self.quiet = False  # while shapes are computed, and afterwards, nothing is recorded
         self.reference = reference  # the same forward in eval mode
         self.differences: list[tuple[Node, Callable[[Node, Any], None], Any, Any]] = []
@@ -125,6 +132,7 @@ class Tracer(fx.Tracer):
         self.fixed: set[Node] = set()
         self.grad, self.autocasts = torch.is_grad_enabled(), _autocasts()
         self.watched = watched
+        self.mode = NotedMode(self)
         self.chance = states_of_chance()
 
     # What is looked into.
@@ -258,47 +266,12 @@ class Tracer(fx.Tracer):
         """The fake value of a node."""
         self.quiet = True
         try:
-            if node.op == "placeholder":
-                return tree_map(self._to_fake, self._given)
-            if node.op == "get_attr":
-                return self._to_fake(part_at(self.root, str(node.target)))
-            read: Any = fx.node.map_arg((node.args, node.kwargs), lambda read: read.meta[VALUE])
-            args, kwargs = read
-            with self.fake, torch.no_grad():
-                if node.op == "call_function":
-                    return node.target(*args, **kwargs)  # type: ignore[operator]
-                if node.op == "call_method":
-                    return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-                module = part_at(self.root, str(node.target))
-                if type(module) is nn.BatchNorm2d and len(args) == 1 and _fits_norm(module, args[0]):
-                    return torch.empty_like(args[0])  # the same, and ten times as fast
-                return module(*args, **kwargs)
-        except (DataDependentOutputException, DynamicOutputShapeException):
-            if node.op != "call_module":
-                raise TraceError("its way depends on the data in a tensor") from None
-            return self._run_once(part_at(self.root, str(node.target)), args, kwargs)
+            with plain_types():
+                return self.values.fake(self._given) if node.op == "placeholder" else self.values.of(node)
         finally:
             self.quiet = False
             if self.watched:
                 self.chance = states_of_chance()  # a part that is kept whole may draw
-
-    def _run_once(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """The value of a module that looks at data, by running it on random data of the right shapes."""
-        generator = torch.Generator().manual_seed(0)
-
-        def filled(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor):
-                return leaf
-            if not leaf.is_floating_point():
-                return torch.zeros(leaf.shape, dtype=leaf.dtype, device=leaf.device)
-            return torch.randn(leaf.shape, generator=generator).to(leaf.device, leaf.dtype)
-
-        with torch.no_grad():
-            found = copy.deepcopy(module)(*tree_map(filled, args), **tree_map(filled, kwargs))
-        return tree_map(self._to_fake, found)
-
-    def _to_fake(self, leaf: Any) -> Any:
-        return self.fake.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
 
     def _compare(self, node: Node) -> None:
         """Stop where training mode goes another way than eval mode; remember constants that differ."""
@@ -404,7 +377,8 @@ def followed(module: nn.Module, tracer: Tracer) -> tuple[fx.Graph, dict[str, Any
         with (
             NoDraws(tracer),
             recorded_factories(tracer),
-            answered_types(),
+            AnsweredTypes(),
+            tracer.mode,
             own_gradients_stop(lambda: not tracer.quiet),
         ):
             graph = tracer.trace(module)
@@ -435,10 +409,6 @@ def states_of_chance() -> tuple[Any, ...]:
 
 def _autocasts() -> tuple[bool, ...]:
     return tuple(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
-
-
-def _fits_norm(module: nn.BatchNorm2d, x: Any) -> bool:
-    return isinstance(x, Tensor) and x.dim() == 4 and x.shape[1] == module.num_features
 
 
 def part_at(module: nn.Module, path: str) -> Any:

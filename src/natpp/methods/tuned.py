@@ -138,9 +138,9 @@ class Candidates:
             if not descent.over() or (descent.count_down() and not descent.over()):
                 return descent.rows
         try:
-            return within(problem, preferences, self.before, self.limits)[1]
+            return within(problem, preferences, self.before, self.limits)
         except BudgetError:  # these preferences lead to where nothing is left to save
-            return within(problem, problem.log_probs, self.before, self.limits)[1]
+            return within(problem, problem.log_probs, self.before, self.limits)
 
     def repaired(self, rows: Rows, preferences: Sequence[Table]) -> Rows:
         """Rows made connected and, as far as costs are counted, brought within the limits by further changes."""

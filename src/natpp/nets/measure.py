@@ -17,32 +17,38 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from natpp.core.measures import Cost
 from natpp.errors import SettingError, line_of
 from natpp.nets.call import call
 
 WARM_UP, ROUNDS = 5, 30
+FUSED = ("attention", "transformer", "rnn", "lstm")  # in the names of kernels that hide matrix products
 
 
 def module_cost(module: nn.Module, example_input: Any, *, latency: bool = False) -> Cost:
     """The cost of one forward pass of a module in eval mode, on the device where it and its input are.
 
-    The input is a tensor, a tuple of arguments or a dict of named ones. Multiply-adds are half of what
-    `torch.utils.flop_counter` counts, for the batch that is given: convolutions and matrix products,
-    those inside attention and recurrent layers too.
+    The input is a tensor, a tuple of arguments or a dict of named ones. Multiply-adds are half of the operations that
+    `torch.utils.flop_counter` counts for this batch: convolutions and matrix products, also inside attention and
+    recurrent layers. One pass counts both; a second one follows only where a fused kernel hides its matrix products,
+    or where the first pass left something behind, such as a cache.
     """
     example_input = _cloned(example_input)  # a module that works in place must not change the caller's
     run = functools.partial(call, module, example_input)
     with untouched(module):
-        with _unfused(module), FlopCounterMode(display=False) as counter:
+        with MultiplyAdds() as counter, PeakMemory(example_input) as memory:
+            at_start = memory.current
             _first(run, module)
-        with PeakMemory(example_input) as memory:
-            run()
+        if memory.current > at_start:
+            with PeakMemory(example_input) as memory:
+                run()
+        if counter.fused:
+            with unfused(module), MultiplyAdds() as counter:
+                run()
     params = sum(parameter.numel() for parameter in module.parameters())
-    madds = counter.get_total_flops() // 2
-    cost = Cost(params, madds, params, madds, memory.peak)
+    cost = Cost(params, counter.total, params, counter.total, memory.peak)
     return with_latency(cost, module, example_input) if latency else cost
 
 
@@ -94,6 +100,42 @@ def untouched(module: nn.Module) -> Iterator[None]:
                 buffer.copy_(content)
 
 
+class MultiplyAdds(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the multiply-adds of what runs while it is on, by the formulas of `torch.utils.flop_counter`."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.fused = False  # whether a kernel ran that hides its matrix products
+        self._operations = 0
+
+    @property
+    def total(self) -> int:
+        """Multiply-adds so far; torch counts each as two operations."""
+        return self._operations // 2
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.fused |= _is_fused(func)
+        if _is_composite(func):  # in inference mode torch has not taken it apart yet
+            with self:
+                return func.decompose(*args, **kwargs)
+        out = func(*args, **kwargs)
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self._operations += int(formula(*args, **kwargs, out_val=out))
+        return out
+
+
+@functools.cache
+def _is_fused(func: Any) -> bool:
+    return any(word in func.name() for word in FUSED)
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    return bool(func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
+
+
 class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of tensors that are alive while it is on, starting with the inputs.
 
@@ -135,7 +177,7 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
-def _unfused(module: nn.Module) -> Iterator[None]:
+def unfused(module: nn.Module) -> Iterator[None]:
     """Attention and recurrent layers as plain matrix products, which the counter sees; fused kernels it does not."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

@@ -27,7 +27,7 @@ from natpp.core.learned import Learned
 from natpp.core.measures import Cost
 from natpp.errors import SettingError, did_you_mean
 from natpp.fx.blocks import Block, find_blocks
-from natpp.fx.rewrite import rewrite
+from natpp.fx.rewrite import Shared, rewrite
 from natpp.fx.sites import Keep, called_twice, kept_parts, own_modes
 from natpp.fx.trace import trace
 from natpp.fx.traced import Traced
@@ -66,10 +66,10 @@ def optimize_module(
     task = Task(module, example_input, policy, rule, budget, keep, share_blocks, measure_latency)
     problem = task.problem
     if task.limits:
-        made, rows = within(problem, problem.preferences(mode, seed), task.before, task.limits)
+        rows = within(problem, problem.preferences(mode, seed), task.before, task.limits)
     else:
         rows = problem.answer(mode, seed)
-        made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows))
+    made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows), task.shared)
     return task.result(made, rows, batches, settings={"mode": mode, "seed": seed})
 
 
@@ -93,7 +93,8 @@ class Task:
         traced = trace(module, example_input)
         self.problem = Problem(traced, find_blocks(traced, keep), policy, rule, strict=budget != "rule", share=share)
         self.timed = measure_latency or "latency" in wanted
-        self.before = _as_written(module_cost(module, example_input, latency=self.timed), traced)
+        self.shared = Shared(traced)  # copied once: what is only measured goes, and one result stays
+        self.before = _as_written(module_cost(module, example_input, latency=self.timed), traced, self.shared)
         self.limits = limits_of(wanted, self.before)
         self.strict = budget != "rule"
         self.settings = {
@@ -116,6 +117,9 @@ class Task:
         if batches is not None and problem.changes(rows):
             recalibrate(made, batches)
         after = module_cost(made, problem.traced.example, latency=self.timed)
+        counted = problem.blueprint.cost(problem.plan(rows))
+        assert counted is not None
+        assert counted.living[:2] == (after.params, after.madds), f"counted {counted.living}, built {after}"
         assert not self.strict or (after.params <= before.params and after.madds <= before.madds)
         ops = problem.block_ops(rows)
         saves = after.params < before.params or after.madds < before.madds
@@ -142,13 +146,13 @@ class Task:
         )
 
 
-def _as_written(cost: Cost, traced: Traced) -> Cost:
+def _as_written(cost: Cost, traced: Traced, shared: Shared) -> Cost:
     """The cost of a module with the peak memory that it has as natpp writes it, with nothing changed.
 
     There every value is freed after its last reader, whatever the module's own Python holds on to: else a result would
     save memory by being written anew.
     """
-    written = module_cost(rewrite(traced), traced.example)
+    written = module_cost(rewrite(traced, (), (), shared), traced.example)
     return replace(cost, peak_memory_bytes=min(cost.peak_memory_bytes, written.peak_memory_bytes))
 
 

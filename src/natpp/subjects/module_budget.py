@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import fx
 
 from natpp.core.budget import excess, unreachable
 from natpp.core.measures import COUNTED, Cost, figures_of
@@ -18,34 +18,23 @@ from natpp.nets.measure import module_cost
 from natpp.subjects.module_problem import Problem, Row, Table
 
 
-def within(
-    problem: Problem, preferences: Sequence[Table], before: Cost, limits: Mapping[str, float]
-) -> tuple[fx.GraphModule, list[Row]]:
-    """The module built within the limits by the most preferred changes that it takes.
+def within(problem: Problem, preferences: Sequence[Table], before: Cost, limits: Mapping[str, float]) -> list[Row]:
+    """The rows within the limits, by the most preferred changes that it takes.
 
-    What is counted is the most that a result can cost: a part of a block that nobody reads any more goes too, and only
-    the built module shows it. So every result is built and measured, and counting goes on from there. Where no way
-    leads down from the module as it is, one from the policy's own answer may. Where something went that was not
-    counted, and for peak memory, which hangs on one place, some changes may turn out not to be needed: these are given
-    back.
+    Parameters and multiply-adds are counted; for memory and latency, results are built and measured. Where no way leads
+    down from the module as it is, one from the policy's own answer may. Peak memory is that of one place, so some
+    changes may turn out not to be needed: these are given back.
     """
     nearest: Cost | None = None
-
-    def build(rows: Sequence[Row]) -> Built:
-        made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows))
-        found = module_cost(made, problem.traced.example, latency="latency" in limits)
-        return Built(made, found, [name for name in limits if figures_of(found)[name] > limits[name]])
-
     for start in (problem.before, problem.answer()):
         descent = Descent(problem, start, before, limits, preferences)
         while True:
-            made, found, over = build(descent.rows)
-            went = descent.calibrate(found)
+            found = descent.cost()
+            over = [name for name in limits if figures_of(found)[name] > limits[name]]
             if not over:
-                timed = "latency" in limits  # which differs from time to time
-                if not timed and ("memory" in limits or went) and descent.give_back(build):
-                    made, _, _ = build(descent.rows)
-                return made, descent.rows
+                if "memory" in limits and "latency" not in limits:  # which differs from time to time
+                    descent.give_back()
+                return descent.rows
             nearest = found if nearest is None else min(nearest, found, key=lambda cost: excess(cost, limits))
             counted = [name for name in over if name in COUNTED]
             if not (descent.count_down() if counted else descent.measured_down(over, found)):
@@ -53,14 +42,6 @@ def within(
     assert nearest is not None
     less = "keep less, or decide block by block (share_blocks=False)" if problem.shared else "or keep less"
     raise unreachable(before, limits, nearest, "module", f"Raise it, {less}")
-
-
-class Built(NamedTuple):
-    """A module, what it costs, and the limits that it is over."""
-
-    module: fx.GraphModule
-    cost: Cost
-    over: list[str]
 
 
 class _Steps(NamedTuple):
@@ -84,21 +65,21 @@ class Descent:
     ):
         self.problem, self.rows, self.preferences = problem, list(rows), preferences
         self.before, self.limits = before, limits
-        self.costs = [problem.cost(number, row) for number, row in enumerate(self.rows)]
-        originals = [problem.cost(number, row) for number, row in enumerate(problem.before)]
-        counted = _left(originals, problem.gone(problem.before))
-        self.fixed = np.array([before.params, before.madds, 0.0]) - counted * [1, 1, 0]
+        self.tally = problem.tally.at(problem.plan(self.rows))
 
     @property
     def total(self) -> NDArray[np.float64]:
         """Parameters, multiply-adds and bytes made."""
-        return self.fixed + _left(self.costs, self.problem.gone(self.rows))
+        return np.array(self.tally.cost, dtype=np.float64)
 
-    def calibrate(self, found: Cost) -> bool:
-        """Count on from what the built module really costs; whether that is less than was counted."""
-        missing = np.array([found.params - self.total[0], found.madds - self.total[1], 0.0])
-        self.fixed += missing
-        return bool((missing < 0).any())
+    def cost(self) -> Cost:
+        """What the rows cost: built and measured where a limit is of what cannot be counted."""
+        problem, limits = self.problem, self.limits
+        if set(limits) <= set(COUNTED):
+            params, madds, _ = self.tally.cost
+            return replace(self.before, params=params, madds=madds, live_params=params, live_madds=madds)
+        made = rewrite(problem.traced, problem.blocks, problem.block_ops(self.rows))
+        return module_cost(made, problem.traced.example, latency="latency" in limits)
 
     def over(self) -> list[str]:
         figures = dict(zip(COUNTED, self.total[:2], strict=True))
@@ -148,31 +129,28 @@ class Descent:
                         best, number, place = float(prices[least]), index, least
             if number < 0:
                 return taken
-            gone = self.problem.gone(self.rows)
-            self._take(number, steps[number].rows[place])
+            changed = self._take(number, steps[number].rows[place])
             taken = True
             if done():
                 return True
-            for index in {number} | (gone ^ self.problem.gone(self.rows)):
+            for index in {number} | changed:
                 steps[index] = self._steps(index, weights)
 
-    def _take(self, number: int, row: Row) -> None:
-        self.rows[number], self.costs[number] = row, self.problem.cost(number, row)
+    def _take(self, number: int, row: Row) -> set[int]:
+        """Take another row for a group; returns the groups of which something came to life or died."""
+        self.rows[number] = row
+        steps = self.problem.blueprint.steps
+        changed = self.tally.change(self.problem.options(number, row))
+        return {self.problem.owner[decision] for step in changed for decision in steps[step].by}
 
     def _steps(self, number: int, weights: NDArray[np.float64]) -> _Steps:
         """The changes of a group that save something."""
-        row, table, problem = self.rows[number], self.preferences[number], self.problem
+        row, table, spent = self.rows[number], self.preferences[number], self.total
         terms = np.arange(len(row))
         own = table[terms, row]
         found: list[tuple[float, float, Row]] = []
-        gone = problem.gone(self.rows)
-        spent = _left(self.costs, gone)
-        for changed, cost in problem.one_further(number, row):
-            saved = 0.0 if number in gone else float(weights @ (self.costs[number] - cost))
-            if problem.reads(number, changed) != problem.reads(number, row):  # others may go, or come back
-                rows, costs = list(self.rows), list(self.costs)
-                rows[number], costs[number] = changed, cost
-                saved = float(weights @ (spent - _left(costs, problem.gone(rows))))
+        for changed in self.problem.one_further(number, row):
+            saved = float(weights @ (spent - np.array(self.tally.tried(self.problem.options(number, changed)))))
             if saved > 0:
                 found.append((saved, float((own - table[terms, changed]).sum()), changed))
         return _Steps(
@@ -193,43 +171,40 @@ class Descent:
             )
         ]
         for number, index, op in taken_back + softer:
-            row, spent = self.rows[number], self.costs[number]
+            row = self.rows[number]
             other = row.copy()
             other[index] = op
             self._take(number, other)
-            if not self.over() and self.problem.connected(number, other):
+            if not self.over() and not self.tally.missing:
                 return True
-            self.rows[number], self.costs[number] = row, spent
+            self._take(number, row)
         return False
 
-    def give_back(self, build: Callable[[Sequence[Row]], Built]) -> bool:
-        """Take back all changes without which what is built is still within the limits; whether there were any.
+    def give_back(self) -> None:
+        """Take back all changes without which what is built is still within the limits.
 
         The least preferred first, many at once, and where that is too much their halves: what is built takes long to
         measure. What is too much by what is counted already is not built.
         """
-        given = False
-        while self._give_back(self._changed(), build):
-            given = True
-        return given
+        while self._give_back(self._changed()):
+            pass
 
-    def _give_back(self, places: Sequence[tuple[int, int]], build: Callable[[Sequence[Row]], Built]) -> bool:
+    def _give_back(self, places: Sequence[tuple[int, int]]) -> bool:
         """Whether some changes at these places were taken back."""
         if not places:
             return False
-        rows, costs = list(self.rows), list(self.costs)
+        rows = list(self.rows)
         for number in {number for number, _ in places}:
             row = self.rows[number].copy()
             for index in [index for other, index in places if other == number]:
                 row[index] = self.problem.before[number][index]
             self._take(number, row)
-        connected = all(self.problem.connected(number, self.rows[number]) for number, _ in places)
-        if connected and not self.over() and not (built := build(self.rows)).over:
-            self.calibrate(built.cost)
+        if not self.tally.missing and not self.over() and excess(self.cost(), self.limits) <= 0:
             return True
-        self.rows, self.costs = rows, costs
+        for number in {number for number, _ in places}:
+            self._take(number, rows[number])
         half = len(places) // 2
-        return half > 0 and self._give_back(places[:half], build) | self._give_back(places[half:], build)
+        return half > 0 and self._give_back(places[:half]) | self._give_back(places[half:])
 
     def _changed(self) -> list[tuple[int, int]]:
         """Groups and places of changes, the least preferred first."""
@@ -239,8 +214,3 @@ class Descent:
                 table = self.preferences[number][index]
                 found.append((float(table[row[index]] - table[self.problem.before[number][index]]), number, index))
         return [(number, index) for _, number, index in sorted(found)]
-
-
-def _left(costs: Sequence[NDArray[np.float64]], gone: Set[int]) -> NDArray[np.float64]:
-    """What groups cost in all, without those that are gone."""
-    return sum((cost for number, cost in enumerate(costs) if number not in gone), np.zeros(3))

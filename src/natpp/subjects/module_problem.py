@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, fx
+from torch import Tensor
 
 from natpp.arch.graph import NULL, SKIP
 from natpp.arch.rules import Mask
+from natpp.core.decision import Plan
+from natpp.core.tally import Tally
 from natpp.decisions.operation import cost as site_cost
 from natpp.decisions.operation import forms
 from natpp.errors import SettingError
-from natpp.fx.aliasing import way_out
 from natpp.fx.blocks import Block, grouped, shape
 from natpp.fx.rewrite import node_shape
 from natpp.fx.traced import Traced, batch_of, value
 from natpp.nets.policy import Encoded, GraphBatch, Policy, Transitions, collate, encode_cells
 from natpp.registry import OPS, RULES
+from natpp.subjects.module_blueprint import Choice, module_blueprint
 from natpp.subjects.module_result import SiteChange
 
 Row = NDArray[np.int64]  # one operation for every term of a group's blocks
 Table = NDArray[np.float64]  # (terms, ops) of a group
 MOST_KNOWN = 1 << 18  # rows whose cost is remembered
 MOST_NEXT = 1 << 14  # rows whose changes are remembered
-
-
-class _Alike(NamedTuple):
-    """Blocks of a group whose shortcuts fit at the same terms, and which must read the same nodes."""
-
-    block: Block
-    fits: tuple[bool, ...]  # per term, whether a shortcut can be put in there
-    needs: tuple[bool, ...]  # per node, whether something must go on reading it
-    costs: NDArray[np.float64]  # (terms, ops, 3): parameters, multiply-adds, bytes made, of all of them together
 
 
 class Problem:
@@ -48,8 +41,6 @@ class Problem:
         self.ops = policy.ops
         self.rule, self.strict = rule, strict
         self.batch = batch_of(traced.example)
-        self.site_nodes = {node for block in blocks for item in block.items for node in item.nodes}
-        self.way_out = way_out(traced.graph, self.site_nodes, traced.parts)
         self.shared = share
         self.groups = grouped(blocks, share=share)
         self.first = [blocks[group[0]] for group in self.groups]
@@ -57,12 +48,24 @@ class Problem:
         names = [_known(block.ops, self.ops) for block in self.first]
         self.before: list[Row] = [np.array([self.ops.index(name) for name in row], dtype=np.int64) for row in names]
         self.why: list[list[dict[str, str]]] = []
-        self._known: dict[tuple[int, bytes], tuple[NDArray[np.float64], bool, list[set[int]]]] = {}
-        self._next: dict[tuple[int, bytes], list[tuple[Row, NDArray[np.float64]]]] = {}
         self.masks: list[Mask] = [self._mask(number) for number in range(len(self.groups))]
-        self.member: dict[int, tuple[int, int]] = {}  # per block its group, and of which kind in it
-        self.alike = [self._alike(number) for number in range(len(self.groups))]
-        self.last, self.behind = self._order()
+        self.columns = [  # per decision of a group the column of each of its options, the first one what is there
+            [
+                np.array([now, *(one for one in np.flatnonzero(row) if one != now)])
+                for now, row in zip(*pair, strict=True)
+            ]
+            for pair in zip(self.before, self.masks, strict=True)
+        ]
+        self.option_of = [
+            [{column: option for option, column in enumerate(row.tolist())} for row in columns]
+            for columns in self.columns
+        ]
+        self.offsets = np.cumsum([0, *map(len, self.before)]).tolist()
+        self.owner = [number for number, row in enumerate(self.before) for _ in row]  # per decision its group
+        self.blueprint = module_blueprint(traced, blocks, self._choices())
+        self.tally = Tally(self.blueprint)  # of the module as it is
+        self._connected: dict[tuple[int, bytes], bool] = {}
+        self._next: dict[tuple[int, bytes], list[Row]] = {}
         for number, mask in enumerate(self.masks):
             self._keep_connected(number, mask)
         encoded: list[Encoded] = [
@@ -158,48 +161,43 @@ class Problem:
                 found[index] = self.member_ops(number, row, block, self.fits[index])
         return found
 
+    def _choices(self) -> list[list[Choice]]:
+        """Per block and term, the decision and what each of its options means there."""
+        found: list[list[Choice]] = [[] for _ in self.blocks]
+        for number, group in enumerate(self.groups):
+            for index in group:
+                for row, (own, fits) in enumerate(zip(self.blocks[index].ops, self.fits[index], strict=True)):
+                    _, *others = self.columns[number][row]
+                    ops = [own if own == NULL and not fits else self.ops[column] for column in others]
+                    found[index].append(Choice(self.offsets[number] + row, (own, *ops)))
+        return found
+
+    # What is connected, and what it costs.
+
+    def options(self, number: int, row: Row) -> dict[int, int]:
+        """A row of a group as options of its decisions."""
+        numbers = self.option_of[number]
+        return dict(
+            enumerate([one[column] for one, column in zip(numbers, row.tolist(), strict=True)], self.offsets[number])
+        )
+
+    def plan(self, rows: Sequence[Row]) -> Plan:
+        """The options of all decisions."""
+        return tuple(option for number, row in enumerate(rows) for option in self.options(number, row).values())
+
     def connected(self, number: int, row: Row) -> bool:
         """Whether every output of the group's blocks still gets something, and what must be read is."""
-        return self._looked_up(number, row)[1]
-
-    def cost(self, number: int, row: Row) -> NDArray[np.float64]:
-        """Parameters, multiply-adds and bytes made of what is alive in a group's blocks."""
-        return self._looked_up(number, row)[0]
-
-    def reads(self, number: int, row: Row) -> list[set[int]]:
-        """Which of their two inputs the blocks of a group read, for each kind of them."""
-        return self._looked_up(number, row)[2]
-
-    def gone(self, rows: Sequence[Row]) -> set[int]:
-        """Groups of which no block is left, since nothing reads what they give."""
-        alive, waiting = set[int](), list(self.last)
-        while waiting:
-            index = waiting.pop()
-            if index not in alive:
-                alive.add(index)
-                number, kind = self.member[index]
-                for source in self.reads(number, rows[number])[kind]:
-                    waiting += self.behind[index][source]
-        return {number for number, group in enumerate(self.groups) if alive.isdisjoint(group)}
-
-    def _looked_up(self, number: int, row: Row) -> tuple[NDArray[np.float64], bool, list[set[int]]]:
-        """Cost and connection of a row, and the inputs that are read, which is asked for again and again."""
         key = number, row.tobytes()
-        if key not in self._known:
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            total, connected, inputs = np.zeros(3), True, list[set[int]]()
-            for one in self.alike[number]:
-                live, whole = one.block.alive(self.member_ops(number, row, one.block, one.fits))
-                total += one.costs[np.flatnonzero(live), row[live]].sum(axis=0)
-                read = {term.source for (_, term), alive in zip(one.block.terms, live, strict=True) if alive}
-                connected &= whole and all(source in read for source, needed in enumerate(one.needs) if needed)
-                inputs.append(read & {0, 1})
-            self._known[key] = total, connected, inputs
-        return self._known[key]
+        if key not in self._connected:
+            if len(self._connected) >= MOST_KNOWN:
+                self._connected.clear()
+            self.tally.change(self.options(number, row))
+            self._connected[key] = not self.tally.missing
+            self.tally.change(self.options(number, self.before[number]))
+        return self._connected[key]
 
-    def one_further(self, number: int, row: Row) -> list[tuple[Row, NDArray[np.float64]]]:
-        """The rows that one further decision leads to, with their cost.
+    def one_further(self, number: int, row: Row) -> list[Row]:
+        """The rows that one further decision leads to.
 
         One that would cut an output off comes with the return of a term that was dropped.
         """
@@ -209,7 +207,7 @@ class Problem:
                 self._next.clear()
             before, null = self.before[number], self.ops.index(NULL)
             dropped = np.flatnonzero((row == null) & (before != null))
-            found: list[Row] = []
+            found = self._next[key] = []
             for index, column in zip(*np.nonzero(self.masks[number]), strict=True):
                 if column == row[index]:
                     continue
@@ -223,53 +221,7 @@ class Problem:
                     again[other] = before[other]
                     if other != index and self.connected(number, again):
                         found.append(again)
-            self._next[key] = [(one, self.cost(number, one)) for one in found]
         return self._next[key]
-
-    def _alike(self, number: int) -> list[_Alike]:
-        found: dict[tuple[bool, ...], _Alike] = {}
-        for index in self.groups[number]:
-            block = self.blocks[index]
-            fits = self.fits[index]
-            costs = np.zeros((len(fits), len(self.ops), 3))
-            for row, (_, term) in enumerate(block.terms):
-                if (site := term.site) is None:
-                    continue
-                current = self.before[number][row]
-                for column in np.flatnonzero(self.masks[number][row]):
-                    op = site.op if column == current else self.ops[column]
-                    if op == NULL:
-                        continue
-                    params, madds = site_cost(site, op, self.batch, self.traced.parts)
-                    made = value(site.output)
-                    size = made.numel() * made.element_size() if forms(site, op) else 0
-                    costs[row, column] = params, madds, size
-            needs = self._needs(block)
-            key = (block.inputs[0] is None, *fits, *needs)
-            total = found[key].costs + costs if key in found else costs
-            found[key] = _Alike(block, fits, needs, total)
-            self.member[index] = number, list(found).index(key)
-        return list(found.values())
-
-    def _order(self) -> tuple[set[int], list[tuple[set[int], set[int]]]]:
-        """The blocks that lead to the output with no other between, and per block those that lead so to its inputs."""
-        owner = {node: index for index, block in enumerate(self.blocks) for item in block.items for node in item.nodes}
-        before: dict[fx.Node | None, set[int]] = {None: set()}
-        for node in self.traced.graph.nodes:
-            read = (before[one] for one in node.all_input_nodes)
-            before[node] = {owner[node]} if node in owner else set().union(*read)
-        last = set().union(*(before[node] for node in self.traced.graph.nodes if node.op == "output"))
-        behind = [(before[block.inputs[0]], before[block.inputs[1]]) for block in self.blocks]
-        return last, [(one - {index}, other - {index}) for index, (one, other) in enumerate(behind)]
-
-    def _needs(self, block: Block) -> tuple[bool, ...]:
-        """Per node of a block, whether something of it must go on reading it: what was learned goes out that way."""
-        own = {node for item in block.items for node in item.nodes}
-        live, _ = block.alive(block.ops)
-        read = {term.source for (_, term), alive in zip(block.terms, live, strict=True) if alive}
-        given = [*block.inputs, *(None if node.item is None else node.item.output for node in block.nodes)]
-        ways = [None if one is None else self.way_out.get(one) for one in given]
-        return tuple(number in read and way in own for number, way in enumerate(ways))
 
     # The policy's answer.
 

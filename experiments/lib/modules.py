@@ -1,4 +1,4 @@
-"""What experiments with plain modules share: trainings with everything beside them, fresh weights, no opinion."""
+"""What experiments with plain modules share: trainings, fresh weights, and a policy without preferences."""
 
 from __future__ import annotations
 
@@ -23,22 +23,16 @@ from natpp.zoo.networks.weights import draw_weights
 
 
 def images_of(data: str, root: str | None, device: torch.device, validation: int) -> Batches:
-    """Images that are shifted by up to an eighth of their side and, where that makes sense, mirrored."""
+    """Images, shifted by up to an eighth of their side and mirrored unless they are digits."""
     images = load_images(data, root)
     augment = Augment(shift=images.train.shape[2] // 8, flip=data != "digits")
     return Batches(images, device, validation=validation, augment=augment)
 
 
 def trained(
-    module: nn.Module,
-    images: Batches,
-    recipe: Recipe,
-    fabric: Fabric,
-    seed: int,
-    *,
-    teacher: nn.Module | None = None,
+    module: nn.Module, images: Batches, recipe: Recipe, fabric: Fabric, seed: int, *, teacher: nn.Module | None = None
 ) -> dict[str, Any]:
-    """A training of a module, in place; what came out, the test images read once at its end."""
+    """Train a module in place; the result has its test accuracy, read once at the end."""
     feed = ImageFeed(images, recipe.batch, recipe.epochs, fabric, seed)
     example: Tensor = torch.zeros(1, 3, images.size, images.size, device=fabric.device)
     cost = module_cost(module.to(fabric.device).eval(), example)
@@ -56,14 +50,14 @@ def trained(
 
 
 def fresh(module: nn.Module, seed: int) -> nn.Module:
-    """The module with new weights of a seed."""
+    """The module with new weights from a seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(number(seed, Use.START, 2))
         return redrawn(module)
 
 
 def redrawn(module: nn.Module) -> nn.Module:
-    """The module with new weights, as those of the zoo are drawn."""
+    """The module with new weights, drawn as in the zoo."""
     draw_weights(module)
     for part in module.modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
@@ -72,7 +66,7 @@ def redrawn(module: nn.Module) -> nn.Module:
 
 
 def no_opinion() -> Policy:
-    """Every allowed transition is as likely as any other."""
+    """A policy that gives all allowed operations the same probability."""
     policy = Policy(ops=load_named().ops)
     for parameter in policy.parameters():
         parameter.data.zero_()

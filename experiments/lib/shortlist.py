@@ -1,11 +1,11 @@
-"""Short trainings of what methods propose, as a part of the score that picks from it, and a final of the best.
+"""Short trainings of proposals as part of the score that picks one, and a final of the best two.
 
-Samples of one policy for one input are much alike, and a value model, which knows of others, hardly tells them apart.
-So each of them is trained itself, for seconds, side by side with the others; so are random ones, since one score is for
-all. How much that counts beside the value model is fitted, by least squares, on cells that have a short and a longer
-training both, with a value model that has seen neither them nor what they come from. The two best of an input are then
-trained as the table's answers are, and the one with the lower training loss at the end is the answer; nobody looks at
-test images for that.
+Samples of one policy for one input are similar, and a value model fitted on other cells hardly tells them apart. So
+each is trained for some seconds, side by side with the others; random proposals are, too, since all methods share one
+score. The weight of these trainings beside the value model is a least-squares fit on cells that have a short and a
+longer training, with a value model that has seen neither them nor their origins. The two best of an input are then
+trained with the table's own recipe, and the one with the lower final training loss is the answer; test images play no
+part in that.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from answers import CLOSE, Tried, split_name
-from policies import learned_from, learned_in
-from together import arch_of, read_trained
-from truth_cells import SCHEDULES, pick_of_search
-from values import LOSSES, Known, Pick, before, came_from, families_of, left_out, loss_of
 
+from experiments.lib.answers import CLOSE, Tried, split_name
+from experiments.lib.learned import learned_from, learned_in, pick_of_search
+from experiments.lib.schedules import LOSSES, Known, Pick, loss_of, rows_in
+from experiments.lib.trainer import arch_of, read_trained
+from experiments.lib.values import before, came_from, families_of, left_out
 from natpp.arch.graph import Architecture
 from natpp.files import write_whole
 from natpp.scorers.base import Scores
 from natpp.scorers.predicted import normal_scores
 
-NAME, FINALS = "{}_short", "{}_finals"  # of what is kept
+NAME, FINALS = "{}_short", "{}_finals"  # names of the files
 FINALISTS = 2
 UNFITTED: dict[str, Any] = {"weights": (1.0, 1.0), "cells": 0}
 Families = Sequence[Sequence[Architecture]]
 
 
 def listed(proposals: Mapping[str, Sequence[Architecture]]) -> dict[str, Architecture]:
-    """All that a score has to pick from, by names such as `random 3, nat++ best of 10, 7`."""
+    """All proposals that compete, by names such as `random 3, nat++ best of 10, 7`."""
     return {
         f"{name}, {number}": arch
         for name, some in proposals.items()
@@ -45,23 +45,23 @@ def listed(proposals: Mapping[str, Sequence[Architecture]]) -> dict[str, Archite
 
 
 def tried(runs: Path, name: str, pick: Pick, weights: tuple[float, float]) -> Tried:
-    """What short trainings of a table found, all of them."""
+    """Scores of the short trainings of a table."""
     return Tried(scores_of(whole(runs / f"{NAME.format(name)}.json"), pick.fitting), weights)
 
 
 def finalists(best_first: Mapping[str, Sequence[Architecture]]) -> dict[str, Architecture]:
-    """The best of what there is to pick from, by names such as `random 3, nat++ best of 10, 1`; others as they are."""
+    """The best competing proposals by names such as `random 3, nat++ best of 10, 1`, and the others as they are."""
     few = {name: some[:FINALISTS] for name, some in best_first.items()}
     return {name: some[0] for name, some in few.items() if len(some) == 1} | listed(few)
 
 
 def of_finals(answers: Mapping[str, Architecture]) -> dict[str, Architecture]:
-    """Those of answers that are finalists."""
+    """The finalists among answers."""
     return {name: arch for name, arch in answers.items() if split_name(name)[1].isdigit()}
 
 
 def settled(runs: Path, name: str, answers: Mapping[str, Architecture]) -> dict[str, Architecture]:
-    """Answers of a table, in place of finalists the one whose training loss was the lowest; all are trained by then."""
+    """Answers of a table, with the finalist of lowest training loss in place of its group."""
     finals = of_finals(answers)
     rows = whole(runs / f"{FINALS.format(name)}.json") if finals else []
     scores = scores_of(rows, LOSSES["training"])
@@ -72,20 +72,20 @@ def settled(runs: Path, name: str, answers: Mapping[str, Architecture]) -> dict[
 
 
 def whole(file: Path) -> Collection[Mapping[str, Any]]:
-    """What was trained, all that was asked for."""
+    """Rows of a file of trainings, which must be complete."""
     said, rows = read_trained(file)
     if len(rows) < said.get("asked", 1):
-        raise SystemExit("what there is to pick from is not all trained yet: run train first, with the same folder")
+        raise SystemExit("the proposals to pick from are not all trained yet: run train first, with the same folder")
     return rows.values()
 
 
 def scores_of(rows: Collection[Mapping[str, Any]], fitting: float) -> Known:
-    """Minus the logarithms of losses, of trainings that did not fail; `fitting` is the share of the training loss."""
+    """Minus the logarithm of the loss of each training that did not fail; `fitting` weights the training loss."""
     return {arch_of(row).essence(): -math.log(loss_of(row, fitting)) for row in rows if row["value"] is not None}
 
 
 def kept_fit(file: Path, runs: Path, number: int | None = None) -> dict[str, Any]:
-    """What a file says that was fitted, or what is fitted now and kept in it: what picks does not change on the way."""
+    """The fit of a file, or a new one that is kept in it, so that it stays the same."""
     if not file.exists():
         write_whole(file, json.dumps(fitted(runs, number)) + "\n")
     found: dict[str, Any] = json.loads(file.read_text())
@@ -93,22 +93,21 @@ def kept_fit(file: Path, runs: Path, number: int | None = None) -> dict[str, Any
 
 
 def fitted(runs: Path, number: int | None = None) -> dict[str, Any]:
-    """Weights of the value model of a round, by default the last, and of a short training, and how far they agree.
+    """Weights of the value model of a round, by default the last, and of a short training, and their agreement.
 
-    Over the differences of cells to the mean of those that come from the same one; of all, and of answers that are
-    close to each other: inputs, and what a policy or a map made of them. The truth that weights are fitted on is
-    accuracy; training losses, which seeds hardly move, are looked at too.
+    Both are fitted on differences of cells to the mean of their family. Agreement is given for all cells, and for the
+    similar ones: inputs, and what a policy or a map made of them. Weights are fitted on accuracy; agreement is also
+    given for training losses, which vary little between seeds.
     """
     cheap, dear, losses, model = learned_from(runs, number)
     earlier = before(learned_in(runs, number)[0]["round"])
     pick, origin = pick_of_search(runs), came_from(runs, earlier)
-    files = (f"short_{list(SCHEDULES).index(pick.schedule)}", "direct")
-    short = scores_of([row for file in files for row in read_trained(runs / f"{file}.json")[1].values()], pick.fitting)
+    short = scores_of(rows_in(runs, pick.stem, "direct"), pick.fitting)
     said = left_out(cheap, dear, model, origin, losses=losses), short
     truths = {"accuracy": on_normal_scale(dear), "training loss": on_normal_scale(losses)}
     both, close = [arch for arch in short if arch in dear], close_in(runs, earlier)
     families = in_families(both, origin)
-    if len(families) < 2:  # weights are judged by other families than they are fitted on
+    if len(families) < 2:  # weights are judged on other families
         return UNFITTED
     found: dict[str, Any] = {
         "weights": weights_on(families, said, truths["accuracy"]),
@@ -127,23 +126,23 @@ def fitted(runs: Path, number: int | None = None) -> dict[str, Any]:
 
 
 def on_normal_scale(known: Known) -> Known:
-    """Scores as value models see them."""
+    """Scores on the normal scale that value models use."""
     return dict(zip(known, normal_scores(np.array(list(known.values()))).tolist(), strict=True)) if known else {}
 
 
 def close_in(runs: Path, names: Sequence[str]) -> set[Architecture]:
-    """Inputs, and what a policy or a map made of them, by what they compute, among kept trainings."""
+    """Canonical forms of inputs and of what a policy or a map made of them, among kept trainings."""
     rows = (item for name in names for item in read_trained(runs / f"{name}.json")[1].items())
     return {arch_of(row).essence() for (name, _), row in rows if split_name(name)[1] in CLOSE}
 
 
 def in_families(archs: Sequence[Architecture], origin: Mapping[Architecture, Architecture]) -> list[list[Architecture]]:
-    """Those that come from the same one, where there are several."""
+    """Families with more than one member."""
     return [some for some in families_of(archs, origin).values() if len(some) > 1]
 
 
 def weights_on(families: Families, said: Sequence[Known], truth: Known) -> tuple[float, ...]:
-    """By least squares; what only harms has no weight."""
+    """Least-squares weights, negative ones set to 0."""
     columns = np.stack([within(families, values) for values in said], axis=1)
     return tuple(np.maximum(np.linalg.lstsq(columns, within(families, truth), rcond=None)[0], 0).tolist())
 
@@ -151,7 +150,7 @@ def weights_on(families: Families, said: Sequence[Known], truth: Known) -> tuple
 def agreement(
     families: Families, known: Families, said: Sequence[Known], truth: Known, fitted_on: Known
 ) -> dict[str, Any]:
-    """Correlations with the truth of a value model, of short trainings, and of both by weights that know the others."""
+    """Correlation with the truth of the value model, of short trainings, and of both with cross-validated weights."""
     both = []
     for family in families:
         others = [other for other in known if not set(other) & set(family)]
@@ -165,6 +164,6 @@ def agreement(
 
 
 def within(families: Families, values: Known) -> Scores:
-    """Values less the means of families."""
+    """Values minus the mean of their family."""
     columns = [np.array([values[arch] for arch in some]) for some in families]
     return np.concatenate([column - column.mean() for column in columns])

@@ -1,8 +1,8 @@
-"""Cells of the thirteen-operation space that are trained for longer: the ground for every choice in this space.
+"""Cells of the thirteen-operation space that are trained for longer; choices in this space are made on them.
 
-A third is random as the paper samples (null included, 4 and 5 nodes), a third random without null, a third published
-cells and changes of one to four of their edges that the rule allows. Every third of each kind is set aside: no choice
-is made by it.
+A third is random as in the paper (null included, 4 and 5 nodes), a third is random without null, and a third is
+published cells and changes of one to four of their edges that the rule allows. Every third cell of each kind is set
+aside and never used for a choice.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from natpp.scorers.base import Task
 from natpp.subjects.many import Inputs
 
 SEED = 12
-EACH = 27  # of every kind
+EACH = 27  # cells of each kind
 PUBLISHED = ("darts", "enas", "naonet", "pc_darts_cifar", "natpp_darts", "natpp_enas", "snas", "amoebanet", "pnas")
 TASK = Task("nat++", setting("cifar"), strict=False)
-NULL_RICH = 0.5  # share of edges that become null, beyond those that are
-KINDS_DRAWN = {"plain": 0.5, "full": 0.1, "extras": 0.15, "null": 0.1, "zoo": 0.15}  # of the pool, and their shares
+NULL_RICH = 0.5  # probability of an edge to become null
+KINDS_DRAWN = {"plain": 0.5, "full": 0.1, "extras": 0.15, "null": 0.1, "zoo": 0.15}  # shares of kinds in the pool
 
 
 @dataclass(frozen=True)
 class Cell:
-    """An architecture of the set, where it comes from, and whether it is set aside."""
+    """A cell of the set, its origin, and whether it is set aside."""
 
     name: str
     kind: str  # random, full or published
     arch: Architecture
     parent: str | None
-    """the published cell that it is a change of"""
+    """the published cell that was changed"""
     aside: bool
 
 
 def truth_cells() -> list[Cell]:
-    """The set, always the same."""
+    """The set; always the same."""
     generator = np.random.default_rng(SEED)
     random = CellSpace().draw(EACH, generator)
     full = CellSpace(names=tuple(op for op in PAPER_OPS if op != NULL)).draw(EACH, generator)
@@ -59,7 +59,7 @@ def truth_cells() -> list[Cell]:
 
 
 def changed(inputs: Inputs, index: int, edges: int, generator: np.random.Generator) -> Architecture:
-    """An input with some of its edges changed to what the rule allows."""
+    """An input with some edges changed at random, as the rule allows."""
     row, mask = inputs.encoded[index].ops.copy(), inputs.masks[index]
     free = [edge for edge in range(len(row)) if mask[edge].sum() > 1]
     for edge in generator.choice(free, size=min(edges, len(free)), replace=False):
@@ -70,16 +70,16 @@ def changed(inputs: Inputs, index: int, edges: int, generator: np.random.Generat
 
 @functools.cache
 def set_aside() -> frozenset[Architecture]:
-    """What the cells compute that no choice may be made by."""
+    """Canonical forms of the cells that are set aside."""
     return frozenset(cell.arch.essence() for cell in truth_cells() if cell.aside)
 
 
 class Pool(Space):
-    """What policies of this space learn on: half as the paper samples, and some of every other kind that users have.
+    """Inputs that policies of this space learn on: half drawn as in the paper, the rest of other kinds that users have.
 
-    Those are random cells without null, with operations beyond the thirteen, and with mostly null, as hand-crafted
-    blocks are; and cells of the zoo with up to four edges changed. Cells that are set aside are never drawn, unless
-    wished: to be the input of a policy is not to be scored.
+    These are random cells without null, with operations beyond the thirteen, and with mostly null (as in hand-crafted
+    blocks), and cells of the zoo with up to four edges changed. Cells set aside are drawn only if `aside`: an input of
+    a policy is not scored.
     """
 
     def __init__(self, *, aside: bool = False):
@@ -101,7 +101,7 @@ class Pool(Space):
 
     def draw(self, count: int, generator: np.random.Generator, *, fair: bool = False) -> list[Architecture]:
         if fair:
-            raise ValueError("operations of a pool of many kinds cannot be dealt out: train a supernet on CellSpace")
+            raise ValueError("a pool of several kinds cannot draw operations fairly: train a supernet on CellSpace")
         found: list[Architecture] = []
         while len(found) < count:
             kind = generator.choice(list(KINDS_DRAWN), p=list(KINDS_DRAWN.values()))

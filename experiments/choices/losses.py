@@ -1,53 +1,55 @@
-"""What a training tells of an architecture: its accuracy moves with the seed, its training loss hardly does.
+"""What a training tells of an architecture: its accuracy varies with the seed, its training loss hardly does.
 
-    python experiments/losses.py --runs FOLDER
+Needs: the folder of images_cells with the first round of table_random; a CPU, seconds
 
-FOLDER is that of `truth_cells.py`, with the first round of `table_random.py`. Over all longer trainings: how far seeds
-move both figures, and what is left of accuracies where the training loss is known, beside what seeds alone would leave.
-Then, over the cells of that table, which no value model here is fitted on: how far value models agree with the training
-losses of what methods made of one input, random changes left out. Those are the model that its policies had learned on,
-and the ones of the fourth round, fitted on the same trainings. Nothing here looks at a test accuracy. Writes
-`results/losses.json`, on a CPU in seconds.
+First, over all longer trainings: how much seeds move both figures, and the spread of accuracies given the training
+loss, against the spread that seeds alone would leave. Then, over the cells of that table, which no value model here is
+fitted on: the agreement of value models with the training losses of what methods made of one input, without random
+changes. These models are the one its policies had learned on, and those of the fourth round fitted on the same
+trainings. No test accuracy is read.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from answers import INPUT, split_name
-from figures import Values, paired, with_interval
-from policies import learned_from
-from table_random import METHODS, OURS, POLICIES, name_of
-from together import arch_of, read_trained
-from values import LATER_MODELS, before, loss_scores, value_model
 
+from experiments.lib.answers import INPUT, split_name, title_over
+from experiments.lib.learned import learned_from
+from experiments.lib.schedules import rows_in
+from experiments.lib.settings import RESULTS, Experiment, Reads, write_results
+from experiments.lib.statistics import Values, paired, with_interval
+from experiments.lib.trainer import arch_of, read_trained
+from experiments.lib.values import LATER_MODELS, before, loss_scores, value_model
+from experiments.table_random import METHODS, OURS, POLICIES, name_of
 from natpp.arch.graph import Architecture
-from natpp.files import write_whole
 
-RESULTS = Path(__file__).parent / "results" / "losses.json"
-TABLE = 1  # the round of table_random.py that is looked at
-LARGEST = 0.5  # training loss; what is above has hardly learned
+TABLE = 1  # round of table_random
+LARGEST = 0.5  # training loss; networks above it have hardly learned
 KINDS = (INPUT, *(name for name in METHODS if not name.startswith("random")))
 Figures = dict[int, tuple[float, float]]  # accuracy and training loss, by seed
 
 
+@dataclass(frozen=True, kw_only=True)
+class Losses(Reads):
+    out: Path = RESULTS / "losses.json"
+
+
 def trainings(runs: Path, number: int) -> dict[Architecture, Figures]:
-    """Validation accuracy and training loss of every longer training before a round."""
+    """Validation accuracy and training loss of all longer trainings before a round."""
     found: defaultdict[Architecture, Figures] = defaultdict(dict)
-    for name in ("longer", *before(number)):
-        for row in read_trained(runs / f"{name}.json")[1].values():
-            if row["accuracy"] is not None:
-                found[arch_of(row).essence()][row["seed"]] = float(row["accuracy"]), float(row["curve"][-1])
+    for row in rows_in(runs, "longer", *before(number)):
+        if row["accuracy"] is not None:
+            found[arch_of(row).essence()][row["seed"]] = float(row["accuracy"]), float(row["curve"][-1])
     return dict(found)
 
 
 def by_seeds(found: dict[Architecture, Figures]) -> dict[str, Any]:
-    """How far seeds move both figures, and how far accuracies follow from training losses."""
+    """The spread of both figures over seeds, and how well training losses explain accuracies."""
     found = {arch: one for arch, one in found.items() if np.mean(list(one.values()), axis=0)[1] < LARGEST}
     several = [np.array(list(one.values())) for one in found.values() if len(one) > 1]
     squares = sum(((one - one.mean(axis=0)) ** 2).sum(axis=0) for one in several)
@@ -69,7 +71,7 @@ def by_seeds(found: dict[Architecture, Figures]) -> dict[str, Any]:
 
 
 def within(groups: list[tuple[list[float], list[float]]]) -> dict[str, Any] | None:
-    """Correlation of two figures of those that are together, less their means; bootstrap over the groups."""
+    """Correlation of two figures within groups, minus the group means; bootstrap over the groups."""
 
     def statistic(chosen: Values) -> float:
         columns = [
@@ -81,7 +83,7 @@ def within(groups: list[tuple[list[float], list[float]]]) -> dict[str, Any] | No
 
 
 def on_fresh(runs: Path, points_per_loss: float) -> dict[str, Any]:
-    """The table's answers by their training losses, and how far value models agree with these."""
+    """The table's answers by training loss, and the agreement of value models with these losses."""
     number = POLICIES[TABLE]
     rows = read_trained(runs / f"{name_of(TABLE)}.json")[1]
     losses: defaultdict[str, dict[str, float]] = defaultdict(dict)
@@ -92,7 +94,7 @@ def on_fresh(runs: Path, points_per_loss: float) -> dict[str, Any]:
             losses[subject][kind] = float(row["curve"][-1])
             archs[subject][kind] = arch_of(row).essence()
     for subject in [subject for subject, some in losses.items() if len(some) < len(KINDS)]:
-        del losses[subject], archs[subject]  # not all of it is trained
+        del losses[subject], archs[subject]  # incomplete
     cheap, dear, _, learned_on = learned_from(runs, number)
     known = {arch: value for arch, value in loss_scores(runs, number).items() if arch in dear}
     models = {name: value_model(cheap, dear, name, losses=known) for name in dict.fromkeys([learned_on, *LATER_MODELS])}
@@ -105,7 +107,7 @@ def on_fresh(runs: Path, points_per_loss: float) -> dict[str, Any]:
         agreement[title] = within(groups)
     columns = {kind: [losses[subject][kind] * points_per_loss for subject in losses] for kind in KINDS}
     differences = {
-        f"`{one}` over {'the inputs' if kind == INPUT else f'`{kind}`'}": paired(columns[one], columns[kind])
+        title_over(one, kind): paired(columns[one], columns[kind])
         for place, one in enumerate(OURS)
         for kind in KINDS
         if kind not in OURS[place:]
@@ -113,17 +115,13 @@ def on_fresh(runs: Path, points_per_loss: float) -> dict[str, Any]:
     return {"inputs": len(losses), "trainings": len(dear), "agreement": agreement, "differences": differences}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, required=True, help="the folder of truth_cells.py")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    seeds = by_seeds(trainings(arguments.runs, POLICIES[TABLE] + 1))
-    found = {"seeds": seeds, "fresh": on_fresh(arguments.runs, seeds["points_per_loss"])}
-    write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
+def measure(settings: Losses) -> None:
+    """Write both parts."""
+    seeds = by_seeds(trainings(settings.runs, POLICIES[TABLE] + 1))
+    found = {"seeds": seeds, "fresh": on_fresh(settings.runs, seeds["points_per_loss"])}
+    write_results(settings.out, found)
     for title, one in found["fresh"]["agreement"].items():
         print(f"{title}: {one['value']:.2f} ({one['low']:.2f} to {one['high']:.2f})")
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment(Losses, (measure,))

@@ -1,4 +1,4 @@
-"""Figures of experiments: rank correlations, paired differences, and how sure they are."""
+"""Statistics of experiments: rank correlations, paired differences, and their confidence intervals."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-DRAWS = 2000  # of a bootstrap
-FEWEST = 4  # values that a rank correlation is made of
+DRAWS = 2000  # bootstrap samples
+FEWEST = 4  # values that a rank correlation needs
 Values = Sequence[float] | NDArray[np.float64]
 
 
 def spearman(one: Values, other: Values) -> float | None:
-    """Rank correlation; None where there are too few values, or all of one side are equal."""
+    """Rank correlation; None with too few values or when all values of one side are equal."""
     if len(one) < FEWEST or np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
     return _correlation(_ranks(one), _ranks(other))
 
 
 def partial(one: Values, other: Values, given: Values) -> float | None:
-    """Partial rank correlation: what is left between two when a third is known; None where that has no meaning."""
+    """Partial rank correlation of two columns given a third; None where it is undefined."""
     if len(one) < FEWEST or min(np.ptp(one), np.ptp(other), np.ptp(given)) == 0:
         return None
     ranks = [_ranks(values) for values in (one, other, given)]
@@ -31,19 +31,19 @@ def partial(one: Values, other: Values, given: Values) -> float | None:
 
 
 def _ranks(values: Values) -> NDArray[np.float64]:
-    """Ranks less their mean; equal values share theirs."""
+    """Ranks minus their mean; equal values share a rank."""
     ordered = np.sort(values)
     below, upto = np.searchsorted(ordered, values), np.searchsorted(ordered, values, side="right")
     return np.asarray((below + upto - len(ordered)) / 2)
 
 
 def _correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """Of values whose mean is 0."""
+    """Correlation of values whose mean is 0."""
     return float(one @ other / np.sqrt((one @ one) * (other @ other)))
 
 
 def with_interval(statistic: Callable[..., float | None], *columns: Values) -> dict[str, Any] | None:
-    """A statistic of rows and its 95 % interval by bootstrap over the rows, always the same; None where it has none."""
+    """A statistic and its 95 % bootstrap interval over rows, with a fixed seed; None where it is undefined."""
     arrays = [np.asarray(column, dtype=float) for column in columns]
     value = statistic(*arrays)
     if value is None:
@@ -57,13 +57,13 @@ def with_interval(statistic: Callable[..., float | None], *columns: Values) -> d
 
 
 def paired(after: Values, before: Values) -> dict[str, Any]:
-    """Mean difference of pairs with its 95 % bootstrap interval, and how many are above and below."""
+    """Mean paired difference with its 95 % bootstrap interval, and how many pairs win and lose."""
     differences = np.asarray(after, dtype=float) - np.asarray(before, dtype=float)
     found = with_interval(lambda values: float(values.mean()), differences) or {}
     return found | {"wins": int((differences > 0).sum()), "losses": int((differences < 0).sum())}
 
 
 def mean_sd(values: Values) -> dict[str, float]:
-    """Mean and standard deviation; that of one value is 0."""
+    """Mean and standard deviation, 0 for a single value."""
     found = np.asarray(values, dtype=float)
     return {"mean": float(found.mean()), "sd": float(found.std(ddof=min(len(found) - 1, 1)))}

@@ -1,40 +1,37 @@
-"""How many of ten should meet in a final, and how far samples of a policy should differ: simulated, before it is paid.
+"""How many of ten candidates should meet in a final, and how different samples should be: simulated.
 
-    python experiments/finals.py --runs FOLDER
+Needs: the folder of images_cells; a CPU, a minute
 
-FOLDER is that of `truth_cells.py`. What architectures are truly worth is drawn at random from what a value model holds
-possible, given all that it was fitted on; a short training shows it with as much noise as in cells that have a longer
-one too, a final with that of the loss of a longer training. Forty fresh cells and the policy of the fourth round, its
-samples at several temperatures; ten are picked from as `shortlist.py` does it. Then what the finals of the table
-showed, once there are all, by training losses. No network is trained here, and no test accuracy is looked at. Writes
-`results/finals.json`, on a CPU in a minute.
+The true worth of architectures is drawn from the distribution of a value model, given all that it was fitted on. A
+short training shows it with the noise seen on cells that also have a longer training, a final with the noise of the
+loss of a longer training. There are forty fresh cells and the policy of the fourth round, sampled at several
+temperatures; candidates are picked as in `lib/shortlist.py`. The results of the table's real finals, by training
+losses, are added when all are trained. No network is trained here, and no test accuracy is read.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import shortlist
 import torch
-from answers import CANDIDATES, Knowledge, split_name
-from policies import knowledge, learned_from
-from small import results_apart
-from table_random import POLICIES, fit_in, name_of, pick_in
-from together import read_trained
-from truth_cells import SCHEDULES, WHERE
-from truth_nasbench201 import machine
-from values import LOSSES, PARTS, before, came_from, loss_of
 
+from experiments.lib import shortlist
+from experiments.lib.answers import CANDIDATES, Knowledge, split_name
+from experiments.lib.learned import knowledge, learned_from, pick_of_search
+from experiments.lib.machine import machine
+from experiments.lib.schedules import LOSSES, loss_of, rows_in
+from experiments.lib.settings import RESULTS, Experiment, Reads, write_results
+from experiments.lib.trainer import read_trained
+from experiments.lib.values import PARTS, WHERE, before, came_from
+from experiments.table_random import POLICIES, fit_in, name_of
 from natpp.arch.graph import Architecture
 from natpp.arch.space import CellSpace
-from natpp.files import write_whole
 from natpp.methods.learning import best
 from natpp.methods.policy import PolicyMethod
 from natpp.nets.policy import Transitions, masked_log_softmax
@@ -43,25 +40,28 @@ from natpp.scorers.base import Scores, Task
 from natpp.scorers.predicted import Prediction
 from natpp.subjects.many import Inputs
 
-RESULTS = Path(__file__).parent / "results" / "finals.json"
-TABLE = 2  # the round of table_random.py that has finals
-FRESH, SEED, DRAWS = 40, 1402, 100  # cells, and draws of the truth for each
+TABLE = 2  # round of table_random that has finals
+FRESH, SEED, DRAWS = 40, 1402, 100  # cells, seed, and draws of the truth for each cell
 TEMPERATURES = (1.0, 1.5, 2.0)
 FINALISTS = (1, 2, 3, CANDIDATES)
-NOISE_OF_LOSSES = 0.06  # deviations that seeds move a longer training's loss by: losses.py
+NOISE_OF_LOSSES = 0.06  # standard deviation over seeds of the loss of a longer training, from `losses`
 TRUTHS = {"losses": PARTS[:2], "accuracies": PARTS[2:]}  # value models that truths are drawn from
 
 
-def of_short(runs: Path) -> tuple[float, float]:
-    """How much a short training's score moves with the normal score of a longer one's loss, and its noise in those.
+@dataclass(frozen=True, kw_only=True)
+class Finals(Reads):
+    out: Path = RESULTS / "finals.json"
 
-    Over answers that are close to each other, less the means of families.
+
+def of_short(runs: Path) -> tuple[float, float]:
+    """Slope and noise of the score of a short training against the normal score of the loss of a longer one.
+
+    Fitted on similar answers, minus the means of families.
     """
     _, _, losses, _ = learned_from(runs, POLICIES[TABLE])
-    pick, earlier = pick_in(argparse.Namespace(runs=runs, smoke=False)), before(POLICIES[TABLE])
-    files = (f"short_{list(SCHEDULES).index(pick.schedule)}", "direct")
-    rows = [row for file in files for row in read_trained(runs / f"{file}.json")[1].values()]
-    short, close = shortlist.scores_of(rows, pick.fitting), shortlist.close_in(runs, earlier)
+    pick, earlier = pick_of_search(runs), before(POLICIES[TABLE])
+    short = shortlist.scores_of(rows_in(runs, pick.stem, "direct"), pick.fitting)
+    close = shortlist.close_in(runs, earlier)
     families = shortlist.in_families(
         [arch for arch in short if arch in close and arch in losses], came_from(runs, earlier)
     )
@@ -71,7 +71,7 @@ def of_short(runs: Path) -> tuple[float, float]:
 
 
 def sampled(inputs: Inputs, known: Knowledge, temperature: float) -> list[list[Architecture]]:
-    """For every input the one shot of a policy and nine samples at a temperature."""
+    """For each input the most likely plan of a policy and nine samples at a temperature."""
     method = PolicyMethod("nat++", best(), known.policies["nat++"])
     likely = method.one_shot(inputs, known.prediction.reward(), np.random.default_rng(0))
     batch, count = inputs.batch(range(len(inputs))), CANDIDATES - 1
@@ -87,7 +87,7 @@ def sampled(inputs: Inputs, known: Knowledge, temperature: float) -> list[list[A
 
 
 def possible(model: Prediction, origin: Architecture, archs: Sequence[Architecture]) -> tuple[Scores, Scores]:
-    """What a model expects of architectures beyond what they come from, and a root of the covariance of that."""
+    """Expected improvements over the origin, and a square root of their covariance."""
     size = len(archs)
     mean, deviation = model.differences([origin] * size, archs)
     pairs = [[one for one in archs for _ in archs], [other for _ in archs for other in archs]]
@@ -107,7 +107,7 @@ def simulated(
     weights: Sequence[float],
     generator: np.random.Generator,
 ) -> Scores:
-    """Improvements by one shot, a map, a sample as such, and the best of ten by finals of several sizes; means."""
+    """Mean improvements by one shot, a map, the best of ten by finals of several sizes, and a single sample."""
     distinct = list(dict.fromkeys(arch.essence() for arch in (*some, mapped)))
     place = {arch: number for number, arch in enumerate(distinct)}
     candidates = list(dict.fromkeys(place[arch.essence()] for arch in some))
@@ -127,7 +127,7 @@ def simulated(
 
 
 def shown(runs: Path) -> dict[str, Any]:
-    """Of every method's finals: how often the first by the score won, and by how much loss the winner is below it."""
+    """For the finals of each method: how often the first by the score won, and the loss the winner gains over it."""
     said, rows = read_trained(runs / f"{shortlist.FINALS.format(name_of(TABLE))}.json")
     if len(rows) < said.get("asked", 1):
         return {}
@@ -145,17 +145,12 @@ def shown(runs: Path) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, required=True, help="the folder of truth_cells.py")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--smoke", action="store_true", help="two cells, one temperature")
-    arguments = parser.parse_args()
-    results_apart(arguments, RESULTS)
-    known = knowledge(arguments.runs, POLICIES[TABLE])
-    weights = fit_in(argparse.Namespace(runs=arguments.runs, smoke=False), TABLE)["weights"]
-    short = of_short(arguments.runs)
-    drawn = CellSpace().draw(2 if arguments.smoke else FRESH, np.random.default_rng([SEED, TABLE]))
+def measure(settings: Finals) -> None:
+    """Simulate finals at several temperatures."""
+    known = knowledge(settings.runs, POLICIES[TABLE])
+    weights = fit_in(settings.runs, TABLE)["weights"]
+    short = of_short(settings.runs)
+    drawn = CellSpace().draw(2 if settings.smoke else FRESH, np.random.default_rng([SEED, TABLE]))
     inputs = Inputs(drawn, Task("nat++", WHERE, strict=True), tuple(OPS))
     rows = known.constant.one_shot(inputs, known.prediction.reward(), np.random.default_rng(0))
     mapped = [inputs.transformed(index, row) for index, row in enumerate(rows)]
@@ -167,11 +162,11 @@ def main() -> None:
         "finalists": FINALISTS,
         "short": {"slope": short[0], "noise": short[1]},
         "weights": weights,
-        "shown": shown(arguments.runs),
+        "shown": shown(settings.runs),
         "machine": machine(),
         "temperatures": {},
     }
-    for temperature in TEMPERATURES[: 1 if arguments.smoke else None]:
+    for temperature in TEMPERATURES[: 1 if settings.smoke else None]:
         some = sampled(inputs, known, temperature)
         one: dict[str, Any] = {"distinct": float(np.mean([len({arch.essence() for arch in ten}) for ten in some]))}
         for truth, names in TRUTHS.items():
@@ -187,8 +182,7 @@ def main() -> None:
             one[truth] = {"one_shot": means[0], "map": means[1], "best": means[2:-1], "sample": means[-1]}
         found["temperatures"][str(temperature)] = one
         print(f"temperature {temperature}: {one}", flush=True)
-    write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
+    write_results(settings.out, found)
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment(Finals, (measure,))

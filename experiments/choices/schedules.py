@@ -1,41 +1,36 @@
-"""How the schedule of short trainings was picked: schedules on one named set of architectures, by `val_200`.
+"""How the schedule of short trainings was picked: schedules on one set of architectures, by `val_200`.
 
-    python experiments/schedules_nasbench201.py --root DIR --table FILE [--only NAME,…] [--smoke]
+Needs: CIFAR-10 and a GPU, a minute or two for each schedule; the table of NAS-Bench-201
 
-The set is `named_set()` of `truth_nasbench201.py`. Everything else that is said about short trainings comes from other
-architectures and seeds. Writes `results/schedules_nasbench201.json`; a schedule that is there is not trained again. A
-GPU takes about a minute for each. `--smoke` does one on digits, in a few steps.
+The set is `named_set()` of images_nasbench201; all other statements about short trainings are made on other
+architectures and seeds. Schedules with results are not trained again.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from figures import partial
-from scipy.stats import spearmanr
-from small import results_apart
-from truth_nasbench201 import NAMED, NAMED_SEED, WHERE, machine, named_set
 
-from natpp.arch.cost import counts
+from experiments.images_nasbench201 import NAMED, NAMED_SEED, live_madds, named_set, spearman
+from experiments.lib.machine import machine
+from experiments.lib.settings import RESULTS, Experiment, Images, Tabled, read_results, write_results
+from experiments.lib.statistics import partial
+from experiments.lib.trainer import data_name
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import setting
 from natpp.data.batches import Batches
 from natpp.data.sets import load_images
-from natpp.files import write_whole
 from natpp.nets.network import build_network
 from natpp.runs.fabric import make_fabric
 from natpp.scorers.table import Table, read_table
 from natpp.training.recipe import ShortConfig
 from natpp.training.together import Trial, train_together
 
-RESULTS = Path(__file__).parent / "results" / "schedules_nasbench201.json"
 PICKED = "1200 steps, learning rate 0.1 after 0.2 of warm-up"
 SCHEDULES: dict[str, dict[str, Any]] = {
     "800 steps, learning rate 0.03": {},
@@ -69,14 +64,21 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 
 
-def trained(changes: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Scores of the set by one schedule."""
+@dataclass(frozen=True, kw_only=True)
+class Schedules(Images, Tabled):
+    out: Path = RESULTS / "schedules.json"
+    only: tuple[str, ...] = ()
+    """names of schedules; default: all"""
+
+
+def trained(changes: dict[str, Any], settings: Schedules) -> dict[str, Any]:
+    """Losses of the set by one schedule."""
     fabric = make_fabric()
-    images = Batches(load_images("digits" if arguments.smoke else "cifar10", arguments.root), fabric.device)
+    images = Batches(load_images(data_name(smoke=settings.smoke), settings.root), fabric.device)
     changes = {"cells": 2} | changes
     where = setting("nasbench201", channels=16, cells=changes.pop("cells"), size=images.size, classes=images.classes)
-    schedule = replace(ShortConfig(), **(changes | {"steps": 2, "batch": 16} if arguments.smoke else changes))
-    archs = named_set()[: 4 if arguments.smoke else NAMED]
+    schedule = replace(ShortConfig(), **(changes | {"steps": 2, "batch": 16} if settings.smoke else changes))
+    archs = named_set()[: 4 if settings.smoke else NAMED]
     start = time.perf_counter()
     found = []
     for at in range(0, len(archs), schedule.together):
@@ -95,7 +97,7 @@ def trained(changes: dict[str, Any], arguments: argparse.Namespace) -> dict[str,
 
 
 def judged(one: dict[str, Any], table: Table) -> dict[str, dict[str, float | None]]:
-    """Agreement of every kind of loss with `val_200`: Spearman, and what is left of it given living multiply-adds."""
+    """Agreement of each kind of loss with `val_200`: Spearman, and the same given living multiply-adds."""
     validation = np.array([np.inf if loss is None else loss for loss in one["losses"]])
     training = np.array(one["training_losses"])
     archs = named_set()[: len(validation)]
@@ -103,36 +105,24 @@ def judged(one: dict[str, Any], table: Table) -> dict[str, dict[str, float | Non
     for row, arch in enumerate(table.archs):
         first.setdefault(arch.essence(), row)
     truth = table.column("val_200")[[first[arch] for arch in archs]]
-    madds = np.array([counts(arch, WHERE).live_madds for arch in archs], dtype=float)
+    madds = live_madds(archs)
     kinds = {"validation": validation, "training": training, "both": (validation + training) / 2}
     return {
-        name: {
-            "spearman": float(spearmanr(-losses, truth).statistic),
-            "partial_given_madds": partial(-losses, truth, madds),
-        }
+        name: {"spearman": spearman(-losses, truth), "partial_given_madds": partial(-losses, truth, madds)}
         for name, losses in kinds.items()
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", help="folder that natpp data cifar10 made")
-    parser.add_argument("--table", help="the table of NAS-Bench-201")
-    parser.add_argument("--only", help="names of schedules, with semicolons between")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--smoke", action="store_true")
-    arguments = parser.parse_args()
-    results_apart(arguments, RESULTS)
-    found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
-    for name in arguments.only.split(";") if arguments.only else SCHEDULES:
+def measure(settings: Schedules) -> None:
+    """Train by the schedules that have no results yet, and judge them if there is a table."""
+    found = read_results(settings.out)
+    for name in settings.only or SCHEDULES:
         if name not in found:
-            found[name] = {"picked": name == PICKED} | trained(SCHEDULES[name], arguments)
-        if arguments.table:
-            table = read_table(arguments.table, ["val_200"])
-            found[name]["agreement"] = judged(found[name], table)
-        write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
+            found[name] = {"picked": name == PICKED} | trained(SCHEDULES[name], settings)
+        if settings.table:
+            found[name]["agreement"] = judged(found[name], read_table(settings.table, ["val_200"]))
+        write_results(settings.out, found)
         print(name, found[name].get("agreement", found[name]["mean_accuracy"]), flush=True)
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment(Schedules, (measure,))

@@ -1,4 +1,4 @@
-"""What every method makes of input architectures, under one rule or its own, within a strict budget, by one score."""
+"""What each method makes of input architectures under a strict budget, with one score for all methods."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ from natpp.subjects.many import Inputs
 CANDIDATES = 10
 MAPPED = 200  # inputs that the fixed map is fitted on
 INPUT = "input"
-CLOSE = (INPUT, "nat++", "nat++ best of 10", "constant")  # whose accuracies are close to each other
+CLOSE = (INPUT, "nat++", "nat++ best of 10", "constant")  # methods of similar accuracy
 
 
 @dataclass(frozen=True)
 class Tried:
-    """Short trainings of architectures, and how much they count beside what a value model says of them."""
+    """Scores of short trainings, and their weight beside the value model."""
 
     scores: Mapping[Architecture, float]
-    """by what they compute; those that failed have none"""
+    """by canonical form; failed trainings have none"""
     weights: tuple[float, float]
-    """of the value model, and of a short training"""
+    """of the value model and of the short training"""
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What methods answer by: a policy for each rule, a fixed map, and the score that all share."""
+    """What methods use: a policy for each rule, a fixed map, and one score for all."""
 
     policies: Mapping[str, Policy]
     constant: Constant
     prediction: Prediction
     seen: frozenset[Architecture]
-    """what the score was fitted on, by what it computes"""
+    """architectures that the score was fitted on, in canonical form"""
     tried: Tried | None = None
-    """short trainings of what methods propose, where they are a part of the score"""
+    """short trainings of proposals, if they are part of the score"""
 
     def gains(self, before: Sequence[Architecture], after: Sequence[Architecture]) -> Scores:
-        """How much better each is than what it came from, by the score that all share.
+        """Gain of each change over its origin by the shared score.
 
-        What was tried is compared with others that were: what the value model expects and what the training showed.
-        What failed is never the best.
+        With short trainings, it is the weighted sum of the expected gain and the score of the training. A change whose
+        training failed is never the best.
         """
         if self.tried is None:
             return self.prediction.gains(before, after)
@@ -69,13 +69,13 @@ class Knowledge:
         )
 
 
-Propose = Callable[[Inputs, Knowledge, np.random.Generator], list[list[Row]]]  # for every input one row, or some
+Propose = Callable[[Inputs, Knowledge, np.random.Generator], list[list[Row]]]  # one or several rows for each input
 
 
 def fitted_constant(inputs: Inputs, prediction: Prediction, *, sample: int = MAPPED, careful: bool = False) -> Constant:
-    """One map from operation to operation for every kind of cell, fitted on the improvements that are expected.
+    """A map from operation to operation for each kind of cell, fitted on expected improvements.
 
-    A `careful` one is fitted on them as a policy is, less their doubt, caution growing as it does.
+    A `careful` map is fitted with the same growing caution as a policy.
     """
     constant = Constant(by_edge=False, sample=sample)
     expected = Gain(functools.partial(prediction.gains, caution=0.0))
@@ -85,7 +85,7 @@ def fitted_constant(inputs: Inputs, prediction: Prediction, *, sample: int = MAP
 
 
 def map_to_json(constant: Constant) -> dict[str, dict[str, str]]:
-    """A fixed map as words: kind of cell, operation, what it becomes."""
+    """A fixed map as names: kind of cell, operation, its replacement."""
     names, found = tuple(OPS), {}
     for ((kind, _), op), after in sorted(constant.map.items()):
         found.setdefault(kind, {})[names[op]] = names[after]
@@ -93,14 +93,14 @@ def map_to_json(constant: Constant) -> dict[str, dict[str, str]]:
 
 
 def map_from_json(data: Mapping[str, Mapping[str, str]]) -> Constant:
-    """The way back."""
+    """The fixed map that `map_to_json` wrote."""
     number = {name: index for index, name in enumerate(OPS)}
     entries = {((kind, -1), number[op]): number[after] for kind, ops in data.items() for op, after in ops.items()}
     return Constant(by_edge=False, map=entries)
 
 
 def _likely(rule: str) -> Propose:
-    """The most likely transformation of a policy."""
+    """Propose the most likely plan of a policy."""
 
     def propose(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[list[Row]]:
         method = PolicyMethod(rule, best(), known.policies[rule])
@@ -110,7 +110,7 @@ def _likely(rule: str) -> Propose:
 
 
 def _sampled(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[list[Row]]:
-    """Ten samples of a policy, its one shot among them in place of the last."""
+    """Nine samples of a policy and its most likely plan."""
     method = PolicyMethod("nat++", best(), known.policies["nat++"])
     rows = method.candidates(inputs, CANDIDATES - 1, generator)
     likely = method.one_shot(inputs, known.prediction.reward(), generator)
@@ -118,10 +118,12 @@ def _sampled(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -
 
 
 def _mapped(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[list[Row]]:
+    """The answer of the fixed map."""
     return [[row] for row in known.constant.one_shot(inputs, known.prediction.reward(), generator)]
 
 
 def _drawn(tries: int) -> Propose:
+    """Propose random plans."""
     return lambda inputs, _, generator: random_rows(inputs, tries, generator)
 
 
@@ -138,9 +140,9 @@ METHODS = {
 def proposed(
     archs: Mapping[str, Architecture], methods: Sequence[str], known: Knowledge, where: Setting, *, seed: int
 ) -> dict[str, list[Architecture]]:
-    """What methods propose for inputs, by names such as `random 3, nat++ best of 10`: one, or some to pick from.
+    """One or several proposals for each input and method, by names such as `random 3, nat++ best of 10`.
 
-    The budget is strict in the network that they are trained in: neither living parameters nor multiply-adds rise.
+    The budget is strict: in the network they are trained in, neither living parameters nor multiply-adds may rise.
     """
     found = {}
     for number, method in enumerate(methods):
@@ -155,7 +157,7 @@ def proposed(
 def ranked(
     archs: Mapping[str, Architecture], methods: Sequence[str], known: Knowledge, where: Setting, *, seed: int
 ) -> dict[str, list[Architecture]]:
-    """What methods propose, of some the best first by the score that all share; what computes the same is one."""
+    """Distinct proposals, the best by the shared score first."""
     found = {}
     for name, some in proposed(archs, methods, known, where, seed=seed).items():
         if len(some) > 1:
@@ -171,7 +173,7 @@ def ranked(
 def answered(
     archs: Mapping[str, Architecture], methods: Sequence[str], known: Knowledge, where: Setting, *, seed: int
 ) -> dict[str, Architecture]:
-    """Inputs and what methods make of them: of what they propose, the best by the score that all share."""
+    """Inputs, and for each method the best proposal by the shared score."""
     best_first = ranked(archs, methods, known, where, seed=seed)
     return named_inputs(archs) | {name: some[0] for name, some in best_first.items()}
 
@@ -182,9 +184,9 @@ def named_inputs(archs: Mapping[str, Architecture]) -> dict[str, Architecture]:
 
 
 def kept_answers(file: Path, mark: str, make: Callable[[], dict[str, Architecture]]) -> dict[str, Architecture]:
-    """Answers of a file, or those that are made now and kept in it: what is trained does not change on the way.
+    """Answers of a file, or new ones that are kept in it, so that they stay the same while they are trained.
 
-    `mark` stands for who answers: those of somebody else are not taken for his.
+    `mark` identifies the policies that answer; a file with another mark is refused.
     """
     if not file.exists():
         answers = {name: to_dict(arch) for name, arch in make().items()}
@@ -195,11 +197,16 @@ def kept_answers(file: Path, mark: str, make: Callable[[], dict[str, Architectur
 
 
 def read_answers(file: Path) -> dict[str, Architecture]:
-    """Architectures by name."""
+    """Answers by name."""
     return {name: from_dict(arch) for name, arch in json.loads(file.read_text())["answers"].items()}
 
 
+def title_over(one: str, other: str) -> str:
+    """The title of a difference, such as "`nat++` over the inputs"."""
+    return f"`{one}` over {'the inputs' if other == INPUT else f'`{other}`'}"
+
+
 def split_name(name: str) -> tuple[str, str]:
-    """The input and the method of a name."""
+    """The input and the method in a name."""
     subject, _, method = name.rpartition(", ")
     return subject, method

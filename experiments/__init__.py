@@ -1,0 +1,1 @@
+"""The experiments behind the tables of natpp: `python -m experiments` lists them."""

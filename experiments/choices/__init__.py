@@ -1,0 +1,1 @@
+"""Experiments that settings were chosen by."""

@@ -1,0 +1,108 @@
+"""Values of nodes without data: fake tensors of `torch`, with the shape, type and device of the real ones."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.fx.node import Node
+from torch.utils._pytree import tree_map
+
+from natpp.fx.traced import VALUE, TraceError
+
+
+class Values:
+    """Computes the value of a node from those of the nodes it reads; `find` gives the part at a path."""
+
+    def __init__(self, find: Callable[[str], Any]):
+        self.find = find
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def fake(self, tree: Any) -> Any:
+        """The same with fake tensors in place of tensors."""
+        return tree_map(lambda leaf: self.mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+
+    def of(self, node: Node) -> Any:
+        """The value of a node that calls something or names a parameter or buffer."""
+        if node.op == "get_attr":
+            return self.fake(self.find(str(node.target)))
+        read: Any = fx.node.map_arg((node.args, node.kwargs), lambda read: read.meta[VALUE])
+        args, kwargs = read
+        module = self.find(str(node.target)) if node.op == "call_module" else None
+        if module is not None and len(args) == 1 and not kwargs and (known := plain_value(module, args[0])) is not None:
+            return known
+        try:
+            with self.mode, torch.no_grad():
+                if node.op == "call_function":
+                    return node.target(*args, **kwargs)  # type: ignore[operator]
+                if module is None:
+                    return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+                return module(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            if module is None:
+                raise TraceError("its way depends on the data in a tensor") from None
+            return self._run_once(module, args, kwargs)
+
+    def _run_once(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """The value of a module that looks at data, by running it on random data of the right shapes."""
+        generator = torch.Generator().manual_seed(0)
+
+        def filled(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            if not leaf.is_floating_point():
+                return torch.zeros(leaf.shape, dtype=leaf.dtype, device=leaf.device)
+            return torch.randn(leaf.shape, generator=generator).to(leaf.device, leaf.dtype)
+
+        with torch.no_grad():
+            found = copy.deepcopy(module)(*tree_map(filled, args), **tree_map(filled, kwargs))
+        return self.fake(found)
+
+
+def plain_value(module: nn.Module, x: Any) -> Tensor | None:
+    """The value of a plain layer on a plain feature map, as torch works it out in ten times as long; else None."""
+    place = x.device.type if isinstance(x, FakeTensor) else ""
+    if place not in ("cpu", "cuda") or x.dim() != 4 or not x.is_floating_point():
+        return None
+    if type(module) is nn.BatchNorm2d:
+        return _empty(x, x.shape) if x.shape[1] == module.num_features else None
+    if module._forward_hooks or module._forward_pre_hooks or torch.is_autocast_enabled(place) or not _row_major(x):
+        return None
+    if type(module) is nn.ReLU:
+        return x if module.inplace else _empty(x, x.shape)
+    if type(module) is nn.Conv2d and (sides := _sides(module, x)) and min(sides) > 0:
+        return _empty(x, (x.shape[0], module.out_channels, *sides))
+    return None
+
+
+def _sides(conv: nn.Conv2d, x: FakeTensor) -> tuple[int, ...]:
+    """Height and width of what a convolution makes of a feature map; none where it is not plain."""
+    weight, padding = conv.weight, conv.padding
+    alike = (weight.device, weight.dtype) == (x.device, x.dtype) and x.shape[1] == conv.in_channels
+    if not alike or not _row_major(weight) or conv.padding_mode != "zeros" or isinstance(padding, str):
+        return ()
+    geometry = zip(x.shape[2:], conv.kernel_size, conv.stride, padding, conv.dilation, strict=True)
+    return tuple((side + 2 * pad - gap * (kernel - 1) - 1) // step + 1 for side, kernel, step, pad, gap in geometry)
+
+
+def _empty(like: FakeTensor, shape: Sequence[int]) -> Tensor:
+    """A new value like another one, made without asking the mode for it."""
+    if not _row_major(like):
+        with like.fake_mode:
+            return torch.empty_like(like)
+    return FakeTensor(like.fake_mode, torch.empty(shape, dtype=like.dtype, device="meta"), like.device)
+
+
+def _row_major(x: Tensor) -> bool:
+    """Whether the last side runs fastest, and so on, also where a side of 1 leaves the strides open."""
+    _, channels, height, width = x.shape
+    return x.stride() == (channels * height * width, height * width, width, 1)

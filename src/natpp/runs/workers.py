@@ -1,0 +1,35 @@
+"""Calls as tasks of a Ray cluster: on the one that `RAY_ADDRESS` names, or on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from natpp.errors import SettingError
+
+
+class Cluster:
+    """Runs calls of functions wherever the cluster has room, each on a GPU where there is one."""
+
+    def __init__(self, code: Path, excludes: Sequence[str] = ()) -> None:
+        """`code` is the folder of a package that the functions are imported from; workers get a copy of it."""
+        try:
+            import ray
+        except ImportError:
+            raise SettingError("--ray needs Ray, which is not installed: pip install ray, or leave --ray out") from None
+        self.ray = ray
+        environment = {"py_modules": [str(code)], "excludes": list(excludes)}
+        ray.init(ignore_reinit_error=True, runtime_env=environment)
+
+    def start(self, function: Callable[..., Any], *given: Any) -> Any:
+        """Call a function as soon as there is room; returns the job."""
+        return self.ray.remote(num_gpus=int(torch.cuda.is_available()))(function).remote(*given)
+
+    def finished(self, jobs: list[Any]) -> Iterator[tuple[Any, Any]]:
+        """Jobs and their results, in the order in which they end."""
+        while jobs:
+            (done, *_), jobs = self.ray.wait(jobs, num_returns=1)
+            yield done, self.ray.get(done)

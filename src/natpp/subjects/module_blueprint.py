@@ -1,0 +1,274 @@
+"""A traced module as a blueprint: what is alive in it under any plan and what it costs, without building it.
+
+Every value outside of blocks is a step, and so are the terms of blocks and what they add up to. Parameters that several
+values use are steps, too: they stay as long as one of these does. What the blueprint calls alive is what
+`fx.rewrite` leaves standing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.node import Node, map_arg
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import FlopCounterMode
+
+from natpp.arch.graph import NULL
+from natpp.core.blueprint import Blueprint, Price, Step
+from natpp.core.decision import Plan
+from natpp.decisions.operation import cost, forms
+from natpp.fx.aliasing import idle, way_out
+from natpp.fx.blocks import Block, Term
+from natpp.fx.rewrite import read_outside_as
+from natpp.fx.sites import Sum
+from natpp.fx.traced import Traced, value
+from natpp.nets.measure import evaluating, unfused
+
+FIGURES = ("params", "madds", "made")  # made: bytes of the values that blocks make, which peak memory hangs on
+NOTHING = (0, 0, 0)
+
+
+class Choice(NamedTuple):
+    """What a term of a block may be: the number of its decision, and the operation that each option means there."""
+
+    decision: int
+    ops: tuple[str, ...]
+
+
+def module_blueprint(traced: Traced, blocks: Sequence[Block], choices: Sequence[Sequence[Choice]]) -> Blueprint:
+    """The blueprint of a module whose blocks have these choices, one for every term."""
+    return _Drawn(traced, blocks, choices).blueprint()
+
+
+class _Drawn:
+    def __init__(self, traced: Traced, blocks: Sequence[Block], choices: Sequence[Sequence[Choice]]):
+        self.traced, self.blocks, self.choices = traced, blocks, choices
+        self.steps: list[Step] = []
+        self.known: dict[Any, int] = {}  # the step of a value: a node outside of blocks, or (block, number)
+        self.inside = {node: number for number, block in enumerate(blocks) for node in _nodes(block)}
+        self.owner = {
+            node: (number, place)
+            for number, block in enumerate(blocks)
+            for node, place in read_outside_as(block).items()
+        }
+        self.idle = idle(traced.graph, traced.parts)
+        self.way_out = way_out(traced.graph, set(self.inside), traced.parts)
+        self.weights = {  # of sites: they come and go with these
+            node
+            for node in traced.graph.nodes
+            if node.op == "get_attr" and node.users and all(reader in self.inside for reader in node.users)
+        }
+        self.outside = [node for node in traced.graph.nodes if node not in self.inside and node not in self.weights]
+        self.madds = node_madds(traced, self.outside)
+        users = Counter(id(one) for node in self.outside for one in _held(node, traced.parts))
+        self.shared = {key for key, count in users.items() if count > 1}
+        self.unchanged: dict[int, int] = {}  # by block: a step that lets through where nothing in it is changed
+
+    def blueprint(self) -> Blueprint:
+        outside, costly = {node for node in self.outside if node.op != "output"}, self._costly()
+        for node in self.traced.graph.nodes:
+            if node in self.owner:
+                self._of(self.owner[node])
+                if node in self.idle:
+                    self._unread(node)
+            elif node in outside and (node not in self.idle or node in costly):
+                self._of(node)
+        (output,) = (node for node in self.traced.graph.nodes if node.op == "output")
+        kept = [  # nothing reads them, but they have an effect, so they stay
+            self._of(node)
+            for node in self.outside
+            if node in outside and node.op != "placeholder" and node not in self.idle and set(node.users) <= self.idle
+        ]
+        last = self._add("output", [*map(self._of, output.all_input_nodes), *kept], keep="reached")
+        if self.unchanged:
+            self._add("all", [last, *self.unchanged.values()], join="sum")
+        return Blueprint(tuple(self.steps), FIGURES)
+
+    def _add(self, name: str, reads: Sequence[int], price: Price = (), **more: Any) -> int:
+        if price and any(price):
+            more["prices"] = {(): price}
+        self.steps.append(Step(name, tuple(reads), **more))
+        return len(self.steps) - 1
+
+    # Values outside of blocks.
+
+    def _of(self, key: Node | tuple[int, int]) -> int:
+        """The step of a value, made where it is not there yet."""
+        if isinstance(key, Node):
+            key = self.owner.get(key, key)
+        if key not in self.known:
+            self.known[key] = self._outside(key) if isinstance(key, Node) else self._inside(*key)
+        return self.known[key]
+
+    def _outside(self, node: Node) -> int:
+        reads = [self._of(one) for one in node.all_input_nodes]
+        held = _held(node, self.traced.parts)
+        for one in held:
+            if id(one) in self.shared:
+                if id(one) not in self.known:
+                    self.known[id(one)] = self._add(f"parameters of {node.name}", (), (one.numel(), 0, 0))
+                reads.append(self.known[id(one)])
+        params = sum(one.numel() for one in held if id(one) not in self.shared)
+        price = (params, self.madds.get(node, 0), 0)
+        return self._add(node.name, reads, price, idle=node in self.idle)
+
+    def _costly(self) -> set[Node]:
+        """What leads nowhere and costs something, or is read by what does."""
+        found: set[Node] = set()
+        for node in reversed(self.outside):
+            if node in self.idle:
+                held = self.madds.get(node) or _held(node, self.traced.parts)
+                if held or any(reader in found for reader in node.users):
+                    found.add(node)
+        return found
+
+    # Values of blocks.
+
+    def _inside(self, number: int, place: int) -> int:
+        """The value of a node of a block: what its terms add up to."""
+        block = self.blocks[number]
+        if place < 2:
+            given = block.inputs[place]
+            assert given is not None
+            return self._of(given)
+        node = block.nodes[place - 2]
+        found = []
+        for index, (target, term) in enumerate(block.terms):
+            if target == place and set(self.choices[number][index].ops) != {NULL}:
+                found.append(self._term(number, term, self.choices[number][index], block.edge_name(index)))
+        params = 0
+        if isinstance(node.item, Sum):
+            params = sum(one.numel() for step in node.item.after for one in _held(step, self.traced.parts))
+        name = f"{block.name} {place}"
+        keep = "reached" if place in block.outputs else ""
+        return self._add(name, found, (params, 0, 0), join="sum", keep=keep)
+
+    def _read(self, number: int, place: int) -> int:
+        """What the terms of a block read; where nothing else is to read it, it stays alive."""
+        key = number, place, "read"
+        block = self.blocks[number]
+        item = block.inputs[place] if place < 2 else block.nodes[place - 2].item
+        given = item if item is None or isinstance(item, Node) else item.output
+        found = self._of((number, place))
+        way = None if given is None else self.way_out.get(given)
+        if way is None or self.inside.get(way) != number:
+            return found
+        if key not in self.known:
+            self.known[key] = self._add(f"{block.name} reads {place}", [found], keep="alive")
+        return self.known[key]
+
+    def _term(self, number: int, term: Term, choice: Choice, name: str) -> int:
+        source, prices = self._read(number, term.source), [self._price(term, op) for op in choice.ops]
+        extra = self._extra(term)
+        if not extra:
+            return self._priced(name, [source], choice, prices)
+        assert term.site is not None
+        whole = [op in (term.op, NULL) or bool(forms(term.site, op)) for op in choice.ops]
+        sides = (True, [source, *extra]), (False, [source])
+        both = [
+            self._priced(
+                name, reads, choice, [price if had == has else None for price, had in zip(prices, whole, strict=True)]
+            )
+            for has, reads in sides
+        ]
+        return self._add(name, both, join="sum")
+
+    def _priced(self, name: str, reads: Sequence[int], choice: Choice, prices: Sequence[Price | None]) -> int:
+        if len(set(prices)) == 1:
+            return self._add(name, reads, prices={(): prices[0]})
+        return self._add(name, reads, prices=_table(prices), by=(choice.decision,))
+
+    def _price(self, term: Term, op: str) -> Price | None:
+        """Parameters, multiply-adds and bytes of an operation; None where there is nothing."""
+        if op == NULL:
+            return None
+        if (site := term.site) is None:
+            return NOTHING
+        own, made = op == term.op, value(site.output)
+        params, madds = cost(site, site.op if own else op, len(made), self.traced.parts)
+        if own:
+            nodes = [*site.nodes, *(one for node in site.nodes for one in node.all_input_nodes if one in self.weights)]
+            params = sum(one.numel() for node in nodes for one in _held(node, self.traced.parts))
+        size = made.numel() * made.element_size() if forms(site, site.op if own else op) else 0
+        return params, madds, size
+
+    def _extra(self, term: Term) -> list[int]:
+        """What a site reads beside its input that is not its own, such as a parametrized weight of its norm."""
+        if term.site is None:
+            return []
+        own = {term.site.source, *term.site.nodes} | self.weights
+        read = dict.fromkeys(one for node in term.site.nodes for one in node.all_input_nodes if one not in own)
+        return [self._of(one) for one in read]
+
+    def _unread(self, node: Node) -> None:
+        """A site that nothing reads: it stays as long as nothing in its block is changed."""
+        number, place = self.owner[node]
+        ((index, term),) = (
+            (index, term)
+            for index, (target, term) in enumerate(self.blocks[number].terms)
+            if target == place and term.site
+        )
+        price = self._price(term, term.op)
+        assert price is not None
+        reads = [self._of((number, term.source)), self._unchanged(number)]
+        self._add(f"{self.blocks[number].edge_name(index)} unread", reads, price, idle=True)
+
+    def _unchanged(self, number: int) -> int:
+        if number not in self.unchanged:
+            gates = []
+            for choice, own in zip(self.choices[number], self.blocks[number].ops, strict=True):
+                if set(choice.ops) != {own}:
+                    prices = [NOTHING if op == own else None for op in choice.ops]
+                    gates.append(self._add("unchanged", (), prices=_table(prices), by=(choice.decision,)))
+            self.unchanged[number] = self._add("unchanged", gates)
+        return self.unchanged[number]
+
+
+def _table(prices: Sequence[Price | None]) -> Mapping[Plan, Price | None]:
+    return {(number,): price for number, price in enumerate(prices)}
+
+
+def _nodes(block: Block) -> list[Node]:
+    return [node for item in block.items for node in item.nodes]
+
+
+def _held(node: Node, parts: Mapping[str, Any]) -> list[nn.Parameter]:
+    """The parameters that a node has: those of the module it calls, or itself."""
+    part = parts.get(str(node.target)) if node.op in ("call_module", "get_attr") else None
+    return list(part.parameters()) if isinstance(part, nn.Module) else [part] if isinstance(part, nn.Parameter) else []
+
+
+def node_madds(traced: Traced, nodes: Sequence[Node]) -> dict[Node, int]:
+    """Multiply-adds of some nodes of a trace, counted on their fake values; those that have none are left out."""
+    found: dict[Node, int] = {}
+    fakes = (leaf for node in nodes for leaf in tree_iter(value(node)) if isinstance(leaf, FakeTensor))
+    fake = next((leaf.fake_mode for leaf in fakes), None)
+    if fake is None:
+        return found
+    with (
+        evaluating(traced.module),
+        unfused(traced.module),
+        torch.no_grad(),
+        fake,
+        FlopCounterMode(display=False) as counter,
+    ):
+        before = 0
+        for node in nodes:
+            if not node.op.startswith("call_") or not any(isinstance(leaf, Tensor) for leaf in tree_iter(value(node))):
+                continue
+            args, kwargs = map_arg((node.args, node.kwargs), value)
+            if node.op == "call_method":
+                getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            else:
+                called: Any = traced.parts[str(node.target)] if node.op == "call_module" else node.target
+                called(*args, **kwargs)
+            after = counter.get_total_flops()
+            if after > before:
+                found[node] = (after - before) // 2
+            before = after
+    return found
