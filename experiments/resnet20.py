@@ -41,7 +41,7 @@ from natpp.seeds import Use, number
 from natpp.subjects.module import optimize_module
 from natpp.subjects.module_problem import Problem, perturbed
 from natpp.subjects.module_result import ModuleResult
-from natpp.training.losses import classification
+from natpp.training.losses import cross_entropy
 from natpp.training.recalibrate import recalibrate
 from natpp.training.recipe import Recipe, ShortConfig
 from natpp.training.task import Task
@@ -222,7 +222,7 @@ class Pieces:
             return candidates.drawn(perturbed(flat if numbers[-1] % 2 else problem.log_probs, chance, 3.0))
 
         some = [draw(0, place) for place in range(plan.compared)]
-        trial = Trial(self.images, plan.schedule, device, seed, classification())
+        trial = Trial(self.images, plan.schedule, device, seed, cross_entropy)
         found: dict[str, Any] = {}
         seconds: dict[str, float] = {}
         scorers: dict[str, Callable[[], list[float]]] = {

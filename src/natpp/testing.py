@@ -30,7 +30,7 @@ from natpp.nets.measure import module_cost
 from natpp.registry import OPS
 from natpp.scorers.base import LimitReached, Score, Scorer
 from natpp.subjects.many import Inputs
-from natpp.training.losses import CROSS_ENTROPY, summed
+from natpp.training.losses import cross_entropy, summed
 from natpp.training.task import Task
 
 PLACES = tuple(
@@ -190,7 +190,7 @@ def check_task(task: Task, answer: Callable[[Any], Any] | None = None, *, batche
     if not task.targets:
         assert list(task.calibration(torch.device("cpu"), 1)), f"{task.name} has no batch of inputs"
         return
-    answer = answer or (_logits if task.loss is CROSS_ENTROPY else _same)
+    answer = answer or (_logits if task.loss is cross_entropy else _same)
     seen: dict[bytes, str] = {}
     for part in ("train", "val", "test"):
         for inputs, targets in islice(task.part(part), batches):

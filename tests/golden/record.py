@@ -42,7 +42,7 @@ from torch import Tensor, nn
 
 import natpp
 from natpp.registry import RECIPES
-from natpp.training.losses import CROSS_ENTROPY
+from natpp.training.losses import cross_entropy
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The adapter: all calls of natpp, and all that reads its results. Nothing below this section knows a signature.
@@ -85,7 +85,7 @@ def train(arch: Any, **asked: Any) -> Any:
 
 def finetune(model: Any, data: Any, val: Any = None, **asked: Any) -> Any:
     """A fine-tuned module."""
-    run, loss = part(natpp.Run, asked, device="cpu"), asked.pop("loss", CROSS_ENTROPY)
+    run, loss = part(natpp.Run, asked, device="cpu"), asked.pop("loss", cross_entropy)
     task = data if isinstance(data, str) else natpp.Task(data, val, loss=loss)
     teacher = asked.pop("teacher", None)
     return natpp.finetune(model, task, replace(RECIPES["tune"], **asked), teacher=teacher, run=run)

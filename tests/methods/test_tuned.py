@@ -32,7 +32,7 @@ from natpp.subjects.module import optimize_module
 from natpp.subjects.module_problem import Problem, perturbed
 from natpp.subjects.module_result import ModuleResult
 from natpp.training import together as side_by_side
-from natpp.training.losses import classification
+from natpp.training.losses import cross_entropy
 from natpp.training.recipe import ShortConfig
 from natpp.training.together import Trial, train_together
 from tests.fx.fx_models import BasicBlock
@@ -107,7 +107,7 @@ def candidates(fraction: float | None = 0.6) -> Candidates:
 def trial(steps: int = 3, **options: Any) -> Trial:
     schedule = ShortConfig(steps=steps, learning_rate=0.02, clip=5.0)
     kept = Loaded.of(list(loader()), digits()[1], steps)
-    return Trial(kept, schedule, options.pop("device", CPU), loss=classification(), **options)
+    return Trial(kept, schedule, options.pop("device", CPU), loss=cross_entropy, **options)
 
 
 def no_opinion() -> Policy:

@@ -1,5 +1,6 @@
 """Tasks: made from names, images, loaders and inputs; wrong ones stop with a sentence; the contract of each."""
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from natpp.registry import TASKS
 from natpp.runs.fabric import make_fabric
 from natpp.testing import check_task
 from natpp.training.loop import Loop, fit
-from natpp.training.losses import ACCURACY, CROSS_ENTROPY, accuracy, distance, softened, squared
+from natpp.training.losses import ACCURACY, accuracy, cross_entropy, distance, softened, squared
 from natpp.training.recipe import Recipe
 from natpp.training.task import Task
 
@@ -73,7 +74,7 @@ def test_promises_that_are_broken_are_found() -> None:
 
 def test_a_task_is_made_from_a_name(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digits = Task.named("digits")
-    assert (digits.name, digits.images.classes, digits.loss, digits.metrics) == ("digits", 10, CROSS_ENTROPY, ACCURACY)
+    assert (digits.name, digits.images.classes, digits.loss, digits.metrics) == ("digits", 10, cross_entropy, ACCURACY)
     assert set(NAMES) <= set(TASKS)
     folder = Task.named(f"imagenet:root={photographs},size=8")
     assert (folder.name, folder.images.train.shape[2]) == ("imagenet", 8)
@@ -212,6 +213,11 @@ def test_metrics_of_ones_own_are_in_the_curve() -> None:
     assert row["validation_batch"] == pytest.approx(35)
     assert row["train_first"] == pytest.approx(100 * np.mean([3 / 8, 3 / 8, 1 / 4]))  # the mean over steps
     assert not any(name.endswith(("never", "accuracy")) for name in row)
+
+
+def test_a_task_goes_to_another_process() -> None:
+    task = pickle.loads(pickle.dumps(Task(loader(), loader(seed=1))))  # noqa: S301 (our own)
+    assert (task.loss, task.metrics) == (cross_entropy, ACCURACY)
 
 
 def test_a_loss_may_be_a_module() -> None:

@@ -19,7 +19,7 @@ from natpp.runs.fabric import make_fabric
 from natpp.scorers.short import in_half
 from natpp.training import together
 from natpp.training.branch import Branch, norms
-from natpp.training.losses import classification
+from natpp.training.losses import cross_entropy
 from natpp.training.outcome import Outcome
 from natpp.training.recipe import ShortConfig
 from natpp.training.step import learning_rates
@@ -255,11 +255,11 @@ def test_on_a_gpu_test_images_are_judged_side_by_side(stripes: Batches) -> None:
 def test_batches_of_a_loader_are_trained_on_with_any_loss(stripes: Batches) -> None:
     batches = [stripes.take(np.arange(8) + 8 * place) for place in range(4)]
     kept = Loaded.of(batches, [(stripes.validation, stripes.validation_labels)], 6)
-    losses = classification(), lambda output, labels: nn.functional.cross_entropy(output, labels)
+    losses = cross_entropy, lambda output, labels: nn.functional.cross_entropy(output, labels)
     one, other = (trained(kept, loss=loss)[0] for loss in losses)
     assert one.value == other.value
     assert one.accuracy is not None
     with pytest.raises(SettingError, match="leave tested out"):
         Trial(kept, QUICK, CPU, tested=True)
     with pytest.raises(SettingError, match="leave tested out"):
-        Trial(stripes, QUICK, CPU, loss=classification(), tested=True)
+        Trial(stripes, QUICK, CPU, loss=cross_entropy, tested=True)

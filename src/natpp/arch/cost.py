@@ -16,6 +16,7 @@ from natpp.arch.blueprints import drawing
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting
 from natpp.core.measures import Cost
+from natpp.core.memory import peak_memory
 
 
 class Counts(NamedTuple):
@@ -30,7 +31,7 @@ class Counts(NamedTuple):
 def cost_of(arch: Architecture, where: Setting) -> Cost:
     """The exact cost of an architecture in a network."""
     _, blueprint, _, plan = drawing(arch, where)
-    return Cost(*counts(arch, where), peak_memory_bytes=blueprint.memory(plan))
+    return Cost(*counts(arch, where), peak_memory_bytes=peak_memory(blueprint, plan))
 
 
 def counts(arch: Architecture, where: Setting) -> Counts:

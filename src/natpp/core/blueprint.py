@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -129,13 +128,11 @@ class Blueprint:
                 raise GraphError(f"step {step.name!r} reads {step.reads}, but a step reads only what is made before it")
             if step.until is not None and not number <= step.until < len(self.steps):
                 raise GraphError(f"step {step.name!r} holds its inputs until {step.until}, expected itself or later")
-        for prices, (name, by) in {id(s.prices): (s.prices, (s.name, s.by)) for s in self.steps}.values():
-            if any(
-                len(key) != len(by) or len(price or self.figures) != len(self.figures) for key, price in prices.items()
-            ):
-                raise GraphError(
-                    f"prices of step {name!r} go by {len(by)} decisions and tell {', '.join(self.figures)}"
-                )
+        for by, prices, (number, *_) in self._priced:
+            sizes = {(len(key), len(price or self.figures)) for key, price in prices.items()}
+            if sizes != {(len(by), len(self.figures))}:
+                step, figures = self.steps[number], ", ".join(self.figures)
+                raise GraphError(f"the prices of step {step.name!r} go by {len(by)} decisions and tell {figures}")
 
     # What is alive.
 
@@ -190,42 +187,6 @@ class Blueprint:
             built = alive[numbers].sum(axis=0, dtype=np.int64)[:, None]  # how many of these steps
             total += built * table[tuple(plans[:, decision] for decision in by)]
         return total, alive[-1].astype(bool)
-
-    def memory(self, plan: Plan) -> int:
-        """The most bytes of values held at once: each is freed after its last reader; the caller holds the inputs."""
-        flow = self.flow(plan)
-        stands = [alive or step.fixed or not step.reads for step, alive in zip(self.steps, flow.alive, strict=True)]
-        last = [number if step.reads else len(self.steps) for number, step in enumerate(self.steps)]  # freed after it
-        for number, step in enumerate(self.steps):
-            for read in step.reads if stands[number] else ():
-                last[read] = max(last[read], number if step.until is None else step.until)
-        freed: dict[int, list[int]] = {}
-        for value, number in enumerate(last):
-            freed.setdefault(number, []).append(value)
-        held = peak = 0
-        sizes, tensors, names = [0] * len(self.steps), dict[int, int](), Counter[int]()  # value → its tensor; its names
-        for number, step in enumerate(self.steps):
-            if stands[number]:
-                reads = [tensors[read] for read in step.reads if read in tensors]
-                made, most = self._room(step, plan) if flow.reached[number] else step.silent
-                if step.join == "sum" and len(reads) == 1:
-                    made = most = 0  # it is the one term
-                elif step.join == "concat" and len(reads) == len(step.reads):
-                    most = made  # no zeros are needed
-                peak = max(peak, held + most)
-                if made or reads:
-                    tensors[number] = tensor = number if made else reads[0]
-                    names[tensor] += 1
-                    sizes[number] = made
-                    held += made
-            for value in freed.get(number, ()):
-                if (tensor := tensors.pop(value, -1)) >= 0:
-                    names[tensor] -= 1
-                    held -= 0 if names[tensor] else sizes[tensor]
-        return peak
-
-    def _room(self, step: Step, plan: Plan) -> Room:
-        return (0, 0) if step.room is None else step.room[tuple([plan[one] for one in step.by])]
 
     # What is the same for all plans.
 

@@ -6,6 +6,7 @@ brings plans within it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 
 from natpp.core.measures import Cost, figures_of
@@ -58,7 +59,7 @@ def excess(cost: Cost, limits: Limits) -> float:
 
 def no_dearer(before: tuple[Sequence[float], bool], after: tuple[Sequence[float], bool]) -> bool:
     """Whether no figure rises, and what was connected still is: the strict budget."""
-    return all(now <= was for was, now in zip(before[0], after[0], strict=True)) and after[1] >= before[1]
+    return all(map(operator.le, after[0], before[0])) and after[1] >= before[1]
 
 
 def unreachable(before: Cost, limits: Limits, nearest: Cost, whose: str, way: str) -> BudgetError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
@@ -54,7 +54,7 @@ class Constant(Config):
                 rows: list[Row] = []
                 for option in options:
                     found[entry] = option
-                    rows += [self._row(inputs, concern, found) for concern in concerned]
+                    rows += self._rows(inputs, concerned, found)
                 scores = np.split(inputs.scores(concerned * len(options), rows, score), len(options))
                 means = {option: some.mean() for option, some in zip(options, scores, strict=True)}
                 found[entry] = max(options, key=lambda option: (means[option], option == op))
@@ -64,7 +64,7 @@ class Constant(Config):
 
     def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
         """The map applied; an edge or operation it has never seen stays."""
-        return [self._row(inputs, index, self.map) for index in range(len(inputs))]
+        return self._rows(inputs, range(len(inputs)), self.map)
 
     def candidates(self, inputs: Inputs, count: int, generator: np.random.Generator) -> None:
         """A map has one answer."""
@@ -79,13 +79,17 @@ class Constant(Config):
         pairs = enumerate(zip(encoded.places, encoded.ops.tolist(), strict=True))
         return [edge for edge, (place, op) in pairs if (self._at(place), op) == entry]
 
+    def _rows(self, inputs: Inputs, indices: Sequence[int], entries: Mapping[tuple[Place, int], int]) -> list[Row]:
+        """A map applied to some inputs, within the budget."""
+        rows = [self._row(inputs, index, entries) for index in indices]
+        return inputs.all_repaired(indices, rows, [np.ones(len(row)) for row in rows])
+
     def _row(self, inputs: Inputs, index: int, entries: Mapping[tuple[Place, int], int]) -> Row:
         encoded = inputs.encoded[index]
         pairs = zip(encoded.places, encoded.ops.tolist(), strict=True)
         row = np.array([entries.get((self._at(place), op), op) for place, op in pairs], dtype=np.int64)
         allowed = inputs.masks[index][np.arange(len(row)), row]
-        row = np.where(allowed, row, encoded.ops)
-        return inputs.repaired(index, row, np.ones(len(row)))
+        return np.where(allowed, row, encoded.ops)
 
 
 METHODS.add("constant", Constant())

@@ -41,6 +41,7 @@ class Evolution(Config):
         best = [members[0] for members in living]
         for _ in range(self.scores - 1):
             children = [self._child(inputs, index, living[index], generator) for index in indices]
+            children = inputs.all_repaired(indices, children, [np.ones(len(child)) for child in children])
             found = inputs.scores(indices, children, score)
             for index, value, row in zip(indices, found.tolist(), children, strict=True):
                 living[index].append((value, row))
@@ -64,7 +65,7 @@ class Evolution(Config):
         child = parent.copy()
         edge = generator.choice(edges)
         child[edge] = generator.choice(np.flatnonzero(mask[edge]))
-        return inputs.repaired(index, child, np.ones(len(child)))
+        return child
 
 
 METHODS.add("evolution", Evolution())

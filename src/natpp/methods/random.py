@@ -47,8 +47,7 @@ def random_rows(inputs: Inputs, count: int, generator: np.random.Generator) -> l
     for index, mask in enumerate(inputs.masks):
         rows = (generator.random((count, *mask.shape)) * mask).argmax(axis=2)
         order = generator.random(rows.shape)  # of what a repair takes back
-        inputs.count([index] * count, [*rows])
-        found.append([inputs.repaired(index, row, some) for row, some in zip(rows, order, strict=True)])
+        found.append(inputs.all_repaired([index] * count, [*rows], [*order]))
     return found
 
 

@@ -23,7 +23,7 @@ from natpp.run import Run, Say, Watch
 from natpp.runs.fabric import leave, make_fabric
 from natpp.runs.jobs import make_task
 from natpp.training.loop import Loop, fit
-from natpp.training.losses import CROSS_ENTROPY, Loss, check_teacher
+from natpp.training.losses import Loss, check_teacher, cross_entropy
 from natpp.training.recipe import Recipe
 from natpp.training.task import Task
 
@@ -103,7 +103,7 @@ def run_finetuning(
         "module": type(module).__name__,
         "data": task.name,
         "recipe": recipe.to_dict(),
-        "loss": None if task.loss is CROSS_ENTROPY else getattr(task.loss, "__name__", type(task.loss).__name__),
+        "loss": None if task.loss is cross_entropy else getattr(task.loss, "__name__", type(task.loss).__name__),
         "teacher": None if teacher is None else type(teacher).__name__,
         "seed": run.seed,
         "precision": run.precision,

@@ -22,7 +22,7 @@ from natpp.scorers.short import WORST, Rows
 from natpp.seeds import from_text
 from natpp.subjects.module_problem import Problem
 from natpp.training.branch import output_and_loss, use_batch_statistics
-from natpp.training.losses import CROSS_ENTROPY
+from natpp.training.losses import cross_entropy
 from natpp.training.step import Sgd, cosine
 from natpp.training.together import Trial
 
@@ -37,7 +37,7 @@ class Expanded:
     def __init__(self, problem: Problem, trial: Trial):
         self.problem, self.trial = problem, trial
         self.shared = Shared(problem.traced)
-        self.loss, self.feed = trial.loss or CROSS_ENTROPY, trial.feed()
+        self.loss, self.feed = trial.loss or cross_entropy, trial.feed()
         self.losses: list[float] = []  # of the steps so far
         self.spent: defaultdict[str, float] = defaultdict(float)  # seconds of judging
         self._sgd: Sgd | None = None

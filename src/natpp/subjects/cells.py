@@ -15,6 +15,7 @@ from natpp.arch.rules import Mask, masks
 from natpp.core.blueprint import Blueprint, Spent
 from natpp.core.budget import no_dearer
 from natpp.core.decision import Decision, Option, Plan
+from natpp.core.memory import peak_memory
 from natpp.core.solve import Preferences
 from natpp.nets.policy import Encoded, edge_masks, encode
 from natpp.registry import OPS
@@ -89,8 +90,7 @@ class Cells:
 
     def memory(self, plan: Plan) -> int:
         """Bytes of peak memory."""
-        blueprint, plan = self._drawn(plan)
-        return blueprint.memory(plan)
+        return peak_memory(*self._drawn(plan))
 
     def fits(self, plan: Plan) -> bool:
         """Whether a plan keeps the budget: always where it is not strict."""

@@ -36,7 +36,11 @@ class Inputs:
         self.columns = np.array([names[OPS[op].name] for op in self.ops])  # numbers of the operations in the registry
         graphs: dict[object, int] = {}
         self._graphs = [graphs.setdefault(_graph_key(arch), len(graphs)) for arch in self.archs]
+        self._members: dict[int, list[int]] = {}
+        for index, graph in enumerate(self._graphs):
+            self._members.setdefault(graph, []).append(index)
         self._living: dict[tuple[int, bytes], Living] = {}
+        self._before: dict[int, Living] = {}  # of the input itself
         self._scores: dict[tuple[int, bytes, bytes], float] = {}
         self._scored_by: Score | Gain | None = None
 
@@ -58,8 +62,15 @@ class Inputs:
             for index, rows, some in zip(indices, drawn, weights, strict=True)
             for row, weight in zip(rows, some, strict=True)
         ]
-        self.count([index for index, _, _ in found], [row for _, row, _ in found])
-        return [(index, row, self.repaired(index, row, weight)) for index, row, weight in found]
+        now = self.all_repaired(*map(list, zip(*found, strict=True))) if found else []
+        return [(index, row, kept) for (index, row, _), kept in zip(found, now, strict=True)]
+
+    def all_repaired(
+        self, indices: Sequence[int], rows: Sequence[Row], probabilities: Sequence[NDArray[np.float64]]
+    ) -> list[Row]:
+        """Rows repaired, one for each index, all of them costed at once."""
+        self.count(indices, rows)
+        return [self.repaired(*one) for one in zip(indices, rows, probabilities, strict=True)]
 
     def transformed(self, index: int, row: Row) -> Architecture:
         """The architecture with these operations on its free edges."""
@@ -112,15 +123,20 @@ class Inputs:
         """
         if not self.task.strict:
             return True
-        return no_dearer(self.living(index, self.encoded[index].ops), self.living(index, row))
+        if index not in self._before:
+            group = self._members[self._graphs[index]]
+            self.count(group, [self.encoded[one].ops for one in group])
+            self._before.update((one, self.living(one, self.encoded[one].ops)) for one in group)
+        return no_dearer(self._before[index], self.living(index, row))
 
     def living(self, index: int, row: Row) -> Living:
         """Living parameters and multiply-adds, and whether anything of the image reaches the head."""
         key = self._graphs[index], row.tobytes()
-        if key not in self._living:
+        found = self._living.get(key)
+        if found is None:
             spent = self._spent(index, row)
-            self._living[key] = spent.living, spent.connected
-        return self._living[key]
+            found = self._living[key] = spent.living, spent.connected
+        return found
 
     def count(self, indices: Sequence[int], rows: Sequence[Row]) -> None:
         """Cost many rows at once, so that `fits` and `living` look them up."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import logging
 import math
 import time
@@ -28,7 +29,7 @@ from natpp.nets.captured import Captured, captures, changing_state
 from natpp.nets.network import Network
 from natpp.nets.workarounds import workarounds
 from natpp.seeds import Use, number
-from natpp.training.losses import ACCURACY, CROSS_ENTROPY, Loss, Metric, classification, distance, summed
+from natpp.training.losses import ACCURACY, Loss, Metric, cross_entropy, distance, summed
 from natpp.training.recipe import Recipe
 from natpp.training.step import Sgd, cosine
 
@@ -56,19 +57,21 @@ class Loop(Generic[Net]):
         fabric: Fabric,
         seed: int = 0,
         *,
-        loss: Loss = CROSS_ENTROPY,
+        loss: Loss = cross_entropy,
         metrics: Mapping[str, Metric] = ACCURACY,
         teacher: nn.Module | None = None,
         agreement: Loss = distance,
         lesson: float = 0.5,
     ):
-        """Cross-entropy gets the recipe's label smoothing.
+        """If the loss is `cross_entropy`, it gets the recipe's label smoothing.
 
         With a teacher (moved to the device and put in eval mode), the `agreement` of its outputs has the weight
         `lesson` in what is minimized; the losses that are reported are those of the targets alone.
         """
         self.feed, self.recipe, self.fabric, self.seed = feed, recipe, fabric, seed
-        self.loss = classification(recipe.label_smoothing) if loss is CROSS_ENTROPY else loss
+        self.loss = loss
+        if loss is cross_entropy:
+            self.loss = functools.partial(cross_entropy, label_smoothing=recipe.label_smoothing)
         self.metrics, self.agreement = metrics, agreement
         self.format = fast_format(fabric.device)
         self.network: Net = network.to(fabric.device).to(memory_format=self.format)  # type: ignore[call-overload]
@@ -88,7 +91,7 @@ class Loop(Generic[Net]):
             captured=self.capturing,
         )
         self._captured: Captured | None = None
-        ours = isinstance(network, Network) and loss is CROSS_ENTROPY and teacher is None
+        ours = isinstance(network, Network) and loss is cross_entropy and teacher is None
         self._blind = id(self) if ours else None  # our own networks can be compiled with meaningless numbers
         self.steps_an_epoch = feed.steps_an_epoch
         self.total = recipe.epochs * self.steps_an_epoch

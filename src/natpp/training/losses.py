@@ -1,10 +1,8 @@
-"""Losses and metrics: cross-entropy and accuracy of logits, or any function of output and targets; and how to agree."""
+"""Losses, metrics and distances to a teacher: functions of a module's output and targets."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,12 +19,8 @@ Metric = Callable[[Any, Any], Tensor]  # the same → a share from 0 to 1 per sa
 SOFTNESS = 2.0  # temperature of the logits in `softened`
 
 
-def classification(label_smoothing: float = 0.0) -> Loss:
+def cross_entropy(output: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """Cross-entropy of logits (batch, classes) and class indices (batch,)."""
-    return functools.partial(_cross_entropy, label_smoothing=label_smoothing)
-
-
-def _cross_entropy(output: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
     return functional.cross_entropy(output.float(), targets.long(), label_smoothing=label_smoothing)
 
 
@@ -38,8 +32,7 @@ def accuracy(output: Any, targets: Any) -> Tensor:
     return torch.full((), float("nan"), device=targets.device if isinstance(targets, Tensor) else None)
 
 
-CROSS_ENTROPY = classification()
-ACCURACY: Mapping[str, Metric] = MappingProxyType({"accuracy": accuracy})
+ACCURACY: Mapping[str, Metric] = {"accuracy": accuracy}
 
 
 def summed(metric: Metric, output: Any, targets: Any, samples: int) -> Tensor:
@@ -89,7 +82,7 @@ def check_loss(module: nn.Module, inputs: Any, targets: Any, loss: Loss) -> None
             f"{type(module).__name__} does not run on the inputs of a training batch ({_described(inputs)}): "
             f"{_line(error)}"
         ) from error
-    if loss is CROSS_ENTROPY:
+    if loss is cross_entropy:
         if not classifies(output, targets):
             raise SettingError(
                 f"the output is {_described(output)} and the targets are {_described(targets)}, expected logits "

@@ -1,4 +1,4 @@
-"""Recipes: how a network is trained, as values; the settings of the paper have names."""
+"""How a network is trained, as values: recipes, the paper's by name, and the schedule of short trainings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from natpp.registry import NETWORKS, RECIPES
 
 @dataclass(frozen=True)
 class Recipe(Config):
-    """How a network is trained. None stands for what suits the images and the architecture.
+    """How a network is trained. None picks what suits the images and the architecture.
 
     Examples:
         >>> from natpp.registry import RECIPES
@@ -21,41 +21,41 @@ class Recipe(Config):
     """
 
     epochs: Annotated[int, At(least=1)]
-    """times that all training images are gone through"""
+    """passes over the training data"""
     batch: Annotated[int, At(least=2)]
-    """images a step, over all processes"""
+    """images per step, over all processes"""
     learning_rate: Annotated[float, At(above=0)]
-    """of SGD, falling to zero along a cosine, step by step"""
+    """of SGD, falling to zero along a cosine"""
     network: Annotated[str, Among(NETWORKS)] | None = None
     """the network to train; None: cifar, and nasbench201 for an architecture of one cell"""
     channels: Annotated[int | None, At(least=1)] = None
     """channels of the first cells"""
     cells: Annotated[int | None, At(least=1)] = None
-    """number of cells (nasbench201: a stage)"""
+    """number of cells (nasbench201: per stage)"""
     momentum: Annotated[float, At(least=0, below=1)] = 0.9
     """of SGD"""
     nesterov: bool = False
-    """whether the momentum is Nesterov's"""
+    """whether to use Nesterov momentum"""
     weight_decay: Annotated[float, At(least=0)] = 3e-4
     """of SGD"""
     clip: Annotated[float, At(least=0)] = 5.0
-    """largest norm of a gradient; 0 is no limit"""
+    """maximum norm of a gradient; 0: no limit"""
     drop_path: Annotated[float, At(least=0, below=1)] = 0.0
-    """probability of dropping an edge for an image that is reached at the end, growing linearly from 0"""
+    """probability of dropping an edge for an image, growing linearly from 0 to this"""
     cutout: Annotated[int | None, At(least=0)] = None
-    """side in pixels of the square that is blotted out of each image; None: 16, and 0 for images under 24 pixels"""
+    """side in pixels of the square cut out of each image; None: 16, or 0 for images under 24 pixels"""
     auxiliary: Annotated[float, At(least=0)] = 0.0
-    """weight of the auxiliary head's loss; 0 leaves the head out"""
+    """weight of the auxiliary head's loss; 0: no head"""
     label_smoothing: Annotated[float, At(least=0, below=1)] = 0.0
-    """share of the target that all classes have in common"""
+    """share of the target spread evenly over all classes"""
     ema: Annotated[float, At(least=0, below=1)] = 0.0
-    """decay of a moving average of the weights, which is what is judged and kept then; 0 is none"""
+    """decay of a moving average of the weights, which is then validated and kept; 0: no average"""
     validation: Annotated[int, At(least=0)] = 0
-    """training images that are set aside for choices"""
+    """training images set aside for validation"""
 
     def check(self) -> None:
         if self.nesterov and not self.momentum:
-            raise SettingError("Nesterov's momentum needs a momentum above 0")
+            raise SettingError("nesterov needs a momentum above 0")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from natpp.errors import SettingError, did_you_mean
 from natpp.nets.call import call
 from natpp.nets.measure import evaluating
 from natpp.registry import TASKS
-from natpp.training.losses import ACCURACY, CROSS_ENTROPY, Loss, Metric, check_loss, softened, squared
+from natpp.training.losses import ACCURACY, Loss, Metric, check_loss, cross_entropy, softened, squared
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -39,10 +39,9 @@ MakeTask = Callable[..., "Task"]  # options as keyword arguments → a task
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What a network is for: data, a loss, and metrics to judge it by.
+    """What a network is trained and judged for: data, a loss and metrics.
 
-    The data are images of natpp, some of which are set aside to validate by, or loaders: any iterables of batches
-    (inputs, targets) that can be passed over again, such as a `DataLoader`.
+    A loader is any iterable of batches (inputs, targets) that can be passed over again, such as a `DataLoader`.
 
     Examples:
         >>> from natpp.training.task import Task
@@ -57,21 +56,21 @@ class Task:
     """
 
     train: Images | Batches | Iterable[Any]
-    """what is trained on"""
+    """images, some of which are set aside to validate by, or a loader"""
     val: Iterable[Any] | None = None
-    """a loader that choices are made by; of images some training images are set aside instead"""
+    """a loader to validate by"""
     test: Iterable[Any] | None = None
-    """a loader that is read once, when all choices are made; images have their own"""
-    loss: Loss = CROSS_ENTROPY
-    """function or module of output and targets that gives one number; by default for logits and class indices"""
+    """a loader that is read once, after all choices are made; images come with a test set"""
+    loss: Loss = cross_entropy
+    """function or module of output and targets that gives one number"""
     metrics: Mapping[str, Metric] = field(default_factory=lambda: ACCURACY)
-    """functions of output and targets that give shares from 0 to 1, per sample or of the batch; higher is better"""
+    """functions of output and targets that give a share from 0 to 1, per sample or of the batch; higher is better"""
     agreement: Loss | None = None
-    """how far an output is from a teacher's; None: of logits for cross-entropy, else the mean squared error"""
+    """distance of an output to a teacher's; None: `softened` if the loss is cross-entropy, else `squared`"""
     targets: bool = True
-    """whether batches have targets; without, batches are inputs alone, and training needs a teacher"""
+    """whether batches are (inputs, targets); else they are inputs alone, and training needs a teacher"""
     name: str = ""
-    """in reports; by default that of the images, or the type of the loader"""
+    """for reports; by default that of the images, or the type of the loader"""
 
     def __post_init__(self) -> None:
         images = isinstance(self.train, Images | Batches)
@@ -96,14 +95,14 @@ class Task:
 
     @staticmethod
     def inputs(batches: Iterable[Any], val: Iterable[Any] | None = None) -> Task:
-        """Batches of inputs without targets: enough to calibrate on, and to learn from a teacher."""
+        """A task of inputs without targets: enough to calibrate on, or to learn from a teacher."""
         return Task(batches, val, metrics={}, targets=False)
 
     @staticmethod
     def named(text: str, *, say: Say | None = None) -> Task:
-        """A task from its text: a name, options, such as `cifar10:root=data`, or the path of a folder of images.
+        """A task by name with options, such as `cifar10:root=data`, or the images of a folder, by its path.
 
-        `say` is told of images that cannot be read when they are used.
+        `say` is called with a line about images that turn out to be unreadable.
         """
         name, _, rest = (text, "", "") if os.path.isdir(text) else text.partition(":")
         options: dict[str, Any] = {}
@@ -113,10 +112,12 @@ class Task:
                 raise SettingError(f"the task {text!r} has {part!r}, expected key=value, as in {name}:root=data")
             options[key] = int(value) if value.isdecimal() else value
         make = TASKS[name] if name in TASKS else functools.partial(of_images, name)
-        known = set(inspect.signature(make).parameters)
-        for key in options.keys() - (known - {"say"}):
-            raise SettingError(f"unknown option {key!r} of the task {name}. {did_you_mean(key, known - {'say'})}")
-        return make(**options, **({"say": say} if "say" in known else {}))
+        takes = inspect.signature(make).parameters
+        known = [key for key in takes if key != "say"]
+        for key in options:
+            if key not in known:
+                raise SettingError(f"unknown option {key!r} of the task {name}. {did_you_mean(key, known)}")
+        return make(**options, **({"say": say} if "say" in takes else {}))
 
     @staticmethod
     def of(
@@ -128,7 +129,7 @@ class Task:
         loss: Loss | None = None,
         say: Say | None = None,
     ) -> Task:
-        """A task from whatever names or holds one: a task, its text, a path, images, or loaders with a loss."""
+        """A task from what a user gives: a task, its text, a path, images, or loaders."""
         if isinstance(data, Task):
             if not (val is None and loss is None and root is None and size is None):
                 raise SettingError("a task has its own data and loss: leave val, loss, root and size out")
@@ -153,8 +154,8 @@ class Task:
 
     @property
     def agrees(self) -> Loss:
-        """How far an output is from a teacher's."""
-        return self.agreement or (softened if self.loss is CROSS_ENTROPY else squared)
+        """The distance of an output to a teacher's."""
+        return self.agreement or (softened if self.loss is cross_entropy else squared)
 
     def batches(
         self, device: torch.device | str, recipe: Recipe | None = None, *, validation: int | None = None
@@ -201,10 +202,8 @@ class Task:
         if isinstance(self.train, Images | Batches):
             batches = self.batches(device)
             if name == "train":
-                return (
-                    batches.take(some)
-                    for some in np.array_split(np.arange(len(batches)), -(-len(batches) // IMAGES_AT_ONCE))
-                )
+                starts = range(0, len(batches), IMAGES_AT_ONCE)
+                return (batches.take(np.arange(len(batches))[start : start + IMAGES_AT_ONCE]) for start in starts)
             if name == "val":
                 return in_parts(batches.validation, batches.validation_labels, IMAGES_AT_ONCE)
             return batches.test_batches(IMAGES_AT_ONCE)
@@ -222,7 +221,7 @@ class Task:
             yield from (moved_to(_arguments(batch), device) for batch in islice(self.train, count))
 
     def check(self, module: nn.Module, batch: Batch) -> None:
-        """Try a module and the loss on a batch, so that errors say what does not fit before anything is trained."""
+        """Try a module and the loss on a batch; an error says what does not fit."""
         check_loss(module, *batch, self.loss)
 
     def taught_by(self, teacher: nn.Module) -> Task:
@@ -265,7 +264,7 @@ def _arguments(inputs: Any) -> Any:
 
 
 def inputs_of(data: Batches | Loaded, device: torch.device, count: int = CALIBRATION) -> Iterator[Any]:
-    """A few batches of training inputs, on a device: to recompute statistics from, say."""
+    """A few batches of training inputs, on a device, for example to recompute batch norm statistics."""
     for place in range(count):
         if isinstance(data, Batches):
             yield data.take(np.arange(place * CALIBRATION_BATCH, (place + 1) * CALIBRATION_BATCH) % len(data))[0]
@@ -276,7 +275,7 @@ def inputs_of(data: Batches | Loaded, device: torch.device, count: int = CALIBRA
 def of_images(
     name: str | Path, root: str | Path | None = None, size: int | None = None, *, say: Say | None = None
 ) -> Task:
-    """Classifying a set of images by its name, or the images of a folder by its path."""
+    """Classification of a data set by its name, or of the images in a folder by its path."""
     return Task(load_images(name, root, size, say=say), name=name.name if isinstance(name, Path) else name)
 
 
