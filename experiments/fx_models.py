@@ -37,7 +37,7 @@ from natpp.fx.sites import Site
 from natpp.fx.traced import TraceError
 from natpp.policies import DEFAULT, load_named
 from natpp.registry import MODELS
-from natpp.subjects.module import optimize_module
+from natpp.subjects.module_answer import optimize_module
 from natpp.subjects.module_result import ModuleResult
 
 TORCHVISION = (

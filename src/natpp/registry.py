@@ -1,7 +1,7 @@
-"""Named things that can be added from outside: operations, rules, networks, models, methods, tasks, measures of cost.
+"""Named things that can be added: operations, rules, networks, models, methods, tasks, decisions, measures of cost.
 
-Packages fill their registries when they are imported. `import natpp` imports all but methods and tasks, which need
-torch and come with `import natpp.methods` and `import natpp.training.task`.
+Packages fill their registries when they are imported. `import natpp` imports all but methods, tasks and kinds of
+decisions, which need torch and come with `import natpp.methods`, `natpp.training.task` and `natpp.decisions`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from natpp.arch.ops import Op
     from natpp.arch.rules import Rule
     from natpp.core.measures import Measure
+    from natpp.decisions.base import Kind
     from natpp.methods.base import Method
     from natpp.training.recipe import Recipe
     from natpp.training.task import MakeTask
@@ -109,4 +110,5 @@ MODELS: Registry[Model] = Registry("model")
 METHODS: Registry[Method] = Registry("method")
 RECIPES: Registry[Recipe] = Registry("recipe")
 TASKS: Registry[MakeTask] = Registry("task")
+KINDS: Registry[Kind] = Registry("kind of decision")
 MEASURES: Registry[Measure] = Registry("cost")

@@ -327,7 +327,7 @@ def optimize(
 def _optimized_module(
     module: object, policy: Policy | str | Path | None, example_input: Any, **options: Any
 ) -> ModuleResult:
-    from natpp.subjects.module import optimize_module
+    from natpp.subjects.module_answer import optimize_module
 
     found = optimize_module(_module(module, example_input), example_input, _policy(policy, options["rule"]), **options)
     return replace(found, settings=found.settings | _said(type(module).__name__, policy, options["rule"]))

@@ -5,6 +5,7 @@ import importlib.util
 import io
 import tempfile
 import warnings
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,14 +18,16 @@ from torch.fx import Graph
 from torch.utils._pytree import tree_flatten
 
 import natpp
+from natpp.core.decision import Plan
+from natpp.core.solve import repair
+from natpp.decisions.base import Decisions
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.fx.traced import Traced
-from natpp.nets.measure import module_cost
 from natpp.nets.policy import Policy, PolicyConfig
-from natpp.subjects.module import optimize_module
-from natpp.subjects.module_problem import Problem
+from natpp.subjects.module import Module
+from natpp.subjects.module_answer import optimize_module
 from natpp.subjects.module_result import ModuleResult
 
 TORCH_2_6 = torch.__version__.startswith("2.6.")  # its ONNX exporter fails on most networks, and exports fewer forwards
@@ -116,15 +119,20 @@ def read_by(graph: Graph, module: nn.Module) -> set[str]:
 
 def counted_is_built(traced: Traced, *, plans: int = 3, share: bool = False, rule: str = "nat++") -> None:
     """Parameters and multiply-adds of random plans are, to the digit, those of what is built."""
-    found = Problem(traced, find_blocks(traced), random_policy(0), rule, strict=False, share=share)
+    module = Module(traced, Decisions(rule=rule, share_blocks=share, strict=False))
     generator = np.random.default_rng(0)
     for _ in range(plans):
-        drawn = ((generator.random(mask.shape) * mask).argmax(axis=1) for mask in found.masks)
-        rows = [found.repaired(number, row) for number, row in enumerate(drawn)]
-        built = module_cost(rewrite(traced, found.blocks, found.block_ops(rows)), traced.example)
-        counted = found.blueprint.cost(found.plan(rows))
-        assert counted is not None
-        assert counted.living[:2] == (built.params, built.madds)
+        module.apply(random_plan(module, generator))  # it asserts that
+
+
+def random_plan(module: Module, generator: np.random.Generator, changed: float = 1.0) -> Plan:
+    """A plan that is connected, with about so much of it drawn at random."""
+    drawn = [int(generator.choice(one.allowed)) if generator.random() < changed else 0 for one in module.decisions]
+    found: list[int] = []
+    for number, part in enumerate(module.parts):
+        own = tuple(drawn[part.start : part.stop])
+        found += repair(own, (0,) * len(own), generator.random(len(own)).tolist(), partial(module.whole, number))
+    return tuple(found)
 
 
 def written_module(folder: Path) -> ModuleType:

@@ -9,12 +9,12 @@ from test_module_blocks import plain
 from torch import Tensor, nn
 
 import natpp
+from natpp.decisions.adopt import adopt
 from natpp.fx.blocks import Block, find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.fx.traced import Traced
 from natpp.registry import MODELS
-from natpp.subjects.module import adopt
 from natpp.zoo import Model, network
 from tests.fx.promises import assert_alike, assert_same, deployed_is_the_same, outputs, written_module
 

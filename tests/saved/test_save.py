@@ -16,9 +16,10 @@ from torch.nn import functional as F
 
 import natpp
 from natpp.arch import modules as own
-from natpp.decisions.operation import FadeIn, shortcut
+from natpp.decisions.term import shortcut
 from natpp.errors import FormatError, SettingError
 from natpp.fx.modes import ByMode
+from natpp.fx.parts import FadeIn
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.saved.content import content_of
@@ -26,7 +27,7 @@ from natpp.saved.describe import describe
 from natpp.saved.source import module_source
 from natpp.saved.values import decode, encode
 from natpp.saved.vocabulary import function_named, name_of
-from natpp.subjects.module import optimize_module
+from natpp.subjects.module_answer import optimize_module
 from natpp.subjects.module_result import ModuleResult
 from tests.fx.fx_models import SMALL
 from tests.fx.promises import assert_same, assert_same_module, outputs, random_policy, warmed, written_module

@@ -375,3 +375,15 @@ def _unique(name: str, names: Counter[str]) -> str:
 def shape(node: Node) -> tuple[int, ...]:
     """The shape of a feature map."""
     return tuple(int(side) for side in value(node).shape)
+
+
+def node_shape(block: Block, number: int) -> tuple[int, ...]:
+    """The shape of a node's feature map."""
+    if number < 2:
+        given = block.inputs[number]
+        assert given is not None
+        return shape(given)
+    node = block.nodes[number - 2]
+    if node.item is not None:
+        return shape(node.item.output)
+    return node_shape(block, node.terms[-1].source)
