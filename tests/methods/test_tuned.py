@@ -477,7 +477,7 @@ X, LABELS = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
         ({"evaluations": 1}, "evaluations is 1"),
         ({"minutes": 0}, "minutes is 0"),
         ({"train_steps": 0}, "steps"),
-        ({"learning_rate": 0.0}, "learning rate"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
         ({"scorer": "shrt"}, "unknown scorer 'shrt'. Did you mean 'short'"),
         ({"mode": "sample"}, "mode and batches go without train"),
         ({"batches": [X]}, "mode and batches go without train"),
