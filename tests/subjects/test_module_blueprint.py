@@ -30,11 +30,27 @@ class Convs(nn.Module):
 
 
 class Unread(Convs):
-    """A site that nothing reads: it goes as soon as anything in its block is changed."""
+    """A layer that nothing reads: it stays as it is."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.b(torch.relu(self.a(x)))
         self.c(x)
+        return self.d(x)
+
+
+class Checked(Convs):
+    """Layers one behind the other that only a check of a shape reads: they stay, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.e = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4))
+        self.linear = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.b(torch.relu(self.a(x)))
+        y = self.e(self.c(x))
+        z = self.linear(y.flip(1))
+        assert y.shape[1] == z.shape[1] == 4
         return self.d(x)
 
 
@@ -105,7 +121,7 @@ def weight_norm() -> nn.Module:
     )
 
 
-ODD = (Unread, Frames, Product, Tied, InPlace, TwoOutputs, weight_norm)
+ODD = (Unread, Checked, Frames, Product, Tied, InPlace, TwoOutputs, weight_norm)
 
 
 @pytest.mark.parametrize("share", [True, False])

@@ -22,6 +22,7 @@ from torch.fx.node import Node
 
 from natpp.arch.graph import NULL, SKIP, Graph
 from natpp.core.blueprint import Join, reached_and_alive
+from natpp.fx.aliasing import idle
 from natpp.fx.sites import Item, Keep, Site, Sum, find_items
 from natpp.fx.traced import Traced, value
 from natpp.registry import OPS
@@ -112,7 +113,9 @@ class Block:
 
 def find_blocks(traced: Traced, keep: Keep = ()) -> list[Block]:
     """The blocks of a traced module in the order in which they run."""
-    return _Partition(traced, find_items(traced, keep)).blocks()
+    unread = idle(traced.graph, traced.parts)  # it stays as it is
+    items = [item for item in find_items(traced, keep) if item.output not in unread]
+    return _Partition(traced, items).blocks()
 
 
 def grouped(blocks: Sequence[Block], *, share: bool = True) -> list[list[int]]:

@@ -50,7 +50,7 @@ class Module:
         >>> module = Module(trace(natpp.zoo.network("resnet20"), torch.randn(1, 3, 32, 32)))
         >>> one = module.decisions[3]
         >>> one.name, one.kind, [option.value for option in one.options if option.allowed][:3]
-        ('conv1', 'operation', ['conv_3x3', 'dil_conv_3x3', 'sep_conv_3x3'])
+        ('conv1', 'operation', ['conv_3x3', 'conv_1x1', 'sep_conv_3x3'])
         >>> module.apply((0,) * len(module.decisions))(torch.randn(1, 3, 32, 32)).shape
         torch.Size([1, 10])
     """

@@ -79,7 +79,7 @@ class Asked:
         share_blocks: bool | None = None,
         measure_latency: bool = False,
     ):
-        wanted = check_budget(budget)
+        wanted, keep = check_budget(budget), kept_parts(keep)
         share = not wanted if share_blocks is None else share_blocks
         ask = Decisions(rule=rule, ops=policy.ops, keep=keep, share_blocks=share, strict=budget != "rule")
         self.module = Module(trace(module, example_input), ask)
@@ -90,7 +90,7 @@ class Asked:
             "rule": rule,
             "budget": budget if isinstance(budget, str) else dict(budget),
             "share_blocks": share,
-            "keep": [part if isinstance(part, str) else part.__name__ for part in kept_parts(keep)],
+            "keep": [part if isinstance(part, str) else part.__name__ for part in keep],
         }
         if self.module.blocks:
             self.transitions, self.log_probs = said(policy, self.module)

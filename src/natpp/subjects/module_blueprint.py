@@ -69,15 +69,12 @@ class _Drawn:
         self.madds = node_madds(traced, self.outside)
         users = Counter(id(one) for node in self.outside for one in parameters_of(node, traced.parts))
         self.shared = {key for key, count in users.items() if count > 1}
-        self.unchanged: dict[int, int] = {}  # by block: a step that lets through where nothing in it is changed
 
     def blueprint(self) -> Blueprint:
         outside, costly = {node for node in self.outside if node.op != "output"}, self._costly()
         for node in self.traced.graph.nodes:
             if node in self.owner:
                 self._of(self.owner[node])
-                if node in self.idle:
-                    self._unread(node)
             elif node in outside and (node not in self.idle or node in costly):
                 self._of(node)
         (output,) = (node for node in self.traced.graph.nodes if node.op == "output")
@@ -86,9 +83,7 @@ class _Drawn:
             for node in self.outside
             if node in outside and node.op != "placeholder" and node not in self.idle and set(node.users) <= self.idle
         ]
-        last = self._add("output", [*map(self._of, output.all_input_nodes), *kept], keep="reached")
-        if self.unchanged:
-            self._add("all", [last, *self.unchanged.values()], join="sum")
+        self._add("output", [*map(self._of, output.all_input_nodes), *kept])
         return Blueprint(tuple(self.steps), FIGURES)
 
     def _add(self, name: str, reads: Sequence[int], price: Price = (), **more: Any) -> int:
@@ -193,29 +188,6 @@ class _Drawn:
         own = {term.site.source, *term.site.nodes} | self.weights
         read = dict.fromkeys(one for node in term.site.nodes for one in node.all_input_nodes if one not in own)
         return [self._of(one) for one in read]
-
-    def _unread(self, node: Node) -> None:
-        """A site that nothing reads: it stays as long as nothing in its block is changed."""
-        number, place = self.owner[node]
-        ((index, term),) = (
-            (index, term)
-            for index, (target, term) in enumerate(self.blocks[number].terms)
-            if target == place and term.site
-        )
-        price = self._price(term, term.op)
-        assert price is not None
-        reads = [self._of((number, term.source)), self._unchanged(number)]
-        self._add(f"{self.blocks[number].edge_name(index)} unread", reads, price, idle=True)
-
-    def _unchanged(self, number: int) -> int:
-        if number not in self.unchanged:
-            gates = []
-            for choice, own in zip(self.choices[number], self.blocks[number].ops, strict=True):
-                if set(choice.ops.values()) != {own}:
-                    same = {option: NOTHING if op == own else None for option, op in choice.ops.items()}
-                    gates.append(self._priced("unchanged", (), choice, same))
-            self.unchanged[number] = self._add("unchanged", gates)
-        return self.unchanged[number]
 
 
 def _nodes(block: Block) -> list[Node]:
