@@ -16,5 +16,5 @@ RULES.add("no_drops", no_drops)
 check_rule("no_drops")  # everything may stay, nothing leads out of the search space
 
 result = natpp.optimize("darts", rule="no_drops", budget={"madds": 0.8})
-assert all(change.after.op != "null" for change in result.changes)
+assert all(change.after != "null" for change in result.changes)
 print(result)

@@ -29,6 +29,7 @@ from experiments.lib.machine import machine
 from experiments.lib.modules import fresh, images_of, no_opinion, trained
 from experiments.lib.settings import RESULTS, Experiment, Images, Keeps, write_results
 from natpp.core import decision
+from natpp.core.result import Result
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
@@ -40,7 +41,6 @@ from natpp.scorers.short import ShortTunings
 from natpp.seeds import Use, number
 from natpp.subjects.module import Module
 from natpp.subjects.module_answer import Asked, optimize_module, perturbed
-from natpp.subjects.module_result import ModuleResult
 from natpp.training.losses import cross_entropy
 from natpp.training.recalibrate import recalibrate
 from natpp.training.recipe import Recipe, ShortConfig
@@ -191,13 +191,13 @@ class Pieces:
     def run_policy(self, seed: int) -> dict[str, Any]:
         result = optimize_module(self.original(seed), self.example, load_named(), budget=BUDGET)
         found = {"policy": default(), **self._described(result)}
-        return found | self.tuned(self.result_of(_lists(result.ops), seed), seed)
+        return found | self.tuned(self.result_of(_ops(result), seed), seed)
 
     def run_random(self, seed: int) -> dict[str, Any]:
         result = optimize_module(
             self.original(seed), self.example, no_opinion(), mode="sample", seed=seed, budget=BUDGET
         )
-        return self._described(result) | self.tuned(self.result_of(_lists(result.ops), seed), seed)
+        return self._described(result) | self.tuned(self.result_of(_ops(result), seed), seed)
 
     def run_scratch(self, seed: int, *, epochs: int | None = None) -> dict[str, Any]:
         kept = json.loads((self.runs / f"learned_{seed}.json").read_text())
@@ -250,10 +250,10 @@ class Pieces:
         return expanded(some)
 
     @staticmethod
-    def _described(result: ModuleResult) -> dict[str, Any]:
+    def _described(result: Result) -> dict[str, Any]:
         before, after = result.cost_before, result.cost_after
         return {
-            "ops": _lists(result.ops),
+            "ops": _ops(result),
             "changes": [[change.name, change.before, change.after] for change in result.changes],
             "share_of_madds": after.madds / before.madds,
             "share_of_params": after.params / before.params,
@@ -266,8 +266,9 @@ def spearman(one: list[float], other: list[float]) -> float:
     return float(np.corrcoef(*ranks)[0, 1])
 
 
-def _lists(ops: list[tuple[str, ...]]) -> list[list[str]]:
-    return [list(row) for row in ops]
+def _ops(result: Result) -> list[list[str]]:
+    """Per block, the operations of a result."""
+    return [list(row) for row in result.subject.block_ops(result.plan)]
 
 
 def gather(runs: Path, plan: Plan) -> dict[str, Any]:

@@ -90,7 +90,8 @@ def test_a_network_of_the_zoo(run: Runner, tmp_path: Path) -> None:  # noqa: F81
     one = json.loads(ok(run("optimize", "resnet20", "--no-share-blocks", "--json")))
     assert one["settings"]["share_blocks"] is False
     assert not any(change["name"].startswith(("layer3", "conv1")) for change in data["changes"])
-    assert set(data["probabilities"]) == set(data["masked"])
+    for place in (place for group in data["groups"] for place in group["decisions"]):
+        assert all(("probability" in option) != ("why_not" in option) for option in place["options"])
     assert natpp.restore(folder)(torch.randn(1, 3, 32, 32)).shape == (1, 7)
 
 

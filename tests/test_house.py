@@ -42,16 +42,10 @@ BELOW = {  # the rooms directly below each; a room may import all that lie furth
     "__main__": ("cli",),
 }
 UPWARDS = {  # imports that still point up: what they are for moves down with the parts of cells and modules that merge
-    ("core/learned.py", "natpp.nets.policy"),
     ("fx/rewrite.py", "natpp.decisions.operation"),
     ("fx/rewrite.py", "natpp.decisions.term"),
-    ("subjects/cell_result.py", "natpp.methods.base"),
-    ("subjects/cell_result.py", "natpp.report.page"),
-    ("subjects/cell_result.py", "natpp.scorers.base"),
     ("subjects/many.py", "natpp.scorers.base"),
     ("subjects/module_answer.py", "natpp.training.recalibrate"),
-    ("subjects/module_result.py", "natpp.report.page"),
-    ("subjects/module_result.py", "natpp.saved.save"),
 }
 LONGEST = 450  # lines of a file
 LONGER = {  # files that are still longer; the Triton kernels of a norm are one idea and stay together

@@ -12,6 +12,7 @@ from natpp.fx.leaf import leaf
 from natpp.run import Run
 from natpp.runs.benchmark import Benchmark
 from natpp.runs.search import Search, Short
+from natpp.saved import writers as _writers
 from natpp.training.recipe import Recipe
 from natpp.verbs import benchmark, build, cost, draw, finetune, load, optimize, restore, sample, score, search, train
 
@@ -50,4 +51,4 @@ def __getattr__(name: str) -> object:
 
 
 __version__ = "0.1.0"
-del _arch, _zoo
+del _arch, _writers, _zoo

@@ -1,4 +1,5 @@
-"""Named things that can be added: operations, rules, networks, models, methods, tasks, decisions, measures of cost.
+"""Named things that can be added: operations, rules, networks, models, methods, tasks, decisions, measures of cost,
+ways to write results.
 
 Packages fill their registries when they are imported. `import natpp` imports all but methods, tasks and kinds of
 decisions, which need torch and come with `import natpp.methods`, `natpp.training.task` and `natpp.decisions`.
@@ -6,7 +7,8 @@ decisions, which need torch and come with `import natpp.methods`, `natpp.trainin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from natpp.config import Config
@@ -112,3 +114,4 @@ RECIPES: Registry[Recipe] = Registry("recipe")
 TASKS: Registry[MakeTask] = Registry("task")
 KINDS: Registry[Kind] = Registry("kind of decision")
 MEASURES: Registry[Measure] = Registry("cost")
+WRITERS: Registry[Callable[..., Path]] = Registry("way to write a result")

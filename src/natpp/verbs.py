@@ -29,6 +29,7 @@ from natpp.training.recipe import Recipe
 if TYPE_CHECKING:
     from torch import nn
 
+    from natpp.core.result import Result
     from natpp.data.images import Images
     from natpp.nets.network import Network
     from natpp.nets.policy import Policy
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from natpp.runs.trainings import Trained
     from natpp.runs.tunings import Finetuned
     from natpp.scorers.base import Score, Scorer
-    from natpp.subjects.cell_result import Result
-    from natpp.subjects.module_result import ModuleResult
     from natpp.training.losses import Loss
     from natpp.training.outcome import Outcome
     from natpp.training.task import Task
@@ -188,7 +187,7 @@ def optimize(
     root: str | Path | None = None,
     watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
-) -> ModuleResult: ...
+) -> Result: ...
 
 
 def optimize(
@@ -220,7 +219,7 @@ def optimize(
     learning_rate: float | None = None,
     watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
-) -> Result | ModuleResult:
+) -> Result:
     """A better architecture by a policy: what changed, what it costs before and after, how sure the policy was.
 
     `policy` is one that was learned, the name of one that ships, a policy's file or a run's folder; by default
@@ -298,9 +297,9 @@ def optimize(
     if train is not None or any(value is not None for value in learning.values()):
         raise SettingError("train, val and what goes with them are for a module: an architecture takes scorer and data")
     from natpp.core.budget import check_budget
+    from natpp.methods.policy import transform
     from natpp.runs.jobs import make_scorer, short_scorer
     from natpp.scorers.base import Task
-    from natpp.subjects.cell_result import transform
 
     figures = check_budget(budget)
     of_scorers = {"data": data, "root": root, "store": store, "reward": None if reward == "val_200" else reward}
@@ -324,9 +323,7 @@ def optimize(
     return replace(found, settings=found.settings | _said(_name(arch), policy, rule) | chosen_by)
 
 
-def _optimized_module(
-    module: object, policy: Policy | str | Path | None, example_input: Any, **options: Any
-) -> ModuleResult:
+def _optimized_module(module: object, policy: Policy | str | Path | None, example_input: Any, **options: Any) -> Result:
     from natpp.subjects.module_answer import optimize_module
 
     found = optimize_module(_module(module, example_input), example_input, _policy(policy, options["rule"]), **options)
@@ -340,7 +337,7 @@ def _learned_module(
     train: Any,
     options: dict[str, Any],
     learning: dict[str, Any],
-) -> ModuleResult:
+) -> Result:
     from natpp.methods.tuned import learn_module
     from natpp.runs.tunings import learning_settings
 
@@ -507,7 +504,7 @@ def benchmark(space: str, table: str | Path, config: Benchmark = Benchmark(), *,
 
 
 def finetune(
-    of: nn.Module | ModuleResult,
+    of: nn.Module | Result,
     task: Task | Data | Images | str | Path,
     recipe: Recipe | str = "tune",
     *,
@@ -528,14 +525,14 @@ def finetune(
     """
     from torch import nn
 
+    from natpp.core.result import Result
     from natpp.runs.tunings import run_finetuning
-    from natpp.subjects.module_result import ModuleResult
 
-    module = of.module if isinstance(of, ModuleResult) else of
+    module = of.module if isinstance(of, Result) else of
     if not isinstance(module, nn.Module):
         raise NatppError(f"expected a torch.nn.Module or the result for one, not {shortened(repr(of))}")
     tuned = run_finetuning(module, _task(task), RECIPES.given(recipe), teacher=teacher, run=run)
-    return replace(tuned, result=of) if isinstance(of, ModuleResult) else tuned
+    return replace(tuned, result=of) if isinstance(of, Result) else tuned
 
 
 def draw(arch: Architecture | str | Path, against: Architecture | str | Path | None = None) -> str:

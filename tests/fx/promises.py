@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten
 
 import natpp
 from natpp.core.decision import Plan
+from natpp.core.result import Result
 from natpp.core.solve import repair
 from natpp.decisions.base import Decisions
 from natpp.fx.blocks import find_blocks
@@ -28,7 +29,6 @@ from natpp.fx.traced import Traced
 from natpp.nets.policy import Policy, PolicyConfig
 from natpp.subjects.module import Module
 from natpp.subjects.module_answer import optimize_module
-from natpp.subjects.module_result import ModuleResult
 
 TORCH_2_6 = torch.__version__.startswith("2.6.")  # its ONNX exporter fails on most networks, and exports fewer forwards
 
@@ -88,7 +88,7 @@ def no_change_is_no_change(module: nn.Module, example: Any) -> Traced:
     return traced
 
 
-def changed_keeps_promises(module: nn.Module, example: Any, result: ModuleResult) -> None:
+def changed_keeps_promises(module: nn.Module, example: Any, result: Result) -> None:
     before, after = result.cost_before, result.cost_after
     assert after.params <= before.params
     assert after.madds <= before.madds
@@ -98,12 +98,12 @@ def changed_keeps_promises(module: nn.Module, example: Any, result: ModuleResult
     for name, tensor in result.module.state_dict().items():
         if name in original and not any(name.startswith(f"{path}.") for path in replaced):
             assert torch.equal(tensor, original[name]), name
-    nodes = [node for block in result.blocks for item in block.items for node in item.nodes]
+    nodes = [node for block in result.subject.blocks for item in block.items for node in item.nodes]
     inside = {str(read.target) for node in nodes for read in (node, *node.all_input_nodes)}
     untouched = {
         name for name, _ in module.named_parameters() if name not in inside and name.rpartition(".")[0] not in inside
     }
-    assert untouched & read_by(result.traced.graph, module) <= result.module.state_dict().keys()
+    assert untouched & read_by(result.subject.traced.graph, module) <= result.module.state_dict().keys()
     trained = result.module.train()
     found, _ = tree_flatten(call(trained, copy.deepcopy(example)))
     sum(tensor.float().pow(2).sum() for tensor in found if tensor.is_floating_point()).backward()
@@ -158,7 +158,7 @@ def assert_same_module(made: nn.Module, module: nn.Module, example: Any) -> None
         assert all(torch.equal(tensor, buffers[name]) for name, tensor in one.named_buffers())
 
 
-def saved_is_the_same(result: ModuleResult, example: Any, original: nn.Module | None = None) -> None:
+def saved_is_the_same(result: Result, example: Any, original: nn.Module | None = None) -> None:
     """A saved result comes back as it was, by natpp and by its own Python file."""
     with tempfile.TemporaryDirectory() as place:
         folder = result.save(Path(place) / "saved")

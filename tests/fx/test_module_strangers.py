@@ -311,7 +311,7 @@ def test_being_written_anew_saves_no_memory() -> None:
 
     module = Holding().eval()
     result = natpp.optimize(module, example_input=X, budget={"madds": 1})
-    assert result.changes == []
+    assert not result.changes
     assert result.cost_after == result.cost_before
     assert result.cost_before.peak_memory_bytes < natpp.cost(module, example_input=X).peak_memory_bytes
 

@@ -54,7 +54,7 @@ def test_every_network(name: str, tmp_path: Path) -> None:
     state = {key: tensor.clone() for key, tensor in module.state_dict().items()}
     given = outputs(module, x)
     result = natpp.optimize(module, example_input=x)
-    same = rewrite(result.traced)
+    same = rewrite(result.subject.traced)
     assert_same(outputs(same, x), given)  # nothing changed
     assert same.state_dict().keys() == state.keys()
     del same

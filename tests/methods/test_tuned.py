@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import natpp
 from natpp.core.budget import BudgetError
 from natpp.core.decision import Plan
+from natpp.core.result import Result
 from natpp.core.solve import with_option
 from natpp.data.batches import Batches
 from natpp.data.loader import Loaded
@@ -28,7 +29,6 @@ from natpp.policies import load_named
 from natpp.scorers.module_supernet import Expanded
 from natpp.scorers.short import ShortTunings
 from natpp.subjects.module_answer import Asked, optimize_module, perturbed
-from natpp.subjects.module_result import ModuleResult
 from natpp.training import together as side_by_side
 from natpp.training.losses import cross_entropy
 from natpp.training.recipe import ShortConfig
@@ -85,7 +85,7 @@ def example() -> Tensor:
     return digits()[1][0][0][:2]
 
 
-def learned(seed: int = 0, **options: Any) -> ModuleResult:
+def learned(seed: int = 0, **options: Any) -> Result:
     return natpp.optimize(
         trained(), example_input=example(), train=list(loader(seed)), val=digits()[1], seed=seed, **(FEW | options)
     )
@@ -319,7 +319,7 @@ def test_the_best_that_was_scored_is_the_result(scorer: str) -> None:
     assert len({one.ops for one in found.scored}) == 6  # and one that was too dear
     decisive = found.finals or dict(enumerate(one.score for one in found.scored))
     assert found.best == max(decisive, key=decisive.__getitem__)
-    assert [tuple(ops) for ops in result.ops] == list(found.scored[found.best].ops)
+    assert [tuple(ops) for ops in result.subject.block_ops(result.plan)] == list(found.scored[found.best].ops)
     assert result.cost_after.madds <= 0.6 * result.cost_before.madds
     assert all(one.madds <= 0.6 * result.cost_before.madds for one in found.scored)
     assert "candidates by" in str(result)
@@ -505,12 +505,12 @@ def test_more_wrong_input() -> None:
 
 
 @functools.cache
-def best(seed: int, scorer: str = "short") -> ModuleResult:
+def best(seed: int, scorer: str = "short") -> Result:
     """What is learned at 0.6 of the multiply-adds."""
     return learned(seed, budget={"madds": 0.6}, scorer=scorer, evaluations=12, train_steps=8)
 
 
-def tuned(module: nn.Module | ModuleResult, seed: int, epochs: int = 1, rate: float = 0.02) -> list[float]:
+def tuned(module: nn.Module | Result, seed: int, epochs: int = 1, rate: float = 0.02) -> list[float]:
     """Losses on test images, epoch by epoch, of a fine-tuning."""
     found = natpp.finetune(
         module,

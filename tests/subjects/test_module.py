@@ -18,8 +18,6 @@ from natpp.core.solve import with_option
 from natpp.decisions.base import Decisions
 from natpp.errors import NatppError, SettingError
 from natpp.fx import rewrite as written
-from natpp.fx.blocks import find_blocks
-from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.methods.tuned import Candidates
 from natpp.nets import measure
@@ -29,8 +27,7 @@ from natpp.policies import load_named
 from natpp.registry import MODELS
 from natpp.subjects import module, module_answer
 from natpp.subjects.module import Module
-from natpp.subjects.module_answer import Asked, optimize_module
-from natpp.subjects.module_result import vanished
+from natpp.subjects.module_answer import Asked, optimize_module, vanished
 from tests.fx.fx_models import SMALL, BasicBlock
 from tests.fx.promises import changed_keeps_promises, random_policy, warmed
 
@@ -229,7 +226,7 @@ def test_drawn_preferences_draw_from_the_policy() -> None:
         optimize_module(SMALL["resnet"](), X, load_named(), mode="sample", seed=3, budget={"madds": 0.8})
         for _ in range(2)
     )
-    assert first.ops == second.ops
+    assert first.plan == second.plan
 
 
 def test_a_branch_of_other_operations_is_not_dropped_to_meet_a_budget() -> None:
@@ -305,19 +302,20 @@ def test_the_result_says_what_and_why() -> None:
     change = result.changes[0]
     assert result.probabilities[change.name][change.after] == pytest.approx(change.probability)
     assert all(abs(sum(table.values()) - 1) < 1e-5 for table in result.probabilities.values())
-    assert set(result.masked["features.0"].values()) <= {"rule", "budget", "shape", "connection"}
+    assert set(result.masked["features.0"].values()) <= {"rule", "cost", "shape", "connection"}
 
 
 def test_what_goes_with_another_block_is_told() -> None:
     """Block 2 reads only its older input, so that block 1 goes too."""
     module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), *(BasicBlock(4, 4) for _ in range(3)))
-    traced = trace(module, X)
-    blocks = find_blocks(traced)
-    ops = [list(block.ops) for block in blocks]
-    ops[2][0], ops[2][1] = "skip_connect", "null"
-    made = rewrite(traced, blocks, ops)
+    subject = Module(trace(module, X), Decisions(ops=load_named().ops, share_blocks=False))
+    plan = [0] * len(subject.decisions)
+    for index, op in enumerate(("skip_connect", "null")):
+        number = subject.choices[2][index].decision
+        plan[number] = subject.decisions[number].number(op)
+    made = subject.rewritten(tuple(plan))
     assert not any(name.startswith("1.") for name, _ in made.named_parameters())
-    gone = vanished(blocks, ops, made)
+    gone = vanished(subject, tuple(plan), made)
     assert [change.name for change in gone] == ["1.conv1", "1.conv2"]
     assert {change.after for change in gone} == {"null"}
 

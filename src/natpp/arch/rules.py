@@ -9,15 +9,16 @@ a new loose end widens the output. So `subjects.cells` compares whole networks, 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from natpp.arch.graph import NUM_INPUTS, Architecture, Edge
+from natpp.arch.graph import NUM_INPUTS, Architecture
 from natpp.arch.networks import CellBlock, Setting, Skeleton
 from natpp.arch.ops import Op, Place
+from natpp.core.decision import Change
 from natpp.errors import GraphError
 from natpp.registry import NETWORKS, OPS, RULES
 
@@ -145,21 +146,36 @@ def _places(
     }
 
 
-@dataclass(frozen=True)
-class Change:
-    """One edge that carries another operation than before."""
+def edge_names(arch: Architecture) -> dict[str, list[str]]:
+    """Per cell, a name for every edge; edges between the same two nodes are numbered.
 
-    cell: str
-    index: int
-    before: Edge
-    after: Edge
+    Examples:
+        >>> from natpp.arch.rules import edge_names
+        >>> edge_names(natpp.load("darts"))["reduce"][:2]
+        ['reduce 0 → 2', 'reduce 1 → 2']
+    """
+    found: dict[str, list[str]] = {}
+    for kind, graph in arch.cells():
+        seen: Counter[str] = Counter()
+        found[kind] = []
+        for edge in graph.edges:
+            name = f"{kind} {edge.source} → {edge.target}"
+            seen[name] += 1
+            found[kind].append(name if seen[name] == 1 else f"{name} #{seen[name]}")
+    return found
 
 
 def changes(before: Architecture, after: Architecture) -> list[Change]:
     """The edges that differ; the two must be the same graphs but for their operations."""
     if not same_graphs(before, after):
         raise GraphError("the two architectures are different graphs: a transformation changes operations only")
-    return list(_changes(before, after))
+    names = edge_names(before)
+    return [
+        Change(name, "operation", old.op, new.op)
+        for (kind, was), (_, now) in zip(before.cells(), after.cells(), strict=True)
+        for name, old, new in zip(names[kind], was.edges, now.edges, strict=True)
+        if old.op != new.op
+    ]
 
 
 def same_graphs(before: Architecture, after: Architecture) -> bool:
@@ -172,10 +188,3 @@ def _topology(arch: Architecture) -> list[object]:
         (kind, graph.concat, [(edge.source, edge.target, edge.fixed) for edge in graph.edges])
         for kind, graph in arch.cells()
     ]
-
-
-def _changes(before: Architecture, after: Architecture) -> Iterator[Change]:
-    for (kind, old), (_, new) in zip(before.cells(), after.cells(), strict=True):
-        for index, pair in enumerate(zip(old.edges, new.edges, strict=True)):
-            if pair[0].op != pair[1].op:
-                yield Change(kind, index, *pair)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from natpp import verbs
-from natpp.arch.formats import FORMATS, to_dict, to_genotype, to_json
+from natpp.arch.formats import FORMATS, to_dict, to_genotype
 from natpp.arch.ops import Place
 from natpp.arch.rules import allowed
 from natpp.arch.where import Where
@@ -248,13 +248,10 @@ def optimize(
     found = replace(found, settings=found.settings | {"name": name, "command": COMMAND.get()})
     if report is not None:
         found.report(report)
-    if out is not None and is_module(arch):
+    if out is not None:
         found.save(out)
-    elif out is not None:
-        write_whole(out, to_json(found.after, found.to_dict()) + "\n")
     if json:
-        policy = {"policy": chosen.policy or default(chosen.rule)} if is_module(arch) else {}
-        print_json(found.to_dict() | policy)
+        print_json(found.to_dict())
         return
     print(found)
     if report is not None:

@@ -15,8 +15,7 @@ from natpp.errors import NatppError, SettingError
 from natpp.registry import RULES
 
 if TYPE_CHECKING:
-    from natpp.subjects.cell_result import Result
-    from natpp.subjects.module_result import ModuleResult
+    from natpp.core.result import Result
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def better_architecture(
     )
 
 
-def better_module(word: str, chosen: Chosen, models: OfModels, where: Where, images: Data) -> ModuleResult:
+def better_module(word: str, chosen: Chosen, models: OfModels, where: Where, images: Data) -> Result:
     """What becomes of a model."""
     own = Chosen(chosen.policy, chosen.rule, chosen.mode, seed=chosen.seed, budget=chosen.budget)
     others = [*replace(where, classes=None).to_flags(), *chosen.to_flags(own), *images.to_flags()]

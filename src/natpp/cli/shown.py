@@ -27,11 +27,7 @@ def architecture_json(arch: Architecture, against: Architecture | None) -> dict[
         return data
     if not same_graphs(against, arch):
         return data | {"changes": None}
-    found = [
-        {"cell": one.cell, "from": one.before.source, "to": one.before.target, "before": one.before.op}
-        | {"after": one.after.op}
-        for one in changes(against, arch)
-    ]
+    found = [{"name": one.name, "before": one.before, "after": one.after} for one in changes(against, arch)]
     return data | {"changes": found}
 
 

@@ -26,6 +26,7 @@ from natpp.core.budget import Budget, BudgetError
 from natpp.core.decision import Plan
 from natpp.core.learned import Learned, Scored
 from natpp.core.measures import COUNTED, figures_of
+from natpp.core.result import Result
 from natpp.data.batches import Batches
 from natpp.data.loader import moved_to
 from natpp.errors import SettingError
@@ -41,7 +42,6 @@ from natpp.seeds import Use, generator, number, torch_generator
 from natpp.subjects.module import Key, Row
 from natpp.subjects.module_answer import Asked, Table, perturbed, said
 from natpp.subjects.module_budget import Descent
-from natpp.subjects.module_result import ModuleResult
 from natpp.training.recipe import ShortConfig
 from natpp.training.task import Task as TrainingTask
 from natpp.training.task import inputs_of
@@ -95,7 +95,7 @@ def learn_module(
     measure_latency: bool = False,
     watch: Callable[[str, int, int, dict[str, float]], None] | None = None,
     say: Callable[[str], None] | None = None,
-) -> ModuleResult:
+) -> Result:
     """The best that was found for a module on its data, within rule and budget, with inherited weights.
 
     Statistics of batch norms are recomputed from training batches.

@@ -9,9 +9,11 @@ from typing import Any
 
 REASONS = {
     "rule": "the rule does not allow it",
-    "budget": "it would cost more here",
+    "ops": "it is not among the operations asked for",
+    "cost": "it would cost more here",
     "shape": "its shape does not fit here",
     "connection": "it would cut the network",
+    "kept": "it was asked to stay as it is",
 }
 
 

@@ -14,19 +14,16 @@ MEASURES = (
     ("peak memory, bytes", "peak_memory_bytes"),
     ("latency, ms", "latency_ms"),
 )
-SHOWN = (  # keys of a result that the page shows in places of their own
-    *("format", "version", "before", "after", "changes", "cost_before", "cost_after", "log_prob", "probabilities"),
-    *("masked", "measured", "name", "command", "learned", "blocks", "notes"),
-)
+SHOWN = ("name", "command")  # settings that the page shows in places of their own
 WHOLE = ("budget", "price")  # settings of several parts that are read as one
 
 
-def cost_rows(data: Mapping[str, Any], alive: str = "") -> list[dict[str, Any]]:
-    """Costs before and after, as numbers and as widths of bars; `alive` is the prefix of those that are compared."""
+def cost_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Costs of what is alive before and after, as numbers and as widths of bars."""
     found = []
     costs = [data["cost_before"], data["cost_after"]]
     for name, key in MEASURES:
-        before, after = (cost.get(f"{alive}{key}", cost.get(key)) for cost in costs)
+        before, after = (cost.get(f"live_{key}", cost.get(key)) for cost in costs)
         if before is None or after is None:
             continue
         timed = key == "latency_ms"

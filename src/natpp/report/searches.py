@@ -211,7 +211,7 @@ def measured(source: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def example_text(source: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """Which of the inputs an example is, and its scores."""
-    before, after = result["example"]
+    before, after = result["settings"]["example"]
     tried = last(source["rows"], "examples")
     of = "" if tried is None else f" of {len(tried['before'])} inputs"
     return f"the one{of} that gained most, score {number(before)} → {number(after)}"

@@ -25,12 +25,14 @@ from natpp.arch.networks import Setting, setting
 from natpp.arch.space import Space, named_space, space_around
 from natpp.config import Config, fields_of
 from natpp.core.budget import NAMED
+from natpp.core.result import Result
 from natpp.data.batches import Batches
 from natpp.data.images import SMALL_IMAGE, Images
 from natpp.data.named import Data
 from natpp.errors import FormatError, SettingError, did_you_mean
 from natpp.files import write_whole
 from natpp.folder import Folder, catching_signals, read_config
+from natpp.methods.policy import explained, transform
 from natpp.nets.policy import Policy
 from natpp.nets.supernet import Supernet
 from natpp.run import Run, Say, Watch
@@ -42,7 +44,6 @@ from natpp.scorers.base import Scorer, Task
 from natpp.scorers.short import ShortScorer, in_half, usual_schedule
 from natpp.scorers.supernet import SharedWeights, SupernetScorer, usual_setting
 from natpp.scorers.table import TableScorer, read_table
-from natpp.subjects.cell_result import Result, explained, transform
 from natpp.training import task as training
 from natpp.training.outcome import Outcome
 from natpp.training.recipe import ShortConfig

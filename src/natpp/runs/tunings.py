@@ -6,12 +6,13 @@ import json
 import platform
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from natpp.core.result import Result
 from natpp.data.images import Images
 from natpp.data.named import Data
 from natpp.errors import SettingError
@@ -27,9 +28,6 @@ from natpp.training.losses import Loss, check_teacher, cross_entropy
 from natpp.training.recipe import Recipe
 from natpp.training.task import Task
 
-if TYPE_CHECKING:
-    from natpp.subjects.module_result import ModuleResult
-
 MOST_EVALUATIONS = 1000  # however much time there is
 
 
@@ -43,7 +41,7 @@ class Finetuned:
     """a row for each epoch: loss, accuracies in per cent, learning rate, seconds"""
     settings: dict[str, Any]
     """all that was asked for, and where it ran"""
-    result: ModuleResult | None = None
+    result: Result | None = None
     """what was fine-tuned, where it was the result of natpp.optimize"""
 
     def save(self, folder: str | Path) -> Path:
@@ -54,7 +52,7 @@ class Finetuned:
         """Write the page of the result that was fine-tuned, with what came of it, as one HTML file."""
         return self._tuned().report(path)
 
-    def _tuned(self) -> ModuleResult:
+    def _tuned(self) -> Result:
         if self.result is None:
             raise SettingError("a module of your own is not written: save its state_dict, or fine-tune a result")
         figures = {"validation accuracy, %": self.validation_accuracy, "validation loss": self.validation_loss}
@@ -62,7 +60,7 @@ class Finetuned:
         measured = tuple(
             {"what": what, "after": after, "how": how} for what, after in figures.items() if after is not None
         )
-        return replace(self.result, module=self.module, measured=measured)
+        return replace(self.result, after=self.module, measured=measured)
 
     @property
     def validation_accuracy(self) -> float | None:

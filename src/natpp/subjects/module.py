@@ -9,15 +9,17 @@ squeeze-excite) loses its last reader.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import fx
+from torch import fx, nn
 
 from natpp.arch.graph import NULL
+from natpp.arch.groups import told_group, told_place, told_where
 from natpp.arch.rules import Mask
 from natpp.core.blueprint import Blueprint
 from natpp.core.decision import Decision, Plan
@@ -25,11 +27,12 @@ from natpp.core.measures import Cost
 from natpp.core.solve import Preferences
 from natpp.core.tally import Tally
 from natpp.decisions.base import Decisions, Spot, kind_of, options
+from natpp.decisions.operation import cost
 from natpp.decisions.term import room_for_shortcut
 from natpp.errors import SettingError
-from natpp.fx.blocks import Term, find_blocks, grouped
+from natpp.fx.blocks import Block, Term, find_blocks, grouped
 from natpp.fx.rewrite import Shared, rewrite
-from natpp.fx.traced import Traced
+from natpp.fx.traced import Traced, batch_of
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import GraphBatch, collate, encode_cells
 from natpp.registry import OPS
@@ -128,6 +131,21 @@ class Module:
         part = self.part_of[number]
         return self.first[part].terms[number - self.parts[part].start][1]
 
+    @property
+    def given(self) -> nn.Module:
+        """The module."""
+        return self.traced.module
+
+    @functools.cached_property
+    def places(self) -> list[tuple[str, int]]:
+        """Every term of every block by its name, group by group."""
+        return [
+            (self.blocks[member].edge_name(index), number)
+            for group, part in zip(self.groups, self.parts, strict=True)
+            for member in group
+            for index, number in enumerate(part)
+        ]
+
     # What plans mean and cost.
 
     def block_ops(self, plan: Plan) -> list[tuple[str, ...]]:
@@ -137,6 +155,13 @@ class Module:
     def living(self, plan: Plan) -> dict[str, float]:
         """Parameters, multiply-adds and bytes made of what is alive."""
         return dict(zip(self.blueprint.figures, self.tally.at(plan).cost, strict=True))
+
+    def count(self, plans: Sequence[Plan]) -> None:
+        """Nothing to do ahead of time: the tally costs a plan by what differs from the last one."""
+
+    def memory(self, plan: Plan) -> int:
+        """Bytes of peak memory, measured on what is built: modules may work in place."""
+        return self.built(plan, self.copied)[1].peak_memory_bytes
 
     def fits(self, plan: Plan) -> bool:
         """Whether every output of a block gets something, and what must be read is."""
@@ -219,6 +244,33 @@ class Module:
             live, _ = block.alive(ops)
             found.append(tuple(op if alive else NULL for op, alive in zip(ops, live, strict=True)))
         return tuple(found)
+
+    def told(self, plan: Plan, gone: Collection[str]) -> dict[str, Any]:
+        """For JSON: its blocks before and after."""
+        pairs = zip(self.blocks, self.choices, self.block_ops(plan), strict=True)
+        return {"groups": [self._told(*one, gone) for one in pairs]}
+
+    def _told(
+        self, block: Block, choices: Sequence[Choice], ops: Sequence[str], gone: Collection[str]
+    ) -> dict[str, Any]:
+        (before, _), (after, _) = block.alive(block.ops), block.alive(ops)
+        decisions = []
+        for index, ((target, term), op) in enumerate(zip(block.terms, ops, strict=True)):
+            name, site = block.edge_name(index), term.site
+            options = self.decisions[choices[index].decision].options
+            may_be = dict.fromkeys(str(option.value) for option in options if option.allowed)
+            costs = {other: self._cost(term, other) for other in {**may_be, term.op: None, op: None}} if site else {}
+            alive = before[index], after[index] and name not in gone
+            spent = [costs.get(own, [0, 0]) if lives else None for own, lives in zip((term.op, op), alive, strict=True)]
+            data = told_place(name, (term.source, target), (term.op, op), spent)
+            decisions.append(data | {"places": [told_where(site.place)] if site else [], "costs": costs})
+        group = told_group(block.name, block.kind, 1, (block.graph, block.with_ops(ops)))
+        return group | {"decisions": decisions}
+
+    def _cost(self, term: Term, op: str) -> list[int]:
+        assert term.site is not None
+        own = term.site.op if op == term.op else op  # a projection is a skip in the block's words
+        return list(cost(term.site, own, batch_of(self.traced.example), self.traced.parts))
 
     # What a policy sees.
 

@@ -8,20 +8,21 @@ is preferred.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import fx, nn
 
 from natpp.arch.graph import NULL
 from natpp.core.budget import SAVES_NOTHING, Budget, check_budget, limits_of
-from natpp.core.decision import Plan
+from natpp.core.decision import Change, Plan
 from natpp.core.learned import Learned
 from natpp.core.measures import Cost
+from natpp.core.result import Result
 from natpp.core.solve import repair
 from natpp.decisions.base import Decisions
 from natpp.errors import SettingError, did_you_mean
@@ -31,11 +32,9 @@ from natpp.nets.measure import module_cost
 from natpp.nets.policy import Policy, Transitions
 from natpp.subjects.module import Module
 from natpp.subjects.module_budget import within
-from natpp.subjects.module_result import ModuleResult, SiteChange, vanished
 from natpp.training.recalibrate import recalibrate
 
 MODES = ("greedy", "sample")
-T = TypeVar("T")
 Table = NDArray[np.float64]  # (decisions, ops): preferences of a policy
 
 
@@ -52,7 +51,7 @@ def optimize_module(
     share_blocks: bool | None = None,
     measure_latency: bool = False,
     batches: Iterable[Any] | None = None,
-) -> ModuleResult:
+) -> Result:
     """The policy's answer for a module, within rule and budget, with inherited weights.
 
     Blocks that are alike get one decision, but under a budget in figures each its own, so as to come near it.
@@ -162,27 +161,27 @@ class Asked:
         batches: Iterable[Any] | None,
         settings: Mapping[str, Any],
         learned: Learned | None = None,
-    ) -> ModuleResult:
+    ) -> Result:
         """The module under a plan, with all that led to it."""
         module, before = self.module, self.before
         made, after = module.built(plan, module.copied, latency=self.timed)
-        ops = module.block_ops(plan)
         changes = self.changes(plan)
         if batches is not None and changes:
             recalibrate(made, batches)
         assert not module.ask.strict or (after.params <= before.params and after.madds <= before.madds)
         saves = after.params < before.params or after.madds < before.madds
-        return ModuleResult(
-            module=made,
-            changes=[*changes, *vanished(module.blocks, ops, made)],
+        return Result(
+            subject=module,
+            plan=plan,
+            after=made,
             cost_before=before,
             cost_after=after,
+            changes=(*changes, *vanished(module, plan, made)),
             log_prob=self.log_prob(plan),
-            probabilities=self._told(self._chances),
-            masked=self._told(self._masked),
-            traced=module.traced,
-            blocks=module.blocks,
-            ops=ops,
+            chances=[
+                [float(np.exp(self.log_probs[number, op])) for op in numbers]
+                for number, numbers in enumerate(module.numbers)
+            ],
             settings=self.settings | dict(settings),
             notes=(
                 *module.traced.notes,
@@ -194,7 +193,7 @@ class Asked:
             learned=learned,
         )
 
-    def changes(self, plan: Plan) -> list[SiteChange]:
+    def changes(self, plan: Plan) -> list[Change]:
         """What differs, block by block, and what went with it."""
         found, module, row = [], self.module, self.module.row(plan)
         for block, choices, ops in zip(module.blocks, module.choices, module.block_ops(plan), strict=True):
@@ -209,29 +208,22 @@ class Asked:
                 if gone and before == NULL:
                     continue
                 likely = 1.0 if gone else float(np.exp(self.log_probs[number, row[number]]))
-                found.append(SiteChange(block.edge_name(index), before, NULL if gone else after, likely))
+                kind = module.decisions[number].kind
+                found.append(Change(block.edge_name(index), kind, before, NULL if gone else after, likely))
         return found
 
-    def _told(self, said: Callable[[int], dict[str, T]]) -> dict[str, dict[str, T]]:
-        """What is said of a decision, by the name of every term that it decides, group by group."""
-        module = self.module
-        return {
-            module.blocks[member].edge_name(index): said(number)
-            for group, part in zip(module.groups, module.parts, strict=True)
-            for member in group
-            for index, number in enumerate(part)
-        }
 
-    def _chances(self, number: int) -> dict[str, float]:
-        """The operations that could be chosen."""
-        allowed = np.flatnonzero(self.module.mask[number])
-        return {self.module.ops[op]: float(np.exp(self.log_probs[number, op])) for op in allowed}
-
-    def _masked(self, number: int) -> dict[str, str]:
-        """The operations that could not be chosen, and why; what would cut something off comes last."""
-        options = sorted(self.module.decisions[number].options, key=lambda one: one.why_not == "connection")
-        words = {"cost": "budget"}  # as results have always said it
-        return {str(one.value): words.get(one.why_not, one.why_not) for one in options if one.why_not}
+def vanished(module: Module, plan: Plan, made: fx.GraphModule) -> list[Change]:
+    """Sites that are alive in their own block but went, since no other block reads it any more."""
+    present = {node.name for node in made.graph.nodes}
+    found = []
+    for block, choices, ops in zip(module.blocks, module.choices, module.block_ops(plan), strict=True):
+        live, _ = block.alive(ops)
+        for (_, term), op, alive, choice in zip(block.terms, ops, live, choices, strict=True):
+            if term.site is not None and alive and op == term.op and term.site.main[0].name not in present:
+                kind = module.decisions[choice.decision].kind
+                found.append(Change(term.site.name, kind, term.op, NULL, 1.0))
+    return found
 
 
 def said(policy: Policy, module: Module) -> tuple[Transitions, Table]:
