@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -24,6 +24,7 @@ from natpp.fx.modes import ByMode
 from natpp.fx.parts import FadeIn
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
+from natpp.report.page import write_report
 from natpp.saved.content import content_of
 from natpp.saved.describe import describe
 from natpp.saved.source import module_source
@@ -411,12 +412,26 @@ def test_layers_from_elsewhere_are_those_of_torch(saved: Path, tmp_path: Path) -
         natpp.restore(edited(saved, lambda data: data["module"].update(name="A:\n print()")))
 
 
+def test_folders_of_natpp_0_1_are_restored(saved: Path) -> None:
+    """How results are told has changed since, how modules are written has not."""
+    before = natpp.restore(saved)
+
+    def older(data: dict[str, Any]) -> None:
+        module = data["module"]
+        data.clear()
+        data.update(format="natpp module", version=1, module=module)
+
+    assert_same_module(natpp.restore(edited(saved, older)), before, X)
+    with pytest.raises(FormatError, match=r"is a result of natpp 0\.1"):
+        write_report(saved, saved.parent / "report.html")
+
+
 def test_damaged_folders_are_one_clear_line(saved: Path, tmp_path: Path) -> None:
     for folder, message in ((tmp_path / "nothing", "holds no saved module"), (tmp_path, "holds no saved module")):
         with pytest.raises(FormatError, match=message):
             natpp.restore(folder)
     good = (saved / "architecture.json").read_text()
-    for text, message in (("{", "no JSON"), ("[]", "no saved module"), ("{}", "no saved module")):
+    for text, message in (("{", "no JSON"), ("[]", "not a saved module"), ("{}", "not a saved module")):
         (saved / "architecture.json").write_text(text)
         with pytest.raises(FormatError, match=message):
             natpp.restore(saved)

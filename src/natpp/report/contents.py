@@ -87,7 +87,9 @@ def result_page(data: Mapping[str, Any], trained: Folders, limit: int | None) ->
         "book": book.data(),
         "copies": [_answer(data), {"label": "Copy JSON", "text": json.dumps(kept, separators=(",", ":"))}],
         "settings": setting_rows({**settings, **_learning(settings), "versions": data.get("versions", {})}),
-        "command": _command(settings, "…" if "after" in data else "module, example_input=x"),
+        "command": _command(
+            settings, repr(settings.get("name") or "…") if "after" in data else "module, example_input=x"
+        ),
         "command_note": "" if settings.get("command") else PYTHON,
         "notes": [str(note) for note in data.get("notes", ())],
         "missing": missing,

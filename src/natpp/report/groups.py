@@ -102,7 +102,7 @@ def _where(places: Sequence[Mapping[str, Any]]) -> str:
     if not places:
         return "a shortcut, or room for one"
     channels = "/".join(dict.fromkeys(_turn(*one["channels"]) for one in places))
-    sizes = "/".join(dict.fromkeys(f"{height} × {width}" for height, width in (one["size"] for one in places)))
+    sizes = " / ".join(dict.fromkeys(f"{height} × {width}" for height, width in (one["size"] for one in places)))
     strides = "/".join(dict.fromkeys(str(one["stride"]) for one in places))
     copies = f", {len(places)} places" if len(places) > 1 else ""
     return f"{channels} channels, {sizes}, stride {strides}{copies}"

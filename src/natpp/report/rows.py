@@ -14,7 +14,7 @@ MEASURES = (
     ("peak memory, bytes", "peak_memory_bytes"),
     ("latency, ms", "latency_ms"),
 )
-SHOWN = ("name", "command")  # settings that the page shows in places of their own
+SHOWN = ("name", "command", "learned")  # settings that the page shows in places of their own
 WHOLE = ("budget", "price")  # settings of several parts that are read as one
 
 
