@@ -160,7 +160,7 @@ def test_the_page_says_which_round_reached_what_was_asked_for() -> None:
         "differences": {f"`{one}` over {other}": sure for one in names for other in random_cells.ASKED_ABOVE},
         "methods": {name: {"live_params_change": -0.1, "live_madds_change": -0.2} for name in names},
     }
-    assert random_cells._verdict(found) == "`nat++` reaches it; `nat++ best of 10` reaches it."
+    assert random_cells._verdict(found) == "`nat++` meets the target; `nat++ best of 10` meets the target."
     found["differences"]["`nat++` over `constant`"] = close
     found["methods"]["nat++ best of 10"]["live_params_change"] = 0.0
     told = "`nat++` misses `constant` (+0.10 (−0.10 to +0.30)); `nat++ best of 10` misses fewer parameters and MAdds."
@@ -568,7 +568,7 @@ def test_a_rule_is_compared_with_random_changes_by_networks_and_by_trainings() -
     found = table.over_random(models, rows, "nat++")
     assert (found["value"], found["rows"]) == (1.0, 2)  # 0 and 2
     assert (found["trainings_above"], found["trainings"]) == (3, 4)
-    assert "nat++ +1.00 (+0.00 to +2.00), 3 of 4. This table does not tell nat++ from" in originals._over_random(
+    assert "nat++ +1.00 (+0.00 to +2.00), 3 of 4. This table does not separate nat++ from" in originals._over_random(
         {"nat++": found}
     )
     rows["two, nat++", 1]["test_accuracy"] = None  # it failed
