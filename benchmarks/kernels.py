@@ -1,8 +1,8 @@
 """Batch norms and average pools: natpp's kernels against torch's, forward and backward, in channels-last bf16.
 
 Each is repeated inside a CUDA graph, so that only kernels are timed, both in the same run. Bytes are the minimum to
-move (batch norm: x twice, y; x and dy twice, dx. Pool: x, y; dy, dx), as a share of an H200's memory bandwidth; tensors that
-stay in the cache can exceed it. Requires a GPU.
+move (batch norm: x twice, y; x and dy twice, dx. Pool: x, y; dy, dx), as a share of an H200's memory bandwidth;
+tensors that stay in the cache can exceed it. Requires a GPU.
 `python benchmarks/kernels.py [--json FILE | --keep] [--repeat 50]`
 """
 

@@ -9,9 +9,7 @@ import natpp
 from natpp.data.sets import load_images
 
 arguments = argparse.ArgumentParser(description=__doc__)
-arguments.add_argument(
-    "folder", nargs="?", type=Path, help="train/CLASS/*.png, test/CLASS/*.png; default: digits"
-)
+arguments.add_argument("folder", nargs="?", type=Path, help="train/CLASS/*.png, test/CLASS/*.png; default: digits")
 arguments.add_argument("--small", action="store_true", help="takes seconds: four short training runs instead of 100")
 given = arguments.parse_args()
 folder = given.folder

@@ -146,7 +146,7 @@ def test_the_default_policy_is_compared_over_the_cells_and_seeds_that_it_is_trai
     }
     assert list(found["rows"]) == ["a"]
     text = "\n".join(random_cells._by_default(found))
-    assert "trained on 1 of 2 of these cells (one seed, 12 s of a GPU" in " ".join(text.split())
+    assert "trained on 1 of 2 of these cells (one seed, 12 s on a GPU" in " ".join(text.split())
     assert "| `nat++ by cifar10` | 83.00 | +3.00 (+3.00 to +3.00) | 1 of 1 | 1.00 M (−50%) | 1.00 M (−50%) |" in text
     untrained = {key: row for key, row in rows.items() if "by" not in key[0]}
     found = table_random.of_default(untrained, {"asked": 2, "machine": machine, "groups": []})
