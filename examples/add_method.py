@@ -1,4 +1,4 @@
-"""A new method: of all changes to one edge, the one with the best score."""
+"""A new method: try every change of a single edge and keep the one with the best score."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from natpp.testing import check_method
 
 
 class OneChange:
-    rule, asks = None, True  # any rule will do, and it asks for scores
+    rule, asks = None, True  # works with any rule and uses scores
 
     def fit(self, inputs, score, generator):
         return self  # nothing to learn
@@ -20,10 +20,10 @@ class OneChange:
     def one_shot(self, inputs, score, generator):
         return picked(inputs, [list(self.changed(inputs, index)) for index in range(len(inputs))], score)
 
-    def candidates(self, inputs, count, generator): ...  # it has one answer
+    def candidates(self, inputs, count, generator): ...  # it has only one candidate
 
     def changed(self, inputs, index):
-        for edge, op in np.argwhere(inputs.masks[index]):  # what rule and budget allow, staying among it
+        for edge, op in np.argwhere(inputs.masks[index]):  # what rule and budget allow, including no change
             row = np.where(np.arange(len(inputs.masks[index])) == edge, op, inputs.encoded[index].ops)
             yield inputs.repaired(index, row, np.ones(len(row)))
 

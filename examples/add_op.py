@@ -10,7 +10,7 @@ from natpp.testing import check_op
 
 
 def layers(place: Place) -> Chain:
-    """Its layers at a place. Module and cost both follow from them."""
+    """Its layers at a place. Both the module and the cost are derived from them."""
     inside, outside, stride = place.channels_in, place.channels_out, (place.stride, place.stride)
     depthwise = Conv(inside, inside, (3, 3), stride, groups=inside)
     return ReLU(), depthwise, Conv(inside, outside), BatchNorm(outside)

@@ -1,4 +1,4 @@
-"""Your own images: a policy learned on a folder of them, applied to DARTS."""
+"""Your own images: learn a policy on a folder of images and apply it to DARTS."""
 
 import argparse
 from pathlib import Path
@@ -10,14 +10,14 @@ from natpp.data.named import Data
 from natpp.data.sets import load_images
 
 arguments = argparse.ArgumentParser(description=__doc__)
-arguments.add_argument("folder", nargs="?", type=Path, help="train/CLASS/*.png and test/CLASS/*.png; else digits")
-arguments.add_argument("--small", action="store_true", help="a few seconds: four short trainings instead of 100")
+arguments.add_argument("folder", nargs="?", type=Path, help="train/CLASS/*.png, test/CLASS/*.png; default: digits")
+arguments.add_argument("--small", action="store_true", help="takes seconds: four short training runs instead of 100")
 given = arguments.parse_args()
 folder = given.folder
 
 
 def write_digits(folder: Path) -> None:
-    """The digits of scikit-learn as files, to have a folder of images."""
+    """Write scikit-learn's digits to files, as an example of an image folder."""
     digits = load_images("digits")
     for part in ("train", "test"):
         for number, (pixels, label) in enumerate(

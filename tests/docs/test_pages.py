@@ -246,12 +246,12 @@ def test_figures_of_the_page_about_training_are_those_measured() -> None:
     usual, large = speed["train"]
     hours = 600 * 50_000 / usual["natpp_images_per_second"] / 3600
     expected = [
-        f"DARTS had {darts['test_accuracy']:.2f} % of the test images right after {darts['seconds']:.0f} s",
-        f"({cell['network']['cells']} cells a stage) {cell['test_accuracy']:.2f} % after {cell['seconds']:.0f} s",
+        f"DARTS reached {darts['test_accuracy']:.2f} % test accuracy in {darts['seconds']:.0f} s",
+        f"({cell['network']['cells']} cells a stage) {cell['test_accuracy']:.2f} % in {cell['seconds']:.0f} s",
         f"{usual['natpp_images_per_second']:,.0f} images a second with batches of {usual['batch']}",
         f"{usual['ratio']:.2f} times as many as a plain loop",
         f"{large['natpp_images_per_second']:,.0f} with batches of {large['batch']}, {large['ratio']:.2f} times as many",
-        f"some {['no', 'one', 'two', 'three', 'four'][round(hours)]} hours",
+        f"about {['no', 'one', 'two', 'three', 'four'][round(hours)]} hours",
     ]
     assert [one for one in expected if one not in text] == []
     for one in (darts, cell):  # the first epoch took about half of it
@@ -270,7 +270,7 @@ def test_figures_of_searches_are_those_measured() -> None:
     (trained,) = {f"{value:.1f}" for value in training}
     for page, expected in {
         "own_data": [
-            f"{truth['evaluations']['mean']:.0f} short trainings, {together} of them side by side",
+            f"{truth['evaluations']['mean']:.0f} short training runs, {together} of them side by side",
             f"{measured(truth['seconds'], 0)} s on one NVIDIA H200",
             f"in one CUDA graph: {ShortConfig().together}, or",
         ],
@@ -295,44 +295,45 @@ def test_what_the_readme_says_of_trained_answers_was_measured() -> None:
     over, ours, fixed = one["methods"]["nat++"]["over_input"], one["methods"]["nat++"], one["methods"]["constant"]
     changes = [kinds["ours"]["change"] for kinds in one["harm"].values()]
     expected = [
-        f"from {learned['cheap_scores']} short and {learned['dear_scores']} longer trainings",
-        f"{over['value']:.2f} points better than before when trained (95 %: {over['low']:.2f} to {over['high']:.2f})",
+        f"from {learned['cheap_scores']} short and {learned['dear_scores']} longer training runs",
+        f"{over['value']:.2f} points of validation accuracy (95 % CI {over['low']:.2f} to {over['high']:.2f})",
         f"with {-ours['live_madds_change']:.0%} fewer multiply-adds".replace("%", " %"),
-        f"was as good, with {-fixed['live_madds_change']:.0%} fewer".replace("%", " %"),
+        f"did equally well with {-fixed['live_madds_change']:.0%} fewer".replace("%", " %"),
         f"Four published cells changed by {min(changes):.2f} to {max(changes):+.2f} points",
     ]
     (tested,) = (some for some in table["rounds"].values() if some["policies"] == other["round"])
     gained, saved = tested["methods"]["nat++"]["over_input"], -tested["methods"]["nat++"]["live_madds_change"]
-    over = f"{gained['value']:.2f} points better on test images (95 %: {gained['low']:.2f} to {gained['high']:.2f})"
+    over = f"{gained['value']:.2f} points of test accuracy (95 % CI {gained['low']:.2f} to {gained['high']:.2f})"
     mapped = tested["methods"]["constant"]["over_input"]["value"]
 
     def difference(found: dict[str, float]) -> str:
-        return f"(the difference {found['value']:.2f}, {found['low']:.2f} to {found['high']:.2f})"
+        return f"(difference {found['value']:.2f}, {found['low']:.2f} to {found['high']:.2f})"
 
     expected.append(
-        f"twenty fresh random cells were {over}, with {100 * saved:.0f} % fewer multiply-adds, after a fixed map"
-        f" {mapped:.2f} points {difference(tested['differences']['`nat++` over `constant`'])}"
+        f"twenty new random cells gained {over} with {100 * saved:.0f} % fewer multiply-adds; a fixed map"
+        f" gained {mapped:.2f} points {difference(tested['differences']['`nat++` over `constant`'])}"
     )
     same, default = tested["default"], "nat++ by cifar10"
     gains = {name: f"{of['over_input']['value']:.2f}" for name, of in same["methods"].items() if name != "input"}
     saved = {name: f"{-100 * of['live_madds_change']:.0f} %" for name, of in same["methods"].items()}
     over, between = (same["differences"][f"`{default}` over {one}"] for one in ("the inputs", "`nat++`"))
     expected.append(
-        f"On twelve of the twenty both policies are trained, by one seed: `cifar10` gained {gains[default]} points with"
+        f"Head to head on twelve of the twenty cells, one seed: `cifar10` gained {gains[default]} points with"
         f" {saved[default]} fewer multiply-adds, `cifar10_accurate` {gains['nat++']} with {saved['nat++']}"
         f" {difference(between)}, the map {gains['constant']} with {saved['constant']}."
     )
     assert (same["inputs"], same["asked"], same["seeds"]) == (12, 20, [0])
     told = (
-        f"{gains[default]} points above the inputs (95 %: {over['low']:.2f} to {over['high']:.2f}) with"
-        f" {saved[default]} fewer multiply-adds, `cifar10_accurate` on the same {gains['nat++']} with"
+        f"{gains[default]} points over the inputs (95 % CI {over['low']:.2f} to {over['high']:.2f}) with"
+        f" {saved[default]} fewer multiply-adds, `cifar10_accurate` on the same cells {gains['nat++']} with"
         f" {saved['nat++']}, the difference {between['value']:.2f} (−{-between['low']:.2f} to {between['high']:.2f})."
     )
     assert told in " ".join((DOCS / "policy.md").read_text(encoding="utf-8").split())
     published = list(json.loads((RESULTS / "table_cells.json").read_text())["rounds"].values())[-1]["cells"].values()
     others = [kinds["ours, `nat++`"]["change"] for kinds in published]
     expected.append(
-        f"four published cells, which it had learned from, changed by {min(others):.2f} to {max(others):+.2f}."
+        f"Four published cells, which were part of its training data, changed by {min(others):.2f} to"
+        f" {max(others):+.2f}."
     )
     assert [one for one in expected if one not in text] == []
     assert (one["inputs"], len(changes), tested["inputs"], len(others)) == (12, 4, 20, 4)
