@@ -170,7 +170,7 @@ def test_from_the_command_line_to_a_page(tmp_path: Path, capsys: pytest.CaptureF
     page = tmp_path / "page.html"
     assert main(["optimize", "darts", "--budget", "madds=0.8,params=0.9", "--report", str(page), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["budget"] == {"madds": 0.8, "params": 0.9}
+    assert data["settings"]["budget"] == {"madds": 0.8, "params": 0.9}
     assert data["cost_after"]["live_madds"] <= 0.8 * data["cost_before"]["live_madds"]
     assert "with the budget madds 0.8, params 0.9." in page.read_text(encoding="utf-8")
 

@@ -67,7 +67,13 @@ class Decision:
 
 @dataclass(frozen=True)
 class Change:
-    """One decision that was taken otherwise than it was."""
+    """What changed at one place.
+
+    Examples:
+        >>> first = natpp.optimize("naonet").changes[0]
+        >>> first.name, first.before, first.after, round(first.probability, 3)
+        ('normal 1 → 2', 'avg_pool_5x5', 'max_pool_3x3', 0.999)
+    """
 
     name: str
     """what a person calls its place: an edge, a layer, a shortcut"""

@@ -16,6 +16,7 @@ from natpp.errors import SettingError
 from natpp.registry import WRITERS
 
 FORMAT, VERSION = "natpp result", 2
+SURE = 0.995  # probability from which on it is not told
 ROWS = (
     ("parameters", "live_params", ",.0f"),
     ("multiply-adds", "live_madds", ",.0f"),
@@ -156,7 +157,11 @@ class Result:
     def __str__(self) -> str:
         lines = [
             f"{change.name}: {change.before} → {change.after}"
-            + (f"  (probability {change.probability:.2f})" if (change.probability or 1) < 1 else "")
+            + (
+                ""
+                if change.probability is None or change.probability >= SURE
+                else f"  (probability {change.probability:.2f})"
+            )
             for change in self.changes
         ] or ["nothing changed"]
         for name, key, form in ROWS:
