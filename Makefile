@@ -1,6 +1,6 @@
 # make demo   sets everything up and shows what natpp does
 # make test   sets everything up and runs the tests
-# make lint   style and types
+# make lint   style, types, and passages that are written twice
 # make docs   the site, into site/
 # make kernels   the kernels for GPUs under Triton's interpreter (fetches Triton, 300 MB)
 # make wheel   builds the wheel, installs it in an empty environment and runs it there
@@ -31,6 +31,7 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/pylint src/natpp experiments examples benchmarks
 
 kernels: .venv/triton
 	PYTHONPATH=.venv/triton $(BIN)/python -m pytest tests/kernels

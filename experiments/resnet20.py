@@ -35,7 +35,7 @@ from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.methods.tuned import Candidates, TuneConfig, learn_module
 from natpp.policies import default, load_named
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.scorers.module_supernet import Expanded
 from natpp.scorers.short import ShortTunings
 from natpp.seeds import Use, number

@@ -11,7 +11,7 @@ import torch
 from test_cli import Run, Runner, ok, run  # noqa: F401
 
 import natpp
-from natpp.cli.modules import parse_shapes
+from natpp.cli.subjects import parse_shapes
 from natpp.errors import SettingError
 from natpp.registry import MODELS
 

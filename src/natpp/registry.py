@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from natpp.arch.rules import Rule
     from natpp.core.measures import Measure
     from natpp.decisions.base import Kind
-    from natpp.methods.base import MakeMethod
+    from natpp.methods.base import Method
+    from natpp.training.recipe import Recipe
     from natpp.training.task import MakeTask
     from natpp.zoo.cells import Entry
     from natpp.zoo.models import Model
@@ -108,7 +109,8 @@ RULES: Registry[Rule] = Registry("rule")
 NETWORKS: Registry[Skeleton] = Registry("network")
 ZOO: Registry[Entry] = Registry("architecture")
 MODELS: Registry[Model] = Registry("model")
-METHODS: Registry[MakeMethod] = Registry("method")
+METHODS: Registry[Method] = Registry("method")
+RECIPES: Registry[Recipe] = Registry("recipe")
 TASKS: Registry[MakeTask] = Registry("task")
 KINDS: Registry[Kind] = Registry("kind of decision")
 MEASURES: Registry[Measure] = Registry("cost")

@@ -31,7 +31,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ from torch import Tensor, nn
 
 import natpp
 from natpp.arch.rules import edge_names
+from natpp.registry import RECIPES
+from natpp.training.losses import cross_entropy
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The adapter: all calls of natpp, and all that reads its results. Nothing below this section knows a signature.
@@ -62,22 +64,38 @@ def optimize_module(module: nn.Module, example: Any, **asked: Any) -> Any:
 
 def search(data: str | None = "digits", **asked: Any) -> Any:
     """A learned policy."""
-    return natpp.search(data, device="cpu", **asked)
+    run, config = part(natpp.Run, asked, device="cpu"), part(natpp.Search, asked)
+    data = f"{data}:root={asked.pop('root')}" if "root" in asked else data
+    on = asked.pop("arch", asked.pop("space", "cells"))
+    return natpp.search(data, config, on=on, run=run, **asked)
 
 
 def score(archs: Sequence[Any], data: str | None = "digits", **asked: Any) -> list[Any]:
     """Scores of architectures."""
-    return natpp.score(archs, data, device="cpu", **asked)
+    run, asked["steps"] = part(natpp.Run, asked, device="cpu"), asked.pop("train_steps", None)
+    scorer = asked.pop("scorer", None)
+    short = part(natpp.Short, asked)
+    return natpp.score(archs, short if scorer in (None, "short") else scorer, task=data, run=run, **asked)
 
 
 def train(arch: Any, **asked: Any) -> Any:
     """A network trained from scratch on digits."""
-    return natpp.train(arch, "digits", device="cpu", **asked)
+    run, name = part(natpp.Run, asked, device="cpu"), asked.pop("recipe", "quick")
+    return natpp.train(arch, "digits", replace(RECIPES.given(name), **asked), run=run)
 
 
 def finetune(model: Any, data: Any, val: Any = None, **asked: Any) -> Any:
     """A fine-tuned module."""
-    return natpp.finetune(model, data, val, device="cpu", **asked)
+    run, loss = part(natpp.Run, asked, device="cpu"), asked.pop("loss", cross_entropy)
+    task = data if isinstance(data, str) else natpp.Task(data, val, loss=loss)
+    teacher = asked.pop("teacher", None)
+    return natpp.finetune(model, task, replace(RECIPES["tune"], **asked), teacher=teacher, run=run)
+
+
+def part(config: Any, asked: dict[str, Any], **usual: Any) -> Any:
+    """The settings that belong to a config, taken out of all that are asked for."""
+    names = [one.name for one in fields(config) if one.name in asked]
+    return config(**usual | {name: asked.pop(name) for name in names})
 
 
 def command(*words: str) -> str:
@@ -472,9 +490,9 @@ def cell_networks(folder: Path) -> Any:
     found: dict[str, Any] = {}
     for name in ("darts", "naonet", "sampled_3_0"):
         arch = CELLS[name]
-        found[f"{name}, imagenet"] = cost_row(natpp.cost(arch, "imagenet", channels=16, cells=5, classes=7, size=64))
+        found[f"{name}, imagenet"] = cost_row(natpp.cost(arch, "imagenet:channels=16,cells=5,classes=7,size=64"))
         torch.manual_seed(0)
-        network = natpp.build(arch, channels=4, cells=3)
+        network = natpp.build(arch, "cifar:channels=4,cells=3")
         images = torch.randn(2, 3, 32, 32)
         answer = outputs(network, images)
         found[f"{name}, built"] = {

@@ -76,7 +76,9 @@ def loader(seed: int = 0, batch: int = 64) -> DataLoader[Any]:
 @functools.cache
 def trained(seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
-    return natpp.finetune(Tiny(), loader(seed), epochs=5, learning_rate=0.1, device="cpu").module.eval()
+    return natpp.finetune(
+        Tiny(), loader(seed), "tune:epochs=5,learning_rate=0.1", run=natpp.Run(device="cpu")
+    ).module.eval()
 
 
 def example() -> Tensor:
@@ -475,8 +477,8 @@ X, LABELS = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
         ({"evaluations": 1}, "evaluations is 1"),
         ({"minutes": 0}, "minutes is 0"),
         ({"train_steps": 0}, "steps"),
-        ({"learning_rate": 0.0}, "learning rate"),
-        ({"scorer": "shrt"}, "unknown scorer 'shrt' for a module. Did you mean 'short'"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
+        ({"scorer": "shrt"}, "unknown scorer 'shrt'. Did you mean 'short'"),
         ({"mode": "sample"}, "mode and batches go without train"),
         ({"batches": [X]}, "mode and batches go without train"),
         ({"root": "x"}, "root and size go with the name"),
@@ -511,7 +513,10 @@ def best(seed: int, scorer: str = "short") -> Result:
 def tuned(module: nn.Module | Result, seed: int, epochs: int = 1, rate: float = 0.02) -> list[float]:
     """Losses on test images, epoch by epoch, of a fine-tuning."""
     found = natpp.finetune(
-        module, loader(seed), digits()[2], epochs=epochs, learning_rate=rate, device="cpu", seed=seed
+        module,
+        natpp.Task(loader(seed), digits()[2]),
+        f"tune:epochs={epochs},learning_rate={rate}",
+        run=natpp.Run(device="cpu", seed=seed),
     )
     return [row["validation_loss"] for row in found.curve]
 

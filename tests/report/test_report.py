@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import shlex
 import shutil
 from dataclasses import replace
 from html import unescape
@@ -21,7 +22,10 @@ from natpp.arch.groups import cell_groups
 from natpp.arch.networks import setting
 from natpp.arch.rules import changes as changes_of
 from natpp.arch.rules import same_graphs
-from natpp.cli import main
+from natpp.cli import VERBS, main
+from natpp.cli.flags import parse
+from natpp.config import fields_of
+from natpp.data.named import Data
 from natpp.errors import FormatError, NatppError
 from natpp.registry import ZOO
 from natpp.report.charts import Series, chart, number, ticks
@@ -31,8 +35,10 @@ from natpp.report.groups import group_cards
 from natpp.report.page import LARGEST, MARK, report_html, write_report
 from natpp.report.searches import search_command, seconds, signed, spearman
 from natpp.report.sources import read_source, trained_accuracies
-from natpp.runs.search import PRESETS, SearchConfig
+from natpp.runs.phases import PRESETS, Phases
+from natpp.runs.search import Search
 from natpp.scorers.predicted import PredictConfig
+from tests.asking import searched
 from tests.runs.test_search import TINY, images
 
 pytestmark = pytest.mark.xdist_group("report")  # the searches are run once
@@ -237,11 +243,11 @@ def small_search(name: str, folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         for known, made in list(PRESETS.items()):
             patch.setitem(PRESETS, known, functools.partial(_small, made))
-        natpp.search(images(), **TINY | SEARCHES[name], out=folder)
+        searched(images(), **TINY | SEARCHES[name], out=folder)
     return folder
 
 
-def _small(made: Any, **given: Any) -> SearchConfig:
+def _small(made: Any, **given: Any) -> Phases:
     """Few inputs and rounds."""
     config = made(**given)
     learn = replace(config.learn, inputs=min(config.learn.inputs, 8), samples=min(config.learn.samples, 4))
@@ -469,16 +475,15 @@ def test_rank_correlation_and_seconds() -> None:
 
 
 def test_the_command_of_a_search_asks_for_the_same(runs: dict[str, Path]) -> None:
-    import shlex
-
-    from natpp.cli.flags import parse
-    from natpp.cli.searching import Search
-
     config = read_source(runs["one"])["config"]
-    flags = parse(Search, "search", shlex.split(search_command(config, "run"))[2:])
-    assert (flags.data, flags.scorer, flags.train_steps, flags.evaluations) == ("stripes", None, 2, 24)
-    assert natpp.load(flags.arch) == natpp.load("vgg_block")
-    assert flags.nodes == "2,3"
+    command, _ = parse(VERBS["search"], "search", shlex.split(search_command(config, "run"))[2:])
+    given = command.keywords
+    assert (given["images"], given["scorer"], given["run"].out) == (Data("stripes"), None, "run-again")
+    assert natpp.load(given["arch"]) == natpp.load("vgg_block")
+    wanted = TINY | SEARCHES["one"]
+    assert given["search"].changed() == {
+        name: wanted[name] for name in fields_of(Search) if wanted.get(name) is not None
+    }
 
 
 def test_a_chart_of_one_point_has_axes_that_can_be_read() -> None:

@@ -69,7 +69,7 @@ class _Edge(NamedTuple):
     ops: tuple[Op, ...]  # what that may pick, or the one operation of a fixed edge
 
 
-@functools.lru_cache(maxsize=1 << 10)
+@functools.lru_cache(maxsize=1 << 9)  # about 0.1 MB each
 def _drawn(
     skeleton: Skeleton,
     where: Setting,

@@ -346,6 +346,11 @@ class Architecture:
         if self.reduce is not None:
             yield "reduce", self.reduce
 
+    @property
+    def topology(self) -> tuple[object, ...]:
+        """Equal for architectures that differ in nothing but operations on free edges."""
+        return tuple((kind, graph.concat, graph.topology) for kind, graph in self.cells())
+
     def with_ops(self, ops: Mapping[str, Sequence[str]]) -> Architecture:
         """The same graphs with other operations, for the kinds given."""
         graphs = {kind: graph.with_ops(ops[kind]) if kind in ops else graph for kind, graph in self.cells()}

@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ import torch
 from natpp.arch.cost import cost_of
 from natpp.arch.graph import Architecture
 from natpp.arch.rules import changes
+from natpp.config import Among, Config, Plain
 from natpp.core.budget import SAVES_NOTHING, check_budget, limits_of
 from natpp.core.decision import Plan
 from natpp.core.measures import Cost
@@ -27,7 +29,7 @@ from natpp.methods.base import picked
 from natpp.methods.learning import LearnConfig, learn
 from natpp.nets.network import network_cost
 from natpp.nets.policy import Policy, Transitions, encode
-from natpp.registry import METHODS
+from natpp.registry import METHODS, RULES
 from natpp.scorers.base import Score, Task
 from natpp.subjects.cells import Row
 from natpp.subjects.many import Inputs
@@ -37,18 +39,21 @@ MODES = ("greedy", "sample", "best-of")
 SMALLEST = 1e-30  # probability that is told apart from nothing
 
 
-@dataclass
-class PolicyMethod:
+@dataclass(frozen=True)
+class PolicyMethod(Config):
     """A policy: the most likely transition of every edge, or samples."""
 
-    rule: str | None
-    config: LearnConfig
-    policy: Policy | None = None
-    asks: bool = True
+    rule: Annotated[str, Among(RULES)] | None = None
+    """rule that it is named for"""
+    learn: LearnConfig = LearnConfig()
+    """how it learns"""
+    policy: Annotated[Policy | None, Plain] = None
+    """the policy, once it is learned"""
+    asks: ClassVar[bool] = True
 
-    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
+    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> PolicyMethod:
         """Learn the policy."""
-        self.policy = learn(inputs, score, self.config, generator)
+        return replace(self, policy=learn(inputs, score, self.learn, generator))
 
     def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
         """The most likely transformation; no score is asked for."""
@@ -168,5 +173,5 @@ def _check(mode: str, samples: int, score: Score | None, seed: int) -> None:
         raise SettingError(f"the mode {mode} asks no scorer: leave it out, or use best-of")
 
 
-METHODS.add("nat++", lambda config: PolicyMethod("nat++", config))
-METHODS.add("nat", lambda config: PolicyMethod("nat", config))
+METHODS.add("nat++", PolicyMethod("nat++"))
+METHODS.add("nat", PolicyMethod("nat"))

@@ -12,15 +12,16 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from natpp.config import At, Config
 from natpp.core.budget import Budget, BudgetError
 from natpp.core.decision import Plan
 from natpp.core.learned import Learned, Scored
@@ -28,7 +29,7 @@ from natpp.core.measures import COUNTED, figures_of
 from natpp.core.result import Result
 from natpp.data.batches import Batches
 from natpp.data.loader import moved_to
-from natpp.errors import SettingError, did_you_mean
+from natpp.errors import SettingError
 from natpp.fx.sites import Keep
 from natpp.methods.learning import LearnConfig, Learner
 from natpp.nets.policy import GraphBatch, Policy
@@ -46,7 +47,6 @@ from natpp.training.task import Task as TrainingTask
 from natpp.training.task import inputs_of
 from natpp.training.together import Trial
 
-SCORERS = ("short", "supernet")
 SCHEDULE = ShortConfig(steps=32, learning_rate=0.02, clip=5.0, together=16)  # batches are the loader's
 MOST_TRAINED = 64  # fine-tunings whose steps a supernet is trained for, however many candidates are scored
 FIRST = 32  # of which the first share is drawn before there is a plan for the time
@@ -55,44 +55,28 @@ TEMPERATURE = 3.0  # of the policy at first: flatter, since it was learned elsew
 
 
 @dataclass(frozen=True)
-class TuneConfig:
+class TuneConfig(Config):
     """How a module's policy is tuned."""
 
     scorer: Literal["short", "supernet"] = "short"
     """short fine-tunings with inherited weights, or a supernet made of the module"""
-    evaluations: int = 32
+    evaluations: Annotated[int, At(least=2)] = 32
     """candidates that are scored"""
-    minutes: float | None = None
+    minutes: Annotated[float | None, At(above=0)] = None
     """time after which no more are scored"""
-    random_share: float = 0.4
+    random_share: Annotated[float, At(above=0, most=1)] = 0.4
     """share of them that is drawn before anything is predicted"""
-    probes: float = 0.5
+    probes: Annotated[float, At(least=0, most=1)] = 0.5
     """where the module is over its budget, the share of these that changes little: too dear, but one learns from it"""
-    rounds: int = 4
+    rounds: Annotated[int, At(least=1)] = 4
     """rounds in which the others are chosen"""
-    finalists: int = 4
+    finalists: Annotated[int, At(least=0)] = 4
     """of the best, how many are fine-tuned again for longer, if by short fine-tunings; the best of them is taken"""
-    longer: int = 4
+    longer: Annotated[int, At(least=1)] = 4
     """times as many steps as before"""
-    learn: LearnConfig = field(
-        default_factory=lambda: LearnConfig(inputs=1, samples=16, steps=120, learning_rate=1e-3, entropy=0.1)
-    )
+    learn: LearnConfig = LearnConfig(inputs=1, samples=16, steps=120, learning_rate=1e-3, entropy=0.1)
     """of the policy, on predicted scores"""
-    predict: PredictConfig = field(default_factory=PredictConfig)
-
-    def __post_init__(self) -> None:
-        if self.scorer not in SCORERS:
-            raise SettingError(f"unknown scorer {self.scorer!r} for a module. {did_you_mean(self.scorer, SCORERS)}")
-        if not isinstance(self.evaluations, int) or isinstance(self.evaluations, bool) or self.evaluations < 2:
-            raise SettingError(f"evaluations is {self.evaluations!r}, expected a whole number from 2 up")
-        if self.minutes is not None and not 0 < self.minutes < math.inf:
-            raise SettingError(f"minutes is {self.minutes!r}, expected a number above 0")
-        if not 0 < self.random_share <= 1 or self.rounds < 1:
-            raise SettingError("random_share is above 0 and up to 1, rounds is a whole number from 1 up")
-        if not 0 <= self.probes <= 1:
-            raise SettingError(f"probes is {self.probes!r}, expected a share from 0 to 1")
-        if self.finalists < 0 or self.longer < 1:
-            raise SettingError("finalists is a whole number from 0 up, longer one from 1 up")
+    predict: PredictConfig = PredictConfig()
 
 
 def learn_module(

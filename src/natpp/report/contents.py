@@ -172,6 +172,9 @@ def search_page(source: Mapping[str, Any], trained: Folders, limit: int | None) 
             missing.append(f"{what}: the run's files do not tell")
     subject = "one given architecture" if arch is not None else f"the space {config.get('space')}"
     by = SCORERS.get(str(config.get("scorer")), str(config.get("scorer")))
+    command = searches.search_command(config, source["folder"])
+    if not command:
+        missing.append("the command that makes it again: this run was made before it was kept")
     return {
         **page,
         "title": f"Search on {config['data']}" if config.get("data") else "Search",
@@ -184,7 +187,7 @@ def search_page(source: Mapping[str, Any], trained: Folders, limit: int | None) 
         "seconds": spent,
         "candidates": rows,
         "settings": setting_rows(searches.settings(config)),
-        "command": searches.search_command(config, source["folder"]),
+        "command": command,
         "missing": [*missing, *absent],
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
@@ -21,35 +20,6 @@ PHASES = {
     "policy": "learning the policy",
 }
 SCORES = {"short": "minus the loss after a short training", "supernet": "accuracy in the supernet, %"}
-USUAL = {  # of a search, where nobody says: what the command need not repeat
-    "space": "cells",
-    "nodes": [4, 5],
-    "extras": False,
-    "rule": "nat++",
-    "budget": "strict",
-    "preset": "best",
-    "reward": "val_200",
-    "seed": 0,
-    "device": "auto",
-    "precision": "auto",
-}
-FLAGS = (
-    *("data", "root", "size", "space", "nodes", "extras", "arch", "rule", "budget", "preset", "scorer", "reward"),
-    *(
-        "evaluations",
-        "minutes",
-        "random_share",
-        "price",
-        "caution",
-        "epochs",
-        "architectures",
-        "batch",
-        "steps",
-        "train_steps",
-        "together",
-    ),
-    *("channels", "cells", "seed", "device", "precision"),
-)
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -76,7 +46,8 @@ def figure(title: str, series: Sequence[Series], across: str, note: str = "") ->
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of a search, one level deep."""
-    found = {key: value for key, value in config.items() if key not in ("arch", "settings", "short", "trained")}
+    apart = ("arch", "command", "settings", "short", "trained")
+    found = {key: value for key, value in config.items() if key not in apart}
     for name in ("trained", "short"):
         found |= {f"{name}: {key}": value for key, value in (config.get(name) or {}).items()}
     for name, value in (config.get("settings") or {}).items():
@@ -247,26 +218,9 @@ def example_text(source: Mapping[str, Any], result: Mapping[str, Any]) -> str:
 
 
 def search_command(config: Mapping[str, Any], folder: str) -> str:
-    """The command that makes such a run again."""
-    words = ["natpp", "search"]
-    for name in FLAGS:
-        value = config.get(name)
-        if value is None or value == USUAL.get(name, object()):
-            continue
-        if name == "scorer" and value == ("supernet" if config.get("preset") == "paper" else "short"):
-            continue
-        flag = f"--{name.replace('_', '-')}"
-        if value is True:
-            words.append(flag)
-        elif name == "arch":
-            words += [flag, json.dumps(value, separators=(",", ":"))]
-        elif name == "price":
-            words += [flag, ",".join(f"{key}={price}" for key, price in value.items())]
-        elif isinstance(value, list):
-            words += [flag, ",".join(map(str, value))]
-        elif value is not False:
-            words += [flag, str(value)]
-    return shlex.join([*words, "--out", f"{folder.rstrip('/')}-again"])
+    """The command that makes such a run again; a run of natpp 0.1 does not tell it."""
+    again = f"{folder.rstrip('/')}-again"
+    return f"{config['command']} --out {shlex.quote(again)}" if config.get("command") else ""
 
 
 def signed(value: float) -> str:

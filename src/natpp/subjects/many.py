@@ -35,7 +35,7 @@ class Inputs:
         names = {name: column for column, name in enumerate(OPS)}
         self.columns = np.array([names[OPS[op].name] for op in self.ops])  # numbers of the operations in the registry
         graphs: dict[object, int] = {}
-        self._graphs = [graphs.setdefault(_graph_key(arch), len(graphs)) for arch in self.archs]
+        self._graphs = [graphs.setdefault(arch.topology, len(graphs)) for arch in self.archs]
         self._members: dict[int, list[int]] = {}
         for index, graph in enumerate(self._graphs):
             self._members.setdefault(graph, []).append(index)
@@ -158,8 +158,3 @@ class Inputs:
             return blueprint.spent(plan)
         plan = tuple(self.columns[row].tolist())
         return drawing(self.archs[index], self.task.where).blueprint.spent(plan)
-
-
-def _graph_key(arch: Architecture) -> object:
-    """Equal for architectures that differ only in operations on free edges."""
-    return tuple((kind, graph.concat, graph.topology) for kind, graph in arch.cells())
