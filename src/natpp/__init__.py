@@ -50,5 +50,5 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'natpp' has no attribute {name!r}")
 
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 del _arch, _writers, _zoo
