@@ -428,7 +428,7 @@ def test_wrong_input_is_one_line_and_writes_nothing(
 
 def test_a_place_that_cannot_be_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", "darts", "--report", "/proc/report.html"]) == 2
-    assert "cannot write into '/proc'" in capsys.readouterr().err
+    assert "cannot write to '/proc'" in capsys.readouterr().err
     with pytest.raises(NatppError):
         natpp.optimize("darts").report("/dev/null/report.html")
 

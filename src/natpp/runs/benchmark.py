@@ -1,4 +1,4 @@
-"""Methods against a table of trained networks: what each makes of held-out inputs, and what it asked for that."""
+"""Compare methods on a table of trained networks: scores on held-out inputs, and the queries each method used."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ CANDIDATES = 10
 
 @dataclass(frozen=True)
 class BenchmarkConfig:
-    """What is compared on what."""
+    """The table, the methods and the settings of a benchmark."""
 
     table: str
-    """NAS-Bench-201 table: Parquet or CSV with a column arch and columns of accuracies"""
+    """NAS-Bench-201 table: Parquet or CSV with a column `arch` and columns of accuracies"""
     reward: str = "val_200"
     """column that methods see"""
     score: str = "test_200"
-    """column that they are judged by"""
+    """column that methods are judged by"""
     methods: tuple[str, ...] = ("nat++", "nat", "constant", "random", "random-best-of-10", "evolution")
     """methods to compare"""
     preset: str = "best"
     """how policies learn: best or paper"""
     rule: str = "nat++"
-    """rule for methods that bring none of their own"""
+    """rule for methods that do not have their own"""
     strict: bool = False
-    """whether the living cost may not rise"""
+    """forbid answers with more live parameters or multiply-adds than the input"""
     evaluations: int | None = None
-    """most distinct architectures whose reward is looked up; the rest is predicted"""
+    """maximum number of distinct architectures to look up the reward of; the others are predicted"""
     holdout: int = 2000
-    """inputs set aside for judging"""
+    """number of held-out inputs to judge by"""
     split_seed: int = 0
     """seed of the split"""
     seeds: int = 3
-    """runs, with seeds 0, 1, …"""
+    """number of runs, with seeds 0, 1, …"""
 
     def __post_init__(self) -> None:
         for name in self.methods:
-            METHODS[name]  # answers an unknown name
+            METHODS[name]  # raises an error for an unknown name
         if len(set(self.methods)) < len(self.methods):
-            raise SettingError(f"a method is named twice: {', '.join(self.methods)}")
+            raise SettingError(f"--methods names a method twice: {', '.join(self.methods)}")
         if self.preset not in PRESETS:
             raise SettingError(f"unknown preset {self.preset!r}. {did_you_mean(self.preset, PRESETS)}")
         for name, value, least in (
@@ -77,7 +77,7 @@ class BenchmarkConfig:
 
 
 def benchmark(config: BenchmarkConfig, watch: Watch | None = None) -> dict[str, Any]:
-    """Runs the methods; figures as JSON data, means and standard deviations over seeds."""
+    """Run the methods and return the figures as JSON data: means and standard deviations over seeds."""
     table = read_table(config.table, sorted({config.reward, config.score}))
     where = setting("nasbench201")
     held_out, training = held_out_split(table, config.holdout, config.split_seed)
@@ -106,7 +106,7 @@ def benchmark(config: BenchmarkConfig, watch: Watch | None = None) -> dict[str, 
 
 
 def held_out_split(table: Table, count: int, seed: int) -> tuple[list[Architecture], list[Architecture]]:
-    """Inputs to judge by, and those to learn from, drawn from the product order of all architectures."""
+    """Held-out inputs and training inputs, drawn from all architectures of the table in product order."""
     if count >= len(table):
         raise SettingError(f"holdout is {count}, but the table has {len(table)} architectures")
     order = sorted(range(len(table)), key=lambda row: _place(table.archs[row]))
@@ -116,7 +116,7 @@ def held_out_split(table: Table, count: int, seed: int) -> tuple[list[Architectu
 
 
 def _run(name: str, config: BenchmarkConfig, table: Table, train: Inputs, test: Inputs, seed: int) -> dict[str, Any]:
-    """One method with one seed: fit on training inputs, answer for the others."""
+    """One method with one seed: fit on the training inputs, answer for the held-out ones."""
     generator = np.random.default_rng(seed)
     start = time.perf_counter()
     scorer = TableScorer(table, config.reward, config.evaluations)
@@ -148,7 +148,7 @@ def _rule(name: str, config: BenchmarkConfig) -> str:
 
 
 def _place(arch: Architecture) -> tuple[int, ...]:
-    """Where an architecture stands in the order of all products of operations over edges."""
+    """Index of an architecture in the product of operations over edges."""
     return tuple(encode(arch, SPACE_OPS).ops.tolist())
 
 
@@ -162,7 +162,7 @@ def mean_score(table: Table, column: str, archs: Sequence[Architecture]) -> floa
 
 
 def _changes(inputs: Inputs, after: Sequence[Architecture]) -> dict[str, float]:
-    """Mean relative change of living parameters and multiply-adds."""
+    """Mean relative change of live parameters and multiply-adds."""
     known: dict[Architecture, Counts] = {}
 
     def counted(arch: Architecture) -> Counts:
@@ -181,7 +181,7 @@ def _oracles(config: BenchmarkConfig, table: Table, inputs: Inputs) -> tuple[flo
     """Mean score of the best reachable architecture, by reward and by score."""
     reward, score = table.column(config.reward), table.column(config.score)
     places = [_place(arch) for arch in table.archs]
-    alike: dict[int, list[int]] = {}  # rows with so many edges, in the order of products
+    alike: dict[int, list[int]] = {}  # rows by number of edges, in product order
     for row in sorted(range(len(places)), key=places.__getitem__):
         alike.setdefault(len(places[row]), []).append(row)
     ops = {edges: np.array([places[row] for row in rows]) for edges, rows in alike.items()}  # (rows, edges) each
