@@ -107,7 +107,7 @@ def test_a_result_that_needs_its_original_says_so(
     )
     out = fine(run("optimize", "my_file.py:make", "--input", "1,3,16,16", "--out", "saved"))
     assert "natpp.restore('saved', module=original) gives the module" in out
-    assert "0 need the original: natpp.restore(folder, module=original)" in caplog.text
+    assert "0 are custom: restore with natpp.restore(folder, module=original)" in caplog.text
 
 
 def test_what_is_no_architecture_is_not_written_over(run: Runner, tmp_path: Path) -> None:  # noqa: F811
