@@ -2,10 +2,9 @@
 
 A half is one such sequence. Its forward pass is two launches of the kernels in merged.py. The first normalizes its
 input (if there is a half before it), applies ReLU and copies it with zero padding, while other programs merge the
-weights; the second multiplies and computes the statistics. Only the last half is followed by a normalizing kernel. The
-backward pass of a half is also two launches: through its norm into a zero-padded buffer; then through conv and ReLU,
-with the gradients of input and merged weights side by side. A last launch computes the gradients of the original
-weights from those. No two programs add to the same value, so results are bitwise reproducible.
+weights; the second multiplies and computes the statistics. Only the last half is followed by a normalizing kernel.
+Backward, a half is two launches as well: through its norm into a zero-padded buffer, then through conv and ReLU. A last
+launch computes the gradients of the weights. No two programs add to the same value, so results are reproducible.
 
 A half without a depthwise conv is ReLU, 1x1 conv, batch norm, and reads x directly. A factorized reduction, with two
 1x1 convs, has windows of 2 x 2 pixels with weights in two corners.
@@ -205,9 +204,8 @@ class _Step:
         self.whole = self.conv if stride == 1 else whole  # for the gradient of the weights
         self.direct = first and kernel == 1 and stride == 1  # x itself is multiplied, after ReLU on the fly
         self.align, self.align_out = math.gcd(channels, WIDE), math.gcd(out, WIDE)
-        # A buffer has zeros before the first row, between rows and images, and after the last one: as many as a window
-        # extends beyond a border. The gradient of the output is stored at the positions of the input, so that they
-        # correspond.
+        # Buffers have zeros before, between and after rows and images: as many as a window extends beyond a border.
+        # The gradient of the output is stored at the positions of the input, so that they correspond.
         before = dilation * (half.kernel // 2)
         after = (kernel - 1) * dilation - before
         reach = max(before, after)
@@ -250,9 +248,7 @@ class _Step:
 
     @functools.cached_property
     def strips(self) -> _Shared:
-        """Division of strips for the gradient of the weights: of the whole buffers, where strips may cross the end of a
-        row.
-        """
+        """How strips are divided for the gradient of the weights: over whole buffers, so they may cross row ends."""
         whole = self.whole
         count = -(-self.images * self.rows * self.columns // whole.strip)
         room = max(MOST_PROGRAMS - self.cut_back.blocks * self.back.beside * self.groups, FOR_WEIGHTS)
