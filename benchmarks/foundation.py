@@ -1,7 +1,8 @@
-"""How fast values are: analytic cost against building and counting, many plans at once, sampling and masking by the
-thousand, and an answer of the policy that ships, from the shell and in Python.
+"""Speed of architectures, costs and policies.
 
-Ratios within one run. `python benchmarks/foundation.py [--json FILE | --keep]`
+Measures closed-form cost against building and counting, costs of many plans at once, sampling and masking thousands of
+architectures, and a run of the default policy, from the shell and in Python. Ratios within one run.
+`python benchmarks/foundation.py [--json FILE | --keep]`
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PLANS = 512
 
 
 def built_and_counted(arch: Architecture) -> tuple[int, int]:
-    """Parameters and multiply-adds of the whole network, built on the meta device and run there."""
+    """Parameters and multiply-adds of the whole network, built and run on the meta device."""
     with torch.device("meta"):
         network = build_network(arch, WHERE, prune=False).eval()
         image = torch.empty(1, 3, WHERE.size, WHERE.size)
@@ -45,7 +46,7 @@ def built_and_counted(arch: Architecture) -> tuple[int, int]:
 
 
 def seconds_each(run: Callable[[Architecture], object], archs: list[Architecture]) -> float:
-    """Median seconds of one call."""
+    """Median seconds per call."""
     times = []
     for arch in archs:
         start = time.perf_counter()

@@ -1,7 +1,7 @@
-"""How long any module takes: tracing, measuring, rewriting and all of `optimize` at half the multiply-adds.
+"""Speed of tracing, measuring and rewriting modules, and of `optimize` at half the multiply-adds.
 
-Seconds of one core, the least of some rounds. Beside them stand their growth where the network doubles and, with
-another checkout to compare with (`--against`), how many times as fast this one is: the two run in turn.
+Seconds on one core, the minimum of several rounds, and how they grow when the network doubles. With another checkout
+(`--against`) also the speed-up over it: the two alternate.
 `python benchmarks/fx.py [--against PATH] [--only NAME ...] [--rounds N] [--json FILE | --keep]`
 """
 
@@ -51,7 +51,7 @@ class Residual(nn.Module):
 
 
 def network(name: str) -> tuple[nn.Module, Tensor]:
-    """A network with an example input: a chain of residual blocks, or one of the zoo."""
+    """A network with an example input: a chain of residual blocks, or a zoo network."""
     torch.manual_seed(0)
     if name.startswith("chain_"):
         blocks = (Residual(8) for _ in range(int(name.removeprefix("chain_")) // 2))
@@ -60,7 +60,7 @@ def network(name: str) -> tuple[nn.Module, Tensor]:
 
 
 def seconds(function: Callable[[], Any]) -> tuple[float, Any]:
-    """Time of this process alone, so that other work on the machine counts little; and what the function gives."""
+    """CPU time of this process, so that other work on the machine matters little, and the function's result."""
     gc.collect()  # so that no step pays for what others left
     start = time.process_time()
     found = function()
@@ -89,7 +89,7 @@ def measured(names: list[str]) -> dict[str, dict[str, float]]:
 
 
 def of_checkout(folder: Path, names: list[str]) -> dict[str, dict[str, float]]:
-    """The same of the package in another checkout, in a process of its own."""
+    """The same for the package in another checkout, in a separate process."""
     source = folder / "src" if (folder / "src").is_dir() else folder
     command = [sys.executable, str(Path(__file__).resolve()), "--worker", "--only", *names]
     environment = {**os.environ, "PYTHONPATH": str(source)}

@@ -1,4 +1,4 @@
-"""Where a benchmark writes its figures: a file of your own, or one named by date in `benchmarks/results/`."""
+"""Output file of a benchmark: a given file, or one named by date in `benchmarks/results/`."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """`--json FILE` and `--keep`, one of which may be given."""
+    """Add `--json FILE` and `--keep`, which exclude each other."""
     flags = parser.add_mutually_exclusive_group()
-    flags.add_argument("--json", type=Path, help="file to write the figures to")
+    flags.add_argument("--json", type=Path, help="file to write the results to")
     flags.add_argument("--keep", action="store_true", help="write them to benchmarks/results/, by date")
 
 
 def file_of(options: argparse.Namespace, name: str, *, small: bool = False) -> Path | None:
-    """The file that the flags ask for, None where they ask for none; figures of a small form are not kept."""
+    """The file that the flags select, or None; results of a small form are not kept."""
     if not options.keep:
         given: Path | None = options.json
         return given
     if small:
-        raise SystemExit("--keep is for figures of full size, and this is the small form, for machines without a GPU")
+        raise SystemExit("--keep is for full-size results; this is the small form, for machines without a GPU")
     return RESULTS / f"{datetime.date.today()}-{name}.json"
 
 
 def machine() -> dict[str, Any]:
-    """Versions and hardware, to be written beside the figures."""
+    """Versions and hardware, saved with the results."""
     return {
         "natpp": natpp.__version__,
         "commit": _commit(),
@@ -52,7 +52,7 @@ def machine() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit that is checked out, marked where files differ from it; None outside of a clone."""
+    """The checked-out commit, marked if files differ from it; None outside a clone."""
     command = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
@@ -61,7 +61,7 @@ def _commit() -> str | None:
 
 
 def _processor() -> str:
-    """The processor's name where the system tells it."""
+    """The processor's name, if the system provides it."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

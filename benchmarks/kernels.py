@@ -1,8 +1,8 @@
 """Batch norms and average pools: natpp's kernels against torch's, forward and backward, in channels-last bf16.
 
-Each is repeated inside a CUDA graph, so that only kernels are timed; both in the same run. Bytes are what has to be
-moved (batch norm: x twice, y; x and dy twice, dx. Pool: x, y; dy, dx), as a share of what an H200's memory moves;
-tensors that stay in the cache can be faster than that. Without a GPU there is nothing to measure.
+Each is repeated inside a CUDA graph, so that only kernels are timed, both in the same run. Bytes are the minimum to
+move (batch norm: x twice, y; x and dy twice, dx. Pool: x, y; dy, dx), as a share of an H200's memory bandwidth;
+tensors that stay in the cache can exceed it. Requires a GPU.
 `python benchmarks/kernels.py [--json FILE | --keep] [--repeat 50]`
 """
 
@@ -28,7 +28,7 @@ Op = Callable[[Tensor, Tensor, Tensor], Tensor]  # images, weight and bias to im
 
 
 def operations() -> dict[str, tuple[Op, int, tuple[tuple[int, ...], ...]]]:
-    """By name what is run, by how much of x it moves, and the shapes."""
+    """For each name: the function, how many times x it moves, and the shapes."""
     return {
         "batch norm": (lambda x, weight, bias: kernels.batch_norm(x, weight, bias)[0], 8, SHAPES),
         "batch norm, 20 groups": (
@@ -41,7 +41,7 @@ def operations() -> dict[str, tuple[Op, int, tuple[tuple[int, ...], ...]]]:
 
 
 def theirs(name: str) -> Op:
-    """Torch's own; groups stand side by side as channels."""
+    """Torch's own version; groups are laid out as channels."""
     groups = 20 if "groups" in name else 1
 
     def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ def run_of(op: Op, shape: tuple[int, ...], *, backward: bool) -> Callable[[], No
 
 
 def measure(name: str, op: Op, moved: int, shape: tuple[int, ...], repeat: int) -> dict[str, Any]:
-    """Both kernels on one shape."""
+    """Both kernels at one shape."""
     device = torch.device("cuda")
     ours, first = microseconds(run_of(op, shape, backward=True), device, repeat)
     ours_forward, _ = microseconds(run_of(op, shape, backward=False), device, repeat)
@@ -99,7 +99,7 @@ def measure(name: str, op: Op, moved: int, shape: tuple[int, ...], repeat: int) 
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The figures for a person."""
+    """The results as a readable table."""
     lines = [
         f"{'op':22} {'shape':>16} {'natpp us':>9} {'torch us':>9} {'ratio':>6} {'forward':>15} {'of 4.8 TB/s':>12} "
         f"{'first s':>8}"

@@ -1,4 +1,4 @@
-"""How long something takes inside a CUDA graph, where only kernels count."""
+"""Time of a function inside a CUDA graph, where only kernels count."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 
 def microseconds(run: Callable[[], object], device: torch.device, repeat: int) -> tuple[float, float]:
-    """Of one run inside a graph of many, the median of several replays; and the seconds of the first call.
+    """Time per run inside a graph of many runs, median of several replays, and the seconds of the first call.
 
-    Without a GPU there is one run, and that is the first.
+    Without a GPU there is a single run, which is the first.
     """
     if device.type != "cuda":
         start = time.perf_counter()

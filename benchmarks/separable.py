@@ -1,19 +1,18 @@
-"""Separable convolutions and what is made of them: natpp's kernels against torch's, both in the same run.
+"""Separable convolutions and networks of them: natpp's kernels against torch's, in the same run.
 
 - operations: `sep_conv_3x3`, `sep_conv_5x5` and others, forward and backward in bf16, repeated inside a CUDA graph;
-  torch's own in contiguous and in channels-last memory with cudnn.benchmark, and by torch.compile. Bytes are what the
-  kernels read and write of activations, against what an H200's memory is measured to move.
-- short: short trainings of `darts` (5 cells, 16 channels, batch 128) 16 side by side, milliseconds an architecture
-  step, capture left out by a difference; and the kernels of one step, counted and timed.
-- supernet: a weight step with 16 architectures and 512 images in all, thirteen operations, 8 cells, 20 channels.
-- tune: the same operations with tiles of other sizes, other numbers of warps, registers, stages and programs; and what
-  every kernel takes.
-- mixture: short trainings of random cells (8 cells, 16 channels, batch 128) 16 side by side, with the same choices:
-  many programs at once may want others than one operation by itself.
+  torch's own in contiguous and channels-last memory with cudnn.benchmark, and with torch.compile. Bytes are the
+  activations that the kernels read and write, against the measured memory bandwidth of an H200.
+- short: short training runs of `darts` (5 cells, 16 channels, batch 128), 16 side by side: milliseconds per
+  architecture step, with capture subtracted, and the kernels of one step, counted and timed.
+- supernet: a weight step with 16 architectures and 512 images in total, thirteen operations, 8 cells, 20 channels.
+- tune: the same operations with other tile sizes and numbers of warps, registers, stages and programs, and the time of
+  each kernel.
+- mixture: short training runs of random cells (8 cells, 16 channels, batch 128), 16 side by side, with the same
+  choices: the best choice for many programs at once may differ from that for one operation.
 
 `python benchmarks/separable.py [--json FILE | --keep] [--only operations …] [--no-compile] [--smoke]`
-What the file has of other parts stays there.
-Without a GPU only the small form (--smoke) runs, which proves that it runs.
+Other parts already in the file are kept. Without a GPU only the small form (--smoke) works, to check that it runs.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from natpp.data.batches import Batches
 from natpp.data.images import Images
 from natpp.nets.network import build_network
 from natpp.registry import OPS
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.scorers.supernet import SharedWeights, WeightsConfig
 from natpp.training.branch import Branch
 from natpp.training.recipe import ShortConfig
@@ -96,7 +95,7 @@ SMALL = (("sep_conv_3x3", (2, 4, 6, 6), 1), ("max_pool_3x3", (2, 4, 6, 6), 2))
 
 
 def module_of(op: str, shape: Sequence[int], stride: int, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """The operation as short trainings have it: only convolutions in half precision, and no running statistics."""
+    """The operation as in short training runs: convolutions in half precision, no running statistics."""
     torch.manual_seed(0)
     module = OPS[op].build(Place(shape[1], shape[1], stride, (shape[2], shape[3]))).to(device)
     for part in module.modules():
@@ -109,7 +108,7 @@ def module_of(op: str, shape: Sequence[int], stride: int, device: torch.device, 
 
 
 def units(op: str, stride: int) -> tuple[float, float]:
-    """Activations that the kernels read and write, forward and backward, in sizes of x; zeros around them left out."""
+    """Activations that the kernels read and write, forward and backward, in multiples of x, without zero padding."""
     small = 1 / stride**2
     if "pool" in op:  # with one byte for every two of the output
         return 1 + 1.5 * small, 1 + 1.5 * small
@@ -127,7 +126,7 @@ def units(op: str, stride: int) -> tuple[float, float]:
 def run_of(
     module: Callable[[Tensor], Tensor], x: Tensor, weights: Sequence[Tensor], backward: bool
 ) -> Callable[[], None]:
-    """What is timed."""
+    """The function to time."""
     with torch.no_grad():
         dy = torch.randn_like(module(x))
 
@@ -141,7 +140,7 @@ def run_of(
 
 
 def ours(op: str, shape: Sequence[int], stride: int, device: torch.device, repeat: int) -> dict[str, float]:
-    """Forward alone, both directions, and the first call of both, which compiles."""
+    """Forward only, forward and backward, and the first call of both, which compiles."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     x = torch.randn(*shape, device=device).to(dtype, memory_format=torch.channels_last).requires_grad_()
     module = module_of(op, shape, stride, device, dtype)
@@ -154,7 +153,7 @@ def ours(op: str, shape: Sequence[int], stride: int, device: torch.device, repea
 def theirs(
     op: str, shape: Sequence[int], stride: int, device: torch.device, repeat: int, ways: Sequence[str]
 ) -> dict[str, dict[str, float | str]]:
-    """Torch's own kernels in some ways: contiguous, channels_last, compiled."""
+    """Torch's own kernels: contiguous, channels_last, compiled."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     built = module_of(op, shape, stride, device, dtype)
     parts = list(built) if isinstance(built, nn.Sequential) else [built]
@@ -216,7 +215,7 @@ def operations(device: torch.device, smoke: bool, compiled: bool) -> list[dict[s
 
 
 def line(row: dict[str, Any]) -> str:
-    """One operation for a person."""
+    """One operation as a readable line."""
     others = ", ".join(
         f"{name}: {one['error']}"
         if "error" in one
@@ -234,7 +233,7 @@ def line(row: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def changed(choices: Mapping[str, Any]) -> Iterator[None]:
-    """Other sizes of tiles, numbers of programs and options of kernels while it lasts."""
+    """Use other tile sizes, numbers of programs and kernel options inside this context."""
     if not choices:
         yield
         return
@@ -254,7 +253,7 @@ def changed(choices: Mapping[str, Any]) -> Iterator[None]:
 
 
 def tune(device: torch.device, smoke: bool) -> list[dict[str, Any]]:
-    """The operations that must be fast, with other choices, and what each kernel takes."""
+    """The operations that must be fast, with other choices, and the time of each kernel."""
     rows: list[dict[str, Any]] = []
     if device.type != "cuda":
         return rows
@@ -284,7 +283,7 @@ def random_batches(count: int, size: int, device: torch.device) -> Batches:
 
 
 def short(device: torch.device, smoke: bool) -> dict[str, Any]:
-    """Milliseconds of an architecture's step among many side by side, with natpp's kernels and with torch's."""
+    """Milliseconds per architecture step with many side by side, with natpp's kernels and with torch's."""
     together, batch = (2, 8) if smoke else (16, 128)
     images = random_batches(200 if smoke else 20_000, 16 if smoke else 32, device)
     where = setting("cifar", channels=4 if smoke else 16, cells=3 if smoke else 5, size=images.size)
@@ -314,7 +313,7 @@ def timed(
     steps: tuple[int, int],
     device: torch.device,
 ) -> dict[str, float]:
-    """What a step of each of some networks side by side takes, by the difference of few and many steps."""
+    """Time of a step of each network side by side, from the difference between many and few steps."""
     few, many = steps
     spent = []
     for count in (few, few, many):  # once before, so that kernels are compiled and chosen
@@ -332,7 +331,7 @@ def timed(
 
 
 def mixture(device: torch.device, smoke: bool) -> list[dict[str, Any]]:
-    """The step of a random cell among others, with every choice that may be made for the kernels."""
+    """Time of a step of random cells side by side, for every choice of kernel options."""
     together, batch = (2, 8) if smoke else (16, 128)
     images = random_batches(200 if smoke else 20_000, 16 if smoke else 32, device)
     where = setting("cifar", channels=4 if smoke else 16, cells=3 if smoke else 8, size=images.size)
@@ -351,7 +350,7 @@ def mixture(device: torch.device, smoke: bool) -> list[dict[str, Any]]:
 def counted(
     build: Callable[[], nn.Module], images: Batches, config: ShortConfig, device: torch.device
 ) -> dict[str, Any]:
-    """The kernels of one step of one network: how many, and what the dearest take alone, in microseconds."""
+    """The kernels of one step of one network: their number, and the slowest ones, timed alone, in us."""
     inputs, targets = Trial(images, config, device).feed().batch(0)
     number = torch.zeros(1, dtype=torch.int64, device=device)
     rate = torch.full((1,), config.learning_rate, device=device)
@@ -360,7 +359,7 @@ def counted(
 
 
 def kernels_of(run: Callable[[], object]) -> dict[str, Any]:
-    """The kernels of something on a GPU: how many, and what the dearest take, in microseconds."""
+    """The kernels of a function on a GPU: their number, and the slowest ones, in microseconds."""
     from torch.profiler import ProfilerActivity, profile
 
     for _ in range(2):
@@ -381,7 +380,7 @@ def kernels_of(run: Callable[[], object]) -> dict[str, Any]:
 
 
 def supernet(device: torch.device, smoke: bool) -> dict[str, Any]:
-    """Milliseconds of a weight step with 16 architectures and 512 images in all, thirteen operations."""
+    """Milliseconds of a weight step with 16 architectures and 512 images in total, thirteen operations."""
     fabric = make_fabric()
     images = random_batches(200 if smoke else 20_000, 16 if smoke else 32, device)
     config = WeightsConfig(architectures=2 if smoke else 16, batch=2 if smoke else 32, epochs=200)
@@ -430,9 +429,9 @@ PARTS = ("operations", *OTHERS)
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_flags(parser)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS[:3], help="some of it")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS[:3], help="parts to run")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
-    parser.add_argument("--smoke", action="store_true", help="a small form, also on a CPU")
+    parser.add_argument("--smoke", action="store_true", help="a small form that also runs on a CPU")
     options = parser.parse_args(arguments)
     file = file_of(options, "separable", small=options.smoke)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

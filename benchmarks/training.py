@@ -1,8 +1,7 @@
-"""How fast trainings are on a GPU: `natpp train` against a plain loop, a supernet's step, short trainings side by side.
+"""Speed of training on a GPU: `natpp train` against a plain loop, a supernet step, short runs side by side.
 
-Ratios within one run, on random images; without a GPU it runs in a small form that proves only that it runs.
-What is in the file is not measured again, and it is written after every measurement; figures of another machine or
-version are not added to it.
+Ratios within one run, on random images. Without a GPU it runs in a small form, only to check that it runs. The file is
+written after every measurement, and what it already contains is not measured again, unless machine or version differ.
 `python benchmarks/training.py [--json FILE | --keep] [--only train …]`
 """
 
@@ -32,10 +31,11 @@ from natpp.arch.space import nasbench201_space
 from natpp.data.batches import Batches
 from natpp.data.images import Images
 from natpp.nets.network import build_network
-from natpp.runs.jobs import make_fabric
+from natpp.registry import RECIPES
+from natpp.runs.fabric import make_fabric
 from natpp.scorers.supernet import SharedWeights, WeightsConfig
 from natpp.training.branch import Branch, Build
-from natpp.training.recipe import ShortConfig, cifar_600
+from natpp.training.recipe import ShortConfig
 from natpp.training.scratch import Training
 from natpp.training.task import Task
 from natpp.training.together import Trial, train_together
@@ -57,7 +57,7 @@ def random_images(count: int) -> Images:
 
 
 def seconds_each(step: Callable[[], object], times: int, warm_up: int = 5) -> float:
-    """Mean seconds of a step after warming up."""
+    """Mean seconds of a step after warm-up."""
     for _ in range(warm_up):
         step()
     _wait()
@@ -69,12 +69,12 @@ def seconds_each(step: Callable[[], object], times: int, warm_up: int = 5) -> fl
 
 
 def train(batch: int) -> Row:
-    """Images a second of DARTS by `natpp train`, and by a plain loop: NCHW, TF32, a launch for every kernel."""
+    """Images per second of DARTS with `natpp train`, and with a plain loop: NCHW, TF32, one launch per kernel."""
     if LARGE:
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
-    recipe = replace(cifar_600(), batch=batch)
+    recipe = replace(RECIPES["cifar-600"], batch=batch)
     if not LARGE:
         recipe = replace(recipe, batch=4, channels=4, cells=3, auxiliary=0, cutout=4)
     images = Task(random_images(20 * recipe.batch)).batches(DEVICE, recipe, validation=0)
@@ -130,7 +130,7 @@ def supernet(cells: int) -> Row:
 
 
 def short(together: int) -> Row:
-    """Milliseconds of an architecture's step among many side by side, capture left out by a difference."""
+    """Milliseconds per architecture step with many side by side, with capture subtracted."""
     images = Batches(random_images(20_000 if LARGE else 200), DEVICE)
     where = setting("nasbench201", channels=16 if LARGE else 4, cells=2 if LARGE else 1, size=images.size)
     archs = nasbench201_space().draw(together, np.random.default_rng(SEED + 1))
@@ -158,9 +158,9 @@ def short(together: int) -> Row:
 
 
 class Moved(TorchDispatchMode):
-    """Bytes that operations read and write: each tensor once for each operation, also where it is changed in place.
+    """Bytes that operations read and write: each tensor once per operation, even if it is changed in place.
 
-    Views and allocations move nothing.
+    Views and allocations do not count.
     """
 
     still = ("_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
@@ -176,14 +176,14 @@ class Moved(TorchDispatchMode):
         return out
 
     def count(self, values: Any) -> None:
-        """Add the tensors among these; what was expanded is no larger than its memory."""
+        """Add the tensors among these; an expanded tensor counts with its actual memory."""
         tensors = {id(one): one for one in tree_leaves(values) if isinstance(one, Tensor)}
         self.total += sum(min(one.nbytes, one.untyped_storage().nbytes()) for one in tensors.values())
 
 
 @contextlib.contextmanager
 def counting() -> Iterator[Moved]:
-    """Count bytes inside of this: of torch's operations, and of Triton's kernels, which torch does not see."""
+    """Count the bytes of torch's operations and of Triton's kernels, which torch does not see, inside this context."""
     with Moved() as found, contextlib.ExitStack() as stack:
         if importlib.util.find_spec("triton") is not None:
             from triton.runtime.jit import KernelInterface
@@ -203,7 +203,7 @@ def counting() -> Iterator[Moved]:
 
 
 def moved(builds: Sequence[Build], images: Batches, config: ShortConfig) -> int:
-    """Bytes that a step of all these networks moves."""
+    """Bytes that one step of all these networks moves."""
     inputs, targets = Trial(images, config, DEVICE, SEED).feed().batch(0)
     first, rate = (
         torch.zeros(1, dtype=torch.int64, device=DEVICE),
@@ -217,7 +217,7 @@ def moved(builds: Sequence[Build], images: Batches, config: ShortConfig) -> int:
 
 
 def _reserved() -> float:
-    """GiB of the device's memory that were taken at most since the last time; what CUDA graphs keep is in it."""
+    """Peak GiB of device memory since the last call, including what CUDA graphs hold."""
     if not LARGE:
         return 0.0
     most = torch.cuda.max_memory_reserved() / 2**30
@@ -243,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_flags(parser)
-    parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="some of it")
+    parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="parts to run")
     options = parser.parse_args(arguments)
     file = file_of(options, "training", small=not LARGE)
     found: dict[str, Any] = {"machine": machine(), "seed": SEED}

@@ -1,8 +1,8 @@
-"""Training steps of ShuffleNet whose grouped 1x1 convolutions are dense, against steps as torch takes them.
+"""Training steps of ShuffleNet with dense instead of grouped 1x1 convolutions, against torch's own.
 
 Repeated inside a CUDA graph, so that only kernels are timed, both in the same run: ShuffleNet for 32 x 32 with the
-groups and channels of its paper, 128 random images, bf16 in channels-last memory, as networks are trained side by side.
-Without a GPU it runs in a small form that proves only that it runs.
+groups and channels of its paper, 128 random images, bf16 in channels-last memory, as in training side by side.
+Without a GPU it runs in a small form, only to check that it runs.
 `python benchmarks/workarounds.py [--json FILE | --keep] [--repeat 5]`
 """
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from natpp.data.feeds import fast_format
 from natpp.nets import workarounds
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.training.branch import Branch
 from natpp.training.loop import fastest_kernels
 from natpp.training.recipe import ShortConfig
@@ -38,7 +38,7 @@ def batch() -> tuple[Tensor, Tensor]:
 
 
 def milliseconds(groups: int, most: int, images: Tensor, labels: Tensor, repeat: int) -> float:
-    """Of a step, with convolutions of at most so many groups computed densely."""
+    """Milliseconds of a step in which convolutions of at most `most` groups are computed densely."""
     config = ShortConfig(steps=1, batch=len(images))
     branch = Branch(lambda: ShuffleNet(10, groups=groups, small=True), 0, config, DEVICE)
     step, rate = torch.zeros(1, dtype=torch.int64, device=DEVICE), torch.full((1,), 1e-3, device=DEVICE)

@@ -29,7 +29,7 @@ def commands() -> str:
     from natpp.cli import VERBS
     from natpp.cli.flags import summary
 
-    rows = [f"| [`natpp {verb}`](#natpp-{verb}) | {summary(flags)} |" for verb, (flags, _) in VERBS.items()]
+    rows = [f"| [`natpp {verb}`](#natpp-{verb}) | {summary(command)} |" for verb, command in VERBS.items()]
     parts = ["| command | |\n|---|---|\n" + "\n".join(rows)]
     parts += [f"## natpp {verb}\n\n```text\n{plain_help(verb)}\n```" for verb in VERBS]
     return "\n\n".join(parts) + "\n"

@@ -10,7 +10,7 @@ from natpp.testing import check_op
 
 
 def layers(place: Place) -> Chain:
-    """Its layers at a place. Module and cost both follow from them."""
+    """Its layers at a place. Both the module and the cost are derived from them."""
     inside, outside, stride = place.channels_in, place.channels_out, (place.stride, place.stride)
     depthwise = Conv(inside, inside, (3, 3), stride, groups=inside)
     return ReLU(), depthwise, Conv(inside, outside), BatchNorm(outside)
@@ -23,4 +23,4 @@ darts = natpp.load("darts")
 ops = [op.replace("sep_conv", "light_conv") for op in darts.normal.ops]
 light = darts.with_ops({"normal": ops, "reduce": darts.reduce.ops})
 print(f"{natpp.cost(darts).madds:,} → {natpp.cost(light).madds:,} MAdds")
-print(natpp.build(light, channels=4, cells=3)(torch.randn(1, 3, 32, 32)).shape)
+print(natpp.build(light, "cifar:channels=4,cells=3")(torch.randn(1, 3, 32, 32)).shape)

@@ -1,4 +1,4 @@
-"""A new rule: as nat++, but no edge is ever dropped."""
+"""A new rule: like nat++, but edges are never removed."""
 
 import natpp
 from natpp.arch.ops import Op, Place
@@ -8,13 +8,13 @@ from natpp.testing import check_rule
 
 
 def no_drops(source: Op, target: Op, place: Place) -> bool:
-    """Whether an operation may become another one where it stands."""
+    """Whether an operation may become another one at this place."""
     return two_level(source, target, place) and (target.family != "null" or source is target)
 
 
 RULES.add("no_drops", no_drops)
-check_rule("no_drops")  # everything may stay, nothing leads out of the search space
+check_rule("no_drops")  # every operation may stay; none leads outside the search space
 
 result = natpp.optimize("darts", rule="no_drops", budget={"madds": 0.8})
-assert all(change.after.op != "null" for change in result.changes)
+assert all(change.after != "null" for change in result.changes)
 print(result)

@@ -1,4 +1,4 @@
-"""A new scorer: any function from an architecture to a number will do, and every method runs on it."""
+"""A new scorer: any function from an architecture to a number. Every method can use it."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from natpp.testing import check_scorer
 
 
 class Varied(Scorer):
-    """Likes few multiply-adds and many different operations: put your own measurement here."""
+    """Prefers few multiply-adds and many different operations. Put your own measurement here."""
 
     def _score(self, archs: list[Architecture]) -> np.ndarray:
         return np.array([self.value(arch) for arch in archs])
@@ -21,6 +21,7 @@ class Varied(Scorer):
 
 check_scorer(Varied, [natpp.sample(seed=seed) for seed in range(4)])  # stable, counted, within its limit
 
-policy = natpp.search(scorer=Varied(), arch="darts", evaluations=12, steps=20)  # the rest is predicted
+config = natpp.Search(evaluations=12, steps=20)  # the others are predicted
+policy = natpp.search(config=config, on="darts", scorer=Varied())
 result = natpp.optimize("darts", policy)
 print(f"{Varied().value(result.before):.2f} → {Varied().value(result.after):.2f}")

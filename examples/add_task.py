@@ -1,4 +1,4 @@
-"""A new task: data, a loss and metrics as one value, and a name for it."""
+"""A new task: data, loss and metrics in one value, registered under a name."""
 
 import torch
 from torch import Tensor
@@ -10,12 +10,12 @@ from natpp.training.task import Task
 
 
 def agree(output: Tensor, targets: Tensor) -> Tensor:
-    """Share of the labels of each image that are predicted: several may be right at once."""
+    """Share of correct labels per image, for multi-label targets."""
     return ((output > 0) == (targets > 0.5)).float().mean(dim=1)
 
 
 def labels(count: int = 96) -> Task:
-    """Images with a bright stripe across, down, both or neither: put your own data here."""
+    """Images with a bright horizontal stripe, a vertical one, both or neither. Put your own data here."""
     images, targets = torch.randn(count, 3, 8, 8), torch.rand(count, 2).round()
     images[targets[:, 0] == 1, :, 4] += 2
     images[targets[:, 1] == 1, :, :, 4] += 2
@@ -25,5 +25,5 @@ def labels(count: int = 96) -> Task:
 
 
 TASKS.add("labels", labels)
-check_task(Task.named("labels"), answer=lambda targets: 10 * targets - 5)  # what a perfect network would say
+check_task(Task.named("labels"), answer=lambda targets: 10 * targets - 5)  # the output of a perfect network
 print(f"{len(list(Task.named('labels:count=80').part('train')))} batches to train on")

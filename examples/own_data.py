@@ -1,4 +1,4 @@
-"""Your own images: a policy learned on a folder of them, applied to DARTS."""
+"""Your own images: learn a policy on a folder of images and apply it to DARTS."""
 
 import argparse
 from pathlib import Path
@@ -6,17 +6,18 @@ from pathlib import Path
 from PIL import Image
 
 import natpp
+from natpp.data.named import Data
 from natpp.data.sets import load_images
 
 arguments = argparse.ArgumentParser(description=__doc__)
-arguments.add_argument("folder", nargs="?", type=Path, help="train/CLASS/*.png and test/CLASS/*.png; else digits")
-arguments.add_argument("--small", action="store_true", help="a few seconds: four short trainings instead of 100")
+arguments.add_argument("folder", nargs="?", type=Path, help="train/CLASS/*.png, test/CLASS/*.png; default: digits")
+arguments.add_argument("--small", action="store_true", help="takes seconds: four short training runs instead of 100")
 given = arguments.parse_args()
 folder = given.folder
 
 
 def write_digits(folder: Path) -> None:
-    """The digits of scikit-learn as files, to have a folder of images."""
+    """Write scikit-learn's digits to files, as an example of an image folder."""
     digits = load_images("digits")
     for part in ("train", "test"):
         for number, (pixels, label) in enumerate(
@@ -31,7 +32,8 @@ if folder is None:
     folder = Path("images")
     write_digits(folder)
 
-less = {"evaluations": 4, "train_steps": 2, "steps": 5} if given.small else {}
-policy = natpp.search(folder, out="run", size=None if given.folder is None else 32, say=print, **less)
+images = Data(folder, size=None if given.folder is None else 32)
+config = natpp.Search(evaluations=4, train_steps=2, steps=5) if given.small else natpp.Search()
+policy = natpp.search(images, config, run=natpp.Run(out="run", say=print))
 result = natpp.optimize("darts", policy)
 print(result)

@@ -1,4 +1,4 @@
-"""Your own module: trained, cut to 0.6 of its multiply-adds on its own data, fine-tuned, saved and restored."""
+"""Your own module: train it, cut it to 0.6 of its multiply-adds on its own data, fine-tune, save and restore."""
 
 import argparse
 
@@ -10,7 +10,7 @@ import natpp
 from natpp.data.sets import load_images
 
 arguments = argparse.ArgumentParser(description=__doc__)
-arguments.add_argument("--small", action="store_true", help="a few seconds: fewer epochs and candidates")
+arguments.add_argument("--small", action="store_true", help="takes seconds: fewer epochs and candidates")
 small = arguments.parse_args().small
 
 
@@ -20,7 +20,7 @@ def layer(channels: int, kernel: int, to: int) -> nn.Sequential:
 
 
 class Net(nn.Module):
-    """A residual network that natpp has never seen."""
+    """An ordinary residual network."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,9 @@ train = DataLoader(TensorDataset(images[360:], labels[360:]), batch_size=64, shu
 val = DataLoader(TensorDataset(images[:360], labels[:360]), batch_size=64)
 
 torch.manual_seed(0)
-trained = natpp.finetune(Net(), train, val, epochs=1 if small else 10, learning_rate=0.1)
+trained = natpp.finetune(
+    Net(), natpp.Task(train, val), "tune:learning_rate=0.1,epochs=1" if small else "tune:learning_rate=0.1"
+)
 print(f"the original: {trained.validation_accuracy:.1f} % of the validation images")
 
 # --- learned on its data
@@ -55,9 +57,9 @@ result = natpp.optimize(
     evaluations=3 if small else 16,
 )
 print(result)
-tuned = natpp.finetune(result, train, val, epochs=1 if small else 5)
+tuned = natpp.finetune(result, natpp.Task(train, val), "tune:epochs=1" if small else "tune:epochs=5")
 print(f"the better one: {tuned.validation_accuracy:.1f} % of the validation images")
 
 # --- kept
-result.save("better")  # weights, architecture, and a Python file that needs no natpp
+result.save("better")  # weights, architecture, and a Python file that does not need natpp
 assert torch.equal(natpp.restore("better").eval()(images[:8]), result.module.eval()(images[:8]))

@@ -31,14 +31,14 @@ import natpp
 from experiments.lib.machine import machine
 from experiments.lib.settings import RESULTS, Experiment, Settings, read_results, write_results
 from natpp.config import At
+from natpp.core.result import Result
 from natpp.errors import SettingError
 from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Site
 from natpp.fx.traced import TraceError
 from natpp.policies import DEFAULT, load_named
 from natpp.registry import MODELS
-from natpp.subjects.module import optimize_module
-from natpp.subjects.module_result import ModuleResult
+from natpp.subjects.module_answer import optimize_module
 
 TORCHVISION = (
     *("alexnet", "vgg11", "vgg16_bn", "resnet18", "resnet34", "resnet50", "resnet101", "wide_resnet50_2"),
@@ -149,11 +149,11 @@ def measured(word: str) -> dict[str, Any]:
     return row
 
 
-def _told(result: ModuleResult) -> dict[str, Any]:
-    sites = [term.site for block in result.blocks for _, term in block.terms if isinstance(term.site, Site)]
+def _told(result: Result) -> dict[str, Any]:
+    sites = [term.site for block in result.subject.blocks for _, term in block.terms if isinstance(term.site, Site)]
     return {
         "sites": len(sites),
-        "blocks": len(result.blocks),
+        "blocks": len(result.subject.blocks),
         "changes": len(result.changes),
         "params_after": result.cost_after.params,
         "madds": result.cost_before.madds,
@@ -163,11 +163,11 @@ def _told(result: ModuleResult) -> dict[str, Any]:
     }
 
 
-def _checked(module: nn.Module, example: Any, given: Any, result: ModuleResult) -> dict[str, Any]:
+def _checked(module: nn.Module, example: Any, given: Any, result: Result) -> dict[str, Any]:
     """Checks: unchanged is equal to the bit, a change keeps shapes and raises no cost, a saved result restores."""
     found = _cut(module, example)
     with torch.no_grad():
-        found["bit_equal"] = _same(_outputs(rewrite(result.traced), example), given)
+        found["bit_equal"] = _same(_outputs(rewrite(result.subject.traced), example), given)
         after = _outputs(result.module, example)
         found["same_shapes"] = _shapes(after) == _shapes(given)
         found["no_dearer"] = (

@@ -36,7 +36,10 @@ from natpp.data.batches import Batches
 from natpp.files import write_whole
 from natpp.nets.supernet import Supernet
 from natpp.registry import OPS
-from natpp.runs.search import Search, SearchConfig, preset
+from natpp.run import Run
+from natpp.runs.phases import Phases, phases
+from natpp.runs.search import Search
+from natpp.runs.searching import Searching
 from natpp.scorers.base import Scores, Task
 from natpp.scorers.short import ShortScorer
 from natpp.scorers.supernet import (
@@ -92,9 +95,9 @@ def schedules(settings: ImagesCells) -> None:
             trainer(f"short_{number}", schedule, named(cells))
 
 
-def search_config(*, smoke: bool) -> SearchConfig:
+def search_config(*, smoke: bool) -> Phases:
     """Settings of a search and of its prediction."""
-    usual = preset("best", free=False)
+    usual = phases(Search(), free=False)
     learn = replace(usual.learn, steps=5 if smoke else usual.learn.steps)
     predict = replace(usual.predict, caution=values.CAUTION, **({"rounds": 1} if smoke else {}))
     return replace(usual, pool=60 if smoke else usual.pool, final=0, learn=learn, predict=predict)
@@ -121,7 +124,15 @@ def search(settings: ImagesCells) -> None:
     where = recipe.where(images)
     store = settings.runs / f"search_{settings.seed}.jsonl"
     scorer = ShortScorer(images, where, schedule, fabric, seed=0, store=store, say=print)
-    found = Search(space, TASK, scorer, config, fabric, seed=settings.seed, evaluations=evaluations, watch=clock)
+    found = Searching(
+        space,
+        TASK,
+        scorer,
+        config,
+        fabric,
+        asked=Search(evaluations=evaluations),
+        run=Run(seed=settings.seed, watch=clock),
+    )
     found().save(settings.runs / f"search_{settings.seed}.safetensors")
     spent = clock.split_scores(scorer)
     keep(
@@ -158,7 +169,15 @@ def supernet(settings: ImagesCells) -> None:
     config = replace(search_config(smoke=settings.smoke), weights=weights)
     shared = SharedWeights(space, where, images, weights, fabric, settings.seed)
     evaluations = 12 if settings.smoke else 224
-    found = Search(Pool(), TASK, shared, config, fabric, seed=settings.seed, evaluations=evaluations, watch=clock)
+    found = Searching(
+        Pool(),
+        TASK,
+        shared,
+        config,
+        fabric,
+        asked=Search(evaluations=evaluations),
+        run=Run(seed=settings.seed, watch=clock),
+    )
     found().save(settings.runs / f"supernet_{settings.seed}.safetensors")
     clock.end()
     save_supernet(shared, settings, "supernet")
@@ -189,10 +208,12 @@ def paper(settings: ImagesCells) -> None:
     whole = seconds_of_rival(settings)
     fabric, images, clock = started(settings, settings.root)
     where, space = supernet_setting(images, "paper", smoke=settings.smoke), CellSpace(names=tuple(OPS))
-    config = replace(preset("paper", free=False), pool=search_config(smoke=settings.smoke).pool)
+    config = replace(phases(Search(preset="paper"), free=False), pool=search_config(smoke=settings.smoke).pool)
     shared = SharedWeights(space, where, images, config.weights, fabric, settings.seed)
     found = stopped(
-        lambda watch: Search(Pool(), TASK, shared, config, fabric, seed=settings.seed, watch=watch), clock, whole
+        lambda watch: Searching(Pool(), TASK, shared, config, fabric, run=Run(seed=settings.seed, watch=watch)),
+        clock,
+        whole,
     )
     found.learner.policy.eval().save(settings.runs / f"paper_{settings.seed}.safetensors")
     clock.end()

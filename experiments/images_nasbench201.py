@@ -53,8 +53,11 @@ from natpp.methods.learning import best
 from natpp.methods.policy import PolicyMethod
 from natpp.methods.random import Random
 from natpp.nets.policy import Policy
-from natpp.runs.benchmark import held_out_split, mean_score
-from natpp.runs.search import Search, SearchConfig, preset
+from natpp.run import Run
+from natpp.runs.comparison import held_out_split, mean_score
+from natpp.runs.phases import Phases, phases
+from natpp.runs.search import Search
+from natpp.runs.searching import Searching
 from natpp.scorers.base import Scores, Task
 from natpp.scorers.predicted import PredictConfig, Prediction
 from natpp.scorers.short import ShortScorer, usual_schedule
@@ -81,15 +84,15 @@ class ImagesNasbench201(Keeps, Images, Tabled):
     """seconds of a rival; default: the mean of the seeds"""
 
 
-def search_config(*, smoke: bool) -> SearchConfig:
+def search_config(*, smoke: bool) -> Phases:
     """The default search without scoring its final choices, which the table judges."""
-    usual = replace(preset("best", free=False, network="nasbench201"), final=0)
+    usual = replace(phases(Search(), free=False, network="nasbench201"), final=0)
     if smoke:
         usual = replace(usual, pool=200, evaluations=12, learn=replace(usual.learn, steps=20))
     return usual
 
 
-def at_random(settings: SearchConfig) -> int:
+def at_random(settings: Phases) -> int:
     """Number of scores of a search that are of random architectures."""
     return round(settings.evaluations * settings.predict.random_share)
 
@@ -107,7 +110,7 @@ def search_seed(seed: int, settings: ImagesNasbench201) -> None:
     store = settings.runs / f"seed_{seed}.jsonl"
     scorer = ShortScorer(images, where, schedule, fabric, seed=seed, store=store, say=print)
     config = search_config(smoke=settings.smoke)
-    found = Search(Training(), TASK, scorer, config, fabric, seed=seed, watch=clock)
+    found = Searching(Training(), TASK, scorer, config, fabric, run=Run(seed=seed, watch=clock))
     found().save(settings.runs / f"seed_{seed}.safetensors")
     scored = clock.split_scores(scorer)
     keep(
@@ -176,7 +179,9 @@ def supernet(seed: int, settings: ImagesNasbench201) -> None:
     config = replace(search_config(smoke=settings.smoke), weights=weights)
     shared = SharedWeights(Training(), where, images, weights, fabric, seed)
     some = config.evaluations
-    found = Search(Training(), TASK, shared, config, fabric, seed=seed, evaluations=some, watch=clock)
+    found = Searching(
+        Training(), TASK, shared, config, fabric, asked=Search(evaluations=some), run=Run(seed=seed, watch=clock)
+    )
     found().save(settings.runs / f"supernet_{seed}.safetensors")
     keep(
         settings.runs / f"supernet_{seed}.json",
@@ -196,10 +201,10 @@ def paper(seed: int, settings: ImagesNasbench201) -> None:
     whole = allowed(settings.seconds, settings.runs.glob("seed_*.json"))
     fabric, images, clock = started(settings, settings.root)
     where = usual_setting("nasbench201", images, "paper")
-    config = replace(preset("paper", free=False), pool=search_config(smoke=settings.smoke).pool)
+    config = replace(phases(Search(preset="paper"), free=False), pool=search_config(smoke=settings.smoke).pool)
     shared = SharedWeights(Training(), where, images, config.weights, fabric, seed)
     found = stopped(
-        lambda watch: Search(Training(), TASK, shared, config, fabric, seed=seed, watch=watch), clock, whole
+        lambda watch: Searching(Training(), TASK, shared, config, fabric, run=Run(seed=seed, watch=watch)), clock, whole
     )
     found.learner.policy.eval().save(settings.runs / f"paper_{seed}.safetensors")
     clock.end()
@@ -401,8 +406,8 @@ def rivals(
     methods: dict[str, Method] = {"constant": Constant(), "random-best-of-10": Random(10)}
     for name, method in methods.items():
         generator = np.random.default_rng(seed)
-        method.fit(train, score, generator)
-        found[name] = empty | {"share_of_oracle": share(table, test, method.one_shot(test, score, generator))}
+        fitted = method.fit(train, score, generator)
+        found[name] = empty | {"share_of_oracle": share(table, test, fitted.one_shot(test, score, generator))}
     shares = [share(table, test, rows) for rows in dearest(test, ties=20)]
     found["live MAdds"] = empty | living.agreement(living.madds) | {"share_of_oracle": float(np.mean(shares))}
     return found

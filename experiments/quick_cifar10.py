@@ -18,17 +18,17 @@ from experiments.lib.machine import machine
 from experiments.lib.settings import RESULTS, Experiment, Images, Tabled, read_results, write_results
 from experiments.lib.trainer import data_name
 from natpp.arch.formats import to_dict
-from natpp.registry import ZOO
-from natpp.runs.jobs import make_fabric
+from natpp.registry import RECIPES, ZOO
+from natpp.runs.fabric import make_fabric
 from natpp.scorers.table import read_table
-from natpp.training.recipe import Recipe, quick
+from natpp.training.recipe import Recipe
 from natpp.training.scratch import Training, train
 from natpp.training.task import Task
 
 RESNET = "|nor_conv_3x3~0|+|none~0|nor_conv_3x3~1|+|skip_connect~0|none~1|skip_connect~2|"
 RUNS: dict[str, tuple[str, Recipe]] = {
-    "a ResNet-like cell of NAS-Bench-201": (RESNET, replace(quick(), cells=5)),  # five cells a stage, as in its table
-    "darts": ("darts", quick()),
+    "a ResNet-like cell of NAS-Bench-201": (RESNET, RECIPES.given("quick:cells=5")),  # a stage, as in its table
+    "darts": ("darts", RECIPES["quick"]),
 }
 
 

@@ -28,19 +28,19 @@ import natpp
 from experiments.lib.machine import machine
 from experiments.lib.modules import fresh, images_of, no_opinion, trained
 from experiments.lib.settings import RESULTS, Experiment, Images, Keeps, write_results
+from natpp.core import decision
+from natpp.core.result import Result
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.methods.tuned import Candidates, TuneConfig, learn_module
-from natpp.nets.measure import module_cost
 from natpp.policies import default, load_named
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.scorers.module_supernet import Expanded
-from natpp.scorers.short import Rows, ShortTunings
+from natpp.scorers.short import ShortTunings
 from natpp.seeds import Use, number
-from natpp.subjects.module import optimize_module
-from natpp.subjects.module_problem import Problem, perturbed
-from natpp.subjects.module_result import ModuleResult
+from natpp.subjects.module import Module
+from natpp.subjects.module_answer import Asked, optimize_module, perturbed
 from natpp.training.losses import cross_entropy
 from natpp.training.recalibrate import recalibrate
 from natpp.training.recipe import Recipe, ShortConfig
@@ -191,13 +191,13 @@ class Pieces:
     def run_policy(self, seed: int) -> dict[str, Any]:
         result = optimize_module(self.original(seed), self.example, load_named(), budget=BUDGET)
         found = {"policy": default(), **self._described(result)}
-        return found | self.tuned(self.result_of(_lists(result.ops), seed), seed)
+        return found | self.tuned(self.result_of(_ops(result), seed), seed)
 
     def run_random(self, seed: int) -> dict[str, Any]:
         result = optimize_module(
             self.original(seed), self.example, no_opinion(), mode="sample", seed=seed, budget=BUDGET
         )
-        return self._described(result) | self.tuned(self.result_of(_lists(result.ops), seed), seed)
+        return self._described(result) | self.tuned(self.result_of(_ops(result), seed), seed)
 
     def run_scratch(self, seed: int, *, epochs: int | None = None) -> dict[str, Any]:
         kept = json.loads((self.runs / f"learned_{seed}.json").read_text())
@@ -211,48 +211,49 @@ class Pieces:
         """Random transformations: fully fine-tuned, and scored in both ways with the same number of steps."""
         plan, device = self.plan, self.fabric.device
         network = self.original(seed).to(device)
-        traced = trace(network, self.example.to(device))
-        problem = Problem(traced, find_blocks(traced), load_named(), "nat++", share=False)
-        before = module_cost(network, self.example.to(device))
-        candidates = Candidates(problem, before, {"madds": BUDGET["madds"] * before.madds})
-        flat = [np.where(mask, 0.0, -1e9) for mask in problem.masks]
+        asked = Asked(network, self.example.to(device), load_named(), budget={"madds": BUDGET["madds"]})
+        module, candidates = asked.module, Candidates(asked, asked.limits)
+        flat = np.where(module.mask, 0.0, -1e9)
 
-        def draw(*numbers: int) -> Rows:
+        def draw(*numbers: int) -> decision.Plan:
             chance = np.random.default_rng([seed, *numbers])
-            return candidates.drawn(perturbed(flat if numbers[-1] % 2 else problem.log_probs, chance, 3.0))
+            return candidates.drawn(perturbed(flat if numbers[-1] % 2 else asked.log_probs, chance, 3.0))
 
         some = [draw(0, place) for place in range(plan.compared)]
         trial = Trial(self.images, plan.schedule, device, seed, cross_entropy)
         found: dict[str, Any] = {}
         seconds: dict[str, float] = {}
         scorers: dict[str, Callable[[], list[float]]] = {
-            "short": lambda: ShortTunings(problem, trial)(some),
-            "supernet": lambda: self._supernet(problem, trial, some, draw),
+            "short": lambda: ShortTunings(module, trial)(some),
+            "supernet": lambda: self._supernet(module, trial, some, draw),
         }
         for name, scored in scorers.items():
             start = time.perf_counter()
             found[name] = scored()
             seconds[name] = time.perf_counter() - start
-        found["madds"] = [candidates.madds(rows) for rows in some]
+        found["madds"] = [candidates.madds(plan) for plan in some]
         found["full"], found["accuracy"] = [], []
-        for rows in some:
-            module = rewrite(traced, problem.blocks, problem.block_ops(rows)).cpu()
-            curve = self.trained(module, plan.compared_epochs, plan.tuned_learning_rate, seed)["curve"]
+        for one in some:
+            curve = self.trained(module.rewritten(one).cpu(), plan.compared_epochs, plan.tuned_learning_rate, seed)[
+                "curve"
+            ]
             found["full"].append(-curve[-1]["validation_loss"])
             found["accuracy"].append(curve[-1]["validation_accuracy"])
         agrees = {name: spearman(found[name], found["full"]) for name in ("short", "supernet", "madds")}
         return {"scores": found, "spearman": agrees, "seconds": seconds}
 
-    def _supernet(self, problem: Problem, trial: Trial, some: list[Rows], draw: Callable[..., Rows]) -> list[float]:
-        expanded = Expanded(problem, trial)
+    def _supernet(
+        self, module: Module, trial: Trial, some: list[decision.Plan], draw: Callable[..., decision.Plan]
+    ) -> list[float]:
+        expanded = Expanded(module, trial)
         expanded.train(lambda step: draw(1, step), self.plan.schedule.steps * len(some))
         return expanded(some)
 
     @staticmethod
-    def _described(result: ModuleResult) -> dict[str, Any]:
+    def _described(result: Result) -> dict[str, Any]:
         before, after = result.cost_before, result.cost_after
         return {
-            "ops": _lists(result.ops),
+            "ops": _ops(result),
             "changes": [[change.name, change.before, change.after] for change in result.changes],
             "share_of_madds": after.madds / before.madds,
             "share_of_params": after.params / before.params,
@@ -265,8 +266,9 @@ def spearman(one: list[float], other: list[float]) -> float:
     return float(np.corrcoef(*ranks)[0, 1])
 
 
-def _lists(ops: list[tuple[str, ...]]) -> list[list[str]]:
-    return [list(row) for row in ops]
+def _ops(result: Result) -> list[list[str]]:
+    """Per block, the operations of a result."""
+    return [list(row) for row in result.subject.block_ops(result.plan)]
 
 
 def gather(runs: Path, plan: Plan) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from natpp.data.sets import load_images
 from natpp.errors import did_you_mean
 from natpp.files import write_whole
 from natpp.nets.measure import module_cost
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.seeds import Use, number
 from natpp.training.loop import fastest_kernels
 from natpp.training.outcome import Outcome

@@ -44,7 +44,7 @@ def test_results_are_kept_by_date(read: Read) -> None:
     assert keep.file_of(parser.parse_args(["--keep"]), "fx") == FOLDER / "results" / today
     assert keep.file_of(parser.parse_args(["--json", "a.json"]), "fx") == Path("a.json")
     assert keep.file_of(parser.parse_args([]), "fx") is None
-    with pytest.raises(SystemExit, match="full size"):
+    with pytest.raises(SystemExit, match="full-size results"):
         keep.file_of(parser.parse_args(["--keep"]), "kernels", small=True)
     assert {"natpp", "commit", "torch", "python", "processor", "cores", "threads", "gpu"} <= set(keep.machine())
 

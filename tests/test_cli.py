@@ -15,6 +15,7 @@ import natpp
 from natpp.arch.formats import to_json
 from natpp.arch.ops import PAPER_OPS
 from natpp.cli import VERBS, main
+from natpp.cli.flags import flag_names
 from natpp.registry import MODELS, OPS, ZOO
 
 Run = tuple[int, str, str]  # status, standard output, standard error
@@ -57,6 +58,15 @@ def test_every_verb_has_help(verb: str, run: Runner) -> None:
     assert f"usage: natpp {verb}" in ok(run(verb, "--help"))
 
 
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_a_flag_means_one_thing_and_is_explained(verb: str, run: Runner) -> None:
+    names = flag_names(VERBS[verb])
+    assert len(names) == len(set(names))
+    told = ok(run(verb, "--help"))
+    for name in names:
+        assert re.search(rf"--(no-)?{name}\b[^-]*?[a-z]", told), name
+
+
 def test_zoo(run: Runner) -> None:
     out = ok(run("zoo"))
     assert all(name in out for name in (*ZOO, *MODELS))
@@ -83,7 +93,7 @@ def test_cost(run: Runner) -> None:
     assert "528,359,040" in ok(run("cost", "darts"))
     flags = ("--network", "imagenet", "--channels", "8", "--cells", "4", "--classes", "9", "--size", "64")
     data = json.loads(ok(run("cost", "darts", *flags, "--json")))
-    found = natpp.cost("darts", "imagenet", channels=8, cells=4, classes=9, size=64)
+    found = natpp.cost("darts", "imagenet:channels=8,cells=4,classes=9,size=64")
     assert data["madds"] == found.madds
     timed = json.loads(ok(run("cost", "darts", "--channels", "2", "--cells", "2", "--latency", "--json")))
     assert timed["latency_ms"] > 0
@@ -164,7 +174,7 @@ def test_sample(run: Runner) -> None:
         (("cost", "darts", "--chanels", "3"), "Did you mean '--channels'?"),
         (("data", "cifar10", "--root", "x", "--form", "y"), "Did you mean '--from'?"),
         (("data", "cifar10", "--root", "x", "--source", "y"), "unknown flag --source. (natpp data"),
-        (("cost", "darts", "--channels", "many"), "expected a whole number, not 'many'"),
+        (("cost", "darts", "--channels", "many"), "channels is 'many', expected a whole number from 1 up"),
         (("cost", "darts", "--channels", "0"), "channels is 0, expected a whole number from 1 up"),
         (("cost", "darts", "--network", "cifr"), "unknown network 'cifr'. Did you mean 'cifar'?"),
         (("cost", "darts", "--network"), "Missing value for argument '"),
@@ -193,7 +203,7 @@ def test_sample(run: Runner) -> None:
         (("sample", "--count", "9" * 20), "draw fewer at a time"),
         (("transitions", "--plot", "-o", "nowhere/x.svg"), "the folder 'nowhere' does not exist"),
         (("convert", "darts", "--to", "jsn"), "Did you mean 'json'?"),
-        (("convert", "darts", "--to", "nasbench201"), "has a reduction cell too"),
+        (("convert", "darts", "--to", "nasbench201"), "also has a reduction cell"),
         (("convert", "darts"), "--to"),
         (("sample", "--nodes", "0"), "nodes is 0"),
         (("sample", "--count", "0"), "count is 0"),
@@ -216,7 +226,7 @@ def test_wrong_input_is_one_line_and_status_2(
 def test_a_narrow_terminal_changes_no_message(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     _, _, err = run("cost", "darts", "--channels", "many")
-    assert "expected a whole number, not 'many'" in err
+    assert "channels is 'many', expected a whole number from 1 up" in err
     assert err.count("\n") == 1
 
 

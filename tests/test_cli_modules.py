@@ -11,7 +11,7 @@ import torch
 from test_cli import Run, Runner, ok, run  # noqa: F401
 
 import natpp
-from natpp.cli.modules import parse_shapes
+from natpp.cli.subjects import parse_shapes
 from natpp.errors import SettingError
 from natpp.registry import MODELS
 
@@ -90,7 +90,8 @@ def test_a_network_of_the_zoo(run: Runner, tmp_path: Path) -> None:  # noqa: F81
     one = json.loads(ok(run("optimize", "resnet20", "--no-share-blocks", "--json")))
     assert one["settings"]["share_blocks"] is False
     assert not any(change["name"].startswith(("layer3", "conv1")) for change in data["changes"])
-    assert set(data["probabilities"]) == set(data["masked"])
+    for place in (place for group in data["groups"] for place in group["decisions"]):
+        assert all(("probability" in option) != ("why_not" in option) for option in place["options"])
     assert natpp.restore(folder)(torch.randn(1, 3, 32, 32)).shape == (1, 7)
 
 
@@ -164,7 +165,7 @@ WRONG = {
     "no input": (("my_file.py:make_model",), "needs the shape of its input: --input 1,3,224,224"),
     "wrong channels": (
         ("my_file.py:make_model", "--input", "1,4,8,8"),
-        r"does not run on the example input: .*channels.* \(in its part 0\). Give an example of the shape",
+        r"does not run on the example input: .*channels.* \(in its submodule 0\). Give an example of the shape",
     ),
     "no shape": (("my_file.py:make_model", "--input", "1,x"), "input is '1,x', expected sizes with commas between"),
     "zero": (("my_file.py:make_model", "--input", "0,3,8,8"), "input is '0,3,8,8', expected sizes"),

@@ -111,8 +111,8 @@ def test_only_what_differs_is_told() -> None:
         ("kind=man", "unknown kind 'man'. Did you mean 'many'?"),
         ("size=larg", "unknown size 'larg'. Did you mean 'large'?"),
         ("switch=yes", "switch is 'yes', expected true or false"),
-        ("nodes=4,x", "nodes is '4,x', expected a tuple, each a whole number"),
-        ("price=madds", "price is 'madds', expected a mapping, each value a number"),
+        ("nodes=4,x", "nodes is '4,x', expected a tuple (as text: with commas between), each a whole number"),
+        ("price=madds", "price is 'madds', expected a mapping from a word to a number"),
         ("kind=many,count=2", "many are more than 2"),
         ("count=3,count=4", "'count=3,count=4' gives count twice"),
         ("4,count=3", "'4,count=3' starts without a setting: write name=…"),
@@ -134,7 +134,10 @@ def test_a_wrong_text_is_answered_in_one_line(text: str, message: str) -> None:
         ({"count": True}, "count is True, expected a whole number from 2 to 2^63 - 1"),
         ({"count": "3"}, "count is '3', expected a whole number from 2 to 2^63 - 1"),
         ({"share": float("inf")}, "share is inf, expected a number from 0 to below 1"),
-        ({"nodes": [4, 5]}, "nodes is [4, 5], expected a tuple, each a whole number"),
+        (
+            {"nodes": [4, "5"]},
+            "nodes is [4, '5'], expected a tuple (as text: with commas between), each a whole number",
+        ),
         ({"inner": 3}, "inner is 3, expected Inner"),
         ({"mixed": 1.5}, "mixed is 1.5, expected a whole number or a word or true or false"),
         ({"kind": 1}, "kind is 1, expected few or many or auto-many"),
@@ -163,6 +166,16 @@ def test_damaged_json_is_answered_in_one_line(text: str, message: str) -> None:
     with pytest.raises((FormatError, SettingError)) as caught:
         Outer.from_json(text)
     assert str(caught.value).startswith(message)
+
+
+def test_a_list_becomes_a_tuple() -> None:
+    assert Outer("x", nodes=[1, 2]).nodes == (1, 2)  # type: ignore[arg-type]
+
+
+def test_flags_are_words_of_a_command() -> None:
+    config = Outer("x y", count=3, switch=True, nodes=(4, 6), price={"madds": 2.0, "params": 0.5})
+    flags = ["--name", "x y", "--count", "3", "--switch", "--nodes", "4,6", "--price", "madds=2.0,params=0.5"]
+    assert config.to_flags() == flags
 
 
 def test_help_is_the_string_under_a_field() -> None:

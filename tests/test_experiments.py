@@ -170,7 +170,7 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     assert "8 cells trained from scratch, 3 steps of 16 images" in " ".join(page(tmp_path).split())
     for row in (
         "| beside cost: `mixture beside cost` | 0.5, 0.25 | ",
-        "| **short trainings and prediction** | ",
+        "| **short training runs and prediction** | ",
         "| `darts`, ours | 2 |",
         "| `nat++` | ",
         "| live MAdds | – |",
@@ -184,7 +184,7 @@ def test_cells_are_trained_searched_and_judged_on_digits(cells: Path, tmp_path: 
     run("images_cells", "judge", "--out", str(tmp_path / "images_cells.json"), "--smoke", "--runs", str(few))
     (tmp_path / "judge_policies.json").unlink()
     assert "| `mixture` |" in page(tmp_path)
-    assert "**short trainings and prediction**" not in page(tmp_path)
+    assert "**short training runs and prediction**" not in page(tmp_path)
     assert "Thirteen operations" not in summary(tmp_path)
 
 
@@ -202,7 +202,7 @@ def test_how_many_meet_in_a_final_is_simulated(tmp_path: Path) -> None:
         assert best[-1] > one[truth]["sample"]
     assert {one["finals"] for one in found["shown"].values()} == {20}
     assert "by training losses: among those of `nat++ best of 10` the first by" in " ".join(page(tmp_path).split())
-    assert "| best of 10 by the score | final of 2 | final of 3 | final of 10 |" in page(tmp_path)
+    assert "| best of 10 by score | final of 2 | final of 3 | final of 10 |" in page(tmp_path)
     assert f"| 1.0 | {one['distinct']:.1f} | " in page(tmp_path)
 
 
@@ -272,10 +272,10 @@ def test_random_architectures_are_changed_and_trained_on_digits(tmp_path: Path) 
     assert "trained on 2 of 2 of these cells (3 seeds, " in " ".join(page(tmp_path).split())
     assert "- `nat++ by cifar10` over `constant`: " in page(tmp_path)
     assert f"| the value model of round 2 | {found['networks']} | " in page(tmp_path)
-    assert "Best of ten: all 40, of `nat++` and random ones alike, were trained for 3 steps in" in " ".join(
+    assert "Best of ten: all 40 candidates, both of `nat++` and random, were trained for 3 steps in" in " ".join(
         page(tmp_path).split()
     )
-    assert "The best 2 of each were trained by the table's own recipe (8, " in " ".join(page(tmp_path).split())
+    assert "The best 2 of each were trained with the table's own recipe (8, " in " ".join(page(tmp_path).split())
     assert "2 random cells (" in summary(tmp_path)
     assert "NAT++ 96.79 ± 0.32" in page(tmp_path)  # the paper's
     drawn = ElementTree.fromstring(pictures.random_cells(tmp_path))  # noqa: S314 (our own)
@@ -304,7 +304,7 @@ def test_published_cells_are_changed_and_trained_on_digits(tmp_path: Path) -> No
     assert "| `darts`, ours, `nat++` | 2 | " in text
     assert " 97.30 (2.5, 395) |" in text  # the paper's, in the network that the original is in
     assert " 97.31 (3.7, 580)† |" in text
-    assert "`enas`, published NAT++ has 0.72 of the original's MAdds there and 0.96 in one network" in text
+    assert "`enas`, published NAT++ has 0.72 of the original's MAdds there and 0.96 in the same network" in text
 
 
 def test_hand_crafted_networks_are_changed_and_trained_on_digits(
@@ -352,8 +352,8 @@ def test_hand_crafted_networks_are_changed_and_trained_on_digits(
     run("table_handcrafted", "judge", "--out", str(tmp_path / "table_handcrafted.json"), *given)
     text = " ".join(page(tmp_path).split())
     assert "1 that was replaced" in text
-    assert "`resnet20`, made and tested earlier, and replaced: nat (conv1 conv_3x3 → null; " in text
-    assert "By now blocks that go with a dropped branch are counted." in text
+    assert "`resnet20`, tested earlier and then replaced: nat (conv1 conv_3x3 → null; " in text
+    assert "Reason: natpp now counts blocks that are removed together with a branch." in text
     before = file.read_text()
     file.unlink()
     monkeypatch.setitem(sys.modules, "ray", FakeRay())
@@ -516,7 +516,7 @@ def test_models_are_put_through_natpp_and_told_on_the_page(tmp_path: Path) -> No
     found = json.loads(out.read_text())["models"]
     assert found["zoo:vgg16_imagenet"]["reason"] == "not done in 1 s"
     text = page(tmp_path)
-    assert "4 models, 3 of them traced" in text
+    assert "4 models. Traced: 3," in text
     assert "| `zoo:resnet20` | 19 |" in text
     assert "- `zoo:vgg16_imagenet` (failed): not done" in text
     assert "no_such_model" not in text
@@ -537,7 +537,7 @@ def test_a_network_cut_and_tuned_on_digits(tmp_path: Path) -> None:
     assert pieces["scratch"][0]["cost"] == pieces["learned"][0]["cost"]
     assert set(pieces["agreement"][0]["spearman"]) == {"short", "supernet", "madds"}
     text = page(tmp_path)
-    assert "| learned on it and its data | 1 |" in text
+    assert "| learned on the network and its data | 1 |" in text
     assert "| validation accuracy after epoch | 1 |" in text
 
 

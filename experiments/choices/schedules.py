@@ -26,7 +26,7 @@ from natpp.arch.networks import setting
 from natpp.data.batches import Batches
 from natpp.data.sets import load_images
 from natpp.nets.network import build_network
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.scorers.table import Table, read_table
 from natpp.training.recipe import ShortConfig
 from natpp.training.together import Trial, train_together

@@ -80,7 +80,7 @@ def fitted_constant(inputs: Inputs, prediction: Prediction, *, sample: int = MAP
     constant = Constant(by_edge=False, sample=sample)
     expected = Gain(functools.partial(prediction.gains, caution=0.0))
     for reward in (prediction.reward(0.0), prediction.reward()) if careful else (expected,):
-        constant.fit(inputs, reward, np.random.default_rng(0))
+        constant = constant.fit(inputs, reward, np.random.default_rng(0))
     return constant
 
 

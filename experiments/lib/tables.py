@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import statistics
@@ -177,10 +178,10 @@ def with_trainings(found: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
 def with_costs(rows: Rows, where: Setting, file: Path, *, smoke: bool = False) -> tuple[Rows, str]:
     """Rows of cells with their costs in a network, and the machine of the latencies, which `file` keeps."""
     keys = {name: to_json(arch_of(row).essence()) for (name, _), row in rows.items()}
-    size = {"channels": where.channels, "cells": where.cells, "classes": where.classes, "size": where.size}
+    inside = dataclasses.replace(where, network="cifar")
 
     def measured(arch: Architecture) -> float:
-        return natpp.cost(arch, "cifar", **size, latency=True).latency_ms or 0.0
+        return natpp.cost(arch, inside, latency=True).latency_ms or 0.0
 
     measures = {keys[name]: functools.partial(measured, arch_of(row)) for (name, _), row in rows.items()}
     times, on = least_latencies(file, measures, smoke=smoke)

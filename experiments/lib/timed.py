@@ -23,8 +23,8 @@ from natpp.arch.graph import Architecture
 from natpp.data.batches import Batches
 from natpp.data.sets import load_images
 from natpp.files import write_whole
-from natpp.runs.jobs import make_fabric
-from natpp.runs.search import Search
+from natpp.runs.fabric import make_fabric
+from natpp.runs.searching import Searching
 from natpp.scorers.short import ShortScorer
 from natpp.scorers.supernet import SharedWeights
 
@@ -99,7 +99,7 @@ def timed(shared: SharedWeights, steps: int) -> float:
     return time.perf_counter() - start
 
 
-def stopped(make: Callable[[Callable[..., None]], Search], clock: Clock, seconds: float) -> Search:
+def stopped(make: Callable[[Callable[..., None]], Searching], clock: Clock, seconds: float) -> Searching:
     """A search that `make` makes with a watch, run until it ends or the seconds are over."""
 
     def watch(*told: Any) -> None:

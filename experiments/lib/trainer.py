@@ -26,7 +26,7 @@ from natpp.arch.networks import Setting, setting
 from natpp.data.batches import Batches
 from natpp.data.sets import load_images
 from natpp.files import write_whole
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.runs.workers import Cluster
 from natpp.scorers.short import ShortScorer
 from natpp.training.outcome import Outcome

@@ -1,4 +1,4 @@
-"""Cells of thirteen operations on the results page: agreement of scores, and worth of policies."""
+"""Results page: cells of thirteen operations. How well scores agree, and how good the policies are."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def images(found: dict[str, Any]) -> str:
         " (below), `direct` and `judge` with the same folder.",
         f"{_so_far(found['cells'], longer['asked'])} trained from scratch, {recipe['config']['steps']:,} steps of"
         f" {recipe['config']['batch']} images with a full cosine, {recipe['cells']} cells, {recipe['channels']}"
-        f" channels, {longer['images']:,} images; accuracy on the validation images, with statistics of the batch."
-        f" {found['trained_seconds']:,.0f} s of {hardware(longer['machine'])}{peak_of(groups)}. A third of each"
-        " kind was set aside: no choice of the first round was made by it.",
+        f" channels, {longer['images']:,} images. Accuracy is on the validation images, with batch statistics."
+        f" {found['trained_seconds']:,.0f} s on {hardware(longer['machine'])}{peak_of(groups)}. A third of each kind"
+        " was held out: no choice in the first round used it.",
     )
     if found["schedules"]:
         lines += ["", *_cell_schedules(found)]
     if found.get("models"):
         lines += [
             *prose(
-                "Value models on the same cells, each left out in all forms (nine folds): `short` is fitted on short"
-                " trainings, `longer` on the longer ones, `mixture` on the longer ones with `short` as what to expect."
-                " With cost: before it looks at the graph, `short` expects what those of like cost have."
+                "Value models on the same cells, each cell held out in all its forms (nine folds). `short` is fitted on"
+                " short training runs, `longer` on the longer ones, and `mixture` on the longer ones with `short` as"
+                " the prior mean. With cost: the prior mean of `short` depends on cost."
             ),
             *table("| value model | Spearman | given MAdds | of changes |"),
         ]
@@ -65,11 +65,11 @@ def _cell_schedules(found: dict[str, Any]) -> list[str]:
     pick = found["pick"]
     lines = [
         paragraph(
-            "Schedules of short trainings on cells that are not set aside, all of them that were trained for longer by"
-            " then: Spearman with the longer training, its part given live MAdds, and Spearman of the differences"
-            " between a cell and its change. The score is minus the loss of the validation images, of the last training"
-            f" steps, or the mean of both. Searches use *{pick['schedule']}*, loss: {pick['losses']} (picked before the"
-            " first search, by the highest mean of the first two figures)."
+            "Schedules of short training runs, compared on the cells that were not held out and had a longer run by"
+            " then: Spearman with the longer run, partial Spearman given live MAdds, and Spearman of the differences"
+            " between a cell and its changed version. The score is minus the validation loss, minus the loss of the"
+            f" last training steps, or minus the mean of both. Searches use *{pick['schedule']}*, loss:"
+            f" {pick['losses']} (picked before the first search by the highest mean of the first two figures)."
         ),
         *table("| schedule | cells | validation loss | training loss | both | accuracy | seconds each |"),
     ]
@@ -85,8 +85,8 @@ def _cells_search(search: dict[str, Any]) -> str:
     """The seconds of a search by phase."""
     phases = ", ".join(f"{name} {seconds:.0f}" for name, seconds in search["phases"].items())
     return (
-        f"A search, seed {search['seed']}: {search['evaluations']} short trainings in {search['seconds']:.0f} s on"
-        f" {hardware(search['machine'])}, from images on the device to the closed policy file ({phases})"
+        f"Search with seed {search['seed']}: {search['evaluations']} short training runs in {search['seconds']:.0f} s"
+        f" on {hardware(search['machine'])}, from images on the device to the written policy file ({phases})"
         f"{memory_used([search])}." + (f" {search['policy_note']}." if "policy_note" in search else "")
     )
 
@@ -94,25 +94,26 @@ def _cells_search(search: dict[str, Any]) -> str:
 def _judged_cells(found: dict[str, Any]) -> list[str]:
     lines = [
         paragraph(
-            f"Judged by the longer training of {found['judged']} cells, those set aside and the first round below, and"
-            f" of {found['pairs']} pairs of an input and its change; 95 % bootstrap intervals. direct: the score of the"
-            f" cell itself; the others: what is predicted, from all scores that are not set aside (value model"
-            f" `{found['model']}`, with the seconds of all their trainings), or by a search alone. Last: what the"
-            " policy that was learned so does to `darts`, points of accuracy, mean of three seeds."
+            f"Evaluated on the longer training runs of {found['judged']} cells (the held-out ones and the first round"
+            f" below) and of {found['pairs']} pairs of an input and its changed version; 95 % bootstrap intervals."
+            " direct: the score of the cell itself. The other columns are predictions, from all scores that were not"
+            f" held out (value model `{found['model']}`, with the seconds of all their training runs), or from one"
+            " search alone. The last column is what the resulting policy does to `darts`, in points of accuracy, mean"
+            " of three seeds."
         ),
         *table("| | seconds | direct | predicted | given MAdds | of changes | `darts` |"),
-        _cells_row("**short trainings and prediction**", found),
+        _cells_row("**short training runs and prediction**", found),
         *(
             _cells_row(f"the search with seed {one['seed']} alone", one)
             for one in found["searches"]
             if "spearman" in one
         ),
     ]
-    titles = {"supernet": "a supernet, planned for the search's seconds", "paper": "preset `paper`, stopped at them"}
+    titles = {"supernet": "a supernet, given the time of the search", "paper": "preset `paper`, stopped at that time"}
     for name, one in found["rivals"].items():
         lines.append(_cells_row(titles.get(name, name), one))
-    lines.append("| *asked for* | ≤ 376 a search | | ≥ 0.75 | ≥ 0.5 | | ≥ −0.3 |")
-    steps = {"supernet": "the supernet's weights took {} steps", "paper": "those of the preset {}"}
+    lines.append("| *target* | ≤ 376 per search | | ≥ 0.75 | ≥ 0.5 | | ≥ −0.3 |")
+    steps = {"supernet": "the supernet trained for {} steps", "paper": "the preset for {}"}
     spent = [
         f"in {one['seconds']:.0f} s " + steps[name].format(f"{one['steps']:,}")
         for name, one in found["rivals"].items()
@@ -133,24 +134,25 @@ def _cells_row(title: str, one: dict[str, Any]) -> str:
 def judged_policies(found: dict[str, Any]) -> str:
     """Policies on fresh cells and on published ones."""
     lines = titled(
-        "What the policies are worth: fresh random cells, and published ones, CIFAR-10",
+        "How good the policies are: new random cells and published ones, CIFAR-10",
         "`python -m experiments judge_policies train --root DIR --runs FOLDER` and `judge`, with the folder of"
-        " `images_cells`. The random cells of a round are new to its policies; those of a later round know"
-        " what was trained before. Published cells were among what all learned from.",
+        " `images_cells`. The random cells of a round are new to its policies; later rounds also learned from earlier"
+        " rounds' training runs. All policies learned from the published cells.",
     )
     for number, one in found["rounds"].items():
         if one.get("methods"):
             agreement = one["agreement"]
             lines += [
                 *prose(
-                    f"**Round {number}.** {one['inputs']} of {one['asked']} random cells and what becomes of them,"
-                    f" trained by the longer recipe ({hardware(one['machine'])}{peak_of(one['groups'])}); one score for"
-                    " all, strict budget. Validation accuracy, mean ± sd; the paired difference to the input with its"
-                    f" 95 % bootstrap interval; live costs. The value model (`{agreement['model']}`,"
-                    f" {agreement['dear_scores']} longer trainings) agrees with them by a Spearman of"
-                    f" {with_interval(agreement['spearman'])}, with differences to inputs by"
-                    f" {with_interval(agreement['paired_spearman'])}: that tells methods apart. Among what `nat++` and"
-                    f" the fixed map changed it is {with_interval(agreement['paired_of_learned'])}."
+                    f"**Round {number}.** {one['inputs']} of {one['asked']} random cells and their transformations,"
+                    f" trained with the longer recipe ({hardware(one['machine'])}{peak_of(one['groups'])}); one score"
+                    " for all methods, strict budget. Validation accuracy, mean ± sd; paired difference to the input"
+                    f" with its 95 % bootstrap interval; live costs. The value model (`{agreement['model']}`,"
+                    f" {agreement['dear_scores']} longer training runs) has a Spearman correlation of"
+                    f" {with_interval(agreement['spearman'])} with the accuracies and"
+                    f" {with_interval(agreement['paired_spearman'])} with differences to the inputs, which is how well"
+                    " it separates the methods. Among the cells changed by `nat++` and the fixed map alone it is"
+                    f" {with_interval(agreement['paired_of_learned'])}."
                 ),
                 "",
                 *methods_table(one, "accuracy", "validation accuracy"),
@@ -158,7 +160,7 @@ def judged_policies(found: dict[str, Any]) -> str:
         if one.get("harm"):
             lines += [
                 "",
-                f"Round {number}: published cells by the same recipe; ours is one shot of `nat++`. Asked for: at most"
+                f"Round {number}: published cells with the same recipe; ours is one shot of `nat++`. Target: at most"
                 " 0.3 below the original.",
                 "",
                 *originals_table(one["harm"], "validation accuracy"),
@@ -176,7 +178,7 @@ def images_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [
         (
             "Thirteen operations, CIFAR-10: Spearman of the predicted score with longer training over"
-            f" {found['judged']} cells that it had not seen",
+            f" {found['judged']} unseen cells",
             f"**{found['spearman']['value']:.2f}** in {found['seconds']:.0f} s",
             ", ".join(
                 f"{title} {with_sign(one['spearman']['value'], signed=False)}"
@@ -198,9 +200,9 @@ def judged_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
         madds = {name: per_cent(of["live_madds_change"]) for name, of in one["methods"].items()}
         rows.append(
             (
-                f"{one['inputs']} fresh random cells, one shot of the policy of round {number}, trained for"
-                f" {epochs_of(one)} epochs on CIFAR-10: points of validation accuracy over the inputs (95 % interval),"
-                " neither parameters nor MAdds may rise",
+                f"{one['inputs']} new random cells, one shot of the policy of round {number}, trained for"
+                f" {epochs_of(one)} epochs on CIFAR-10, neither parameters nor MAdds may increase: points of validation"
+                " accuracy over the inputs (95 % interval)",
                 f"**{over['nat++']}**, {madds['nat++']} MAdds",
                 f"a fixed map {over['constant']}, {madds['constant']} MAdds; best of 10 random ones"
                 f" {over['random best of 10']}, {madds['random best of 10']}",

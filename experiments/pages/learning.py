@@ -1,4 +1,4 @@
-"""Learning on the results page: losses, crossed halves, shipped policies, finals."""
+"""Results page: training losses, crossed halves, built-in policies and finals."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from experiments.pages.words import (
 
 
 def policies(found: dict[str, Any]) -> str:
-    """The shipped policies, judged by their value model."""
+    """The built-in policies, evaluated by their value model."""
     lines = titled(
-        "The policies that ship",
+        "Built-in policies",
         "`python -m experiments ship_policies learn --runs FOLDER --round NUMBER` and `ship`, with the folder of"
-        " `images_cells`. An improvement counts less a part of its standard deviations, and a saving counts a"
-        " little. On fresh inputs, by the value model: expected improvement (1 is a standard deviation of all"
-        " accuracies), the same less the doubt, edges that change, MAdds.",
+        " `images_cells`. Caution subtracts a part of its standard deviation from each improvement, and savings earn a"
+        " small bonus. All figures are on new inputs, by the value model: expected improvement (1 is a standard"
+        " deviation of all accuracies), the same minus doubt, edges changed, MAdds.",
     )
     for name, one in found.items():
         lines += ["", *_shipped(name, one)]
@@ -31,16 +31,16 @@ def policies(found: dict[str, Any]) -> str:
 
 
 def _shipped(title: str, found: dict[str, Any]) -> list[str]:
-    """The policies of a name, and other degrees of caution."""
+    """The policies of one name, and other values of caution."""
     losses = f"; training losses of {found['loss_scores']}" if found.get("loss_scores") else ""
     lines = [
         paragraph(
             f"**`{title}`**, round {found['round']}: value model `{found['model']}` on {found['cheap_scores']} short"
-            f" and {found['dear_scores']} longer trainings{losses}; caution {found['caution']}, and all living MAdds"
-            f" are worth {' and '.join(f'{price} (`{rule}`)' for rule, price in found['prices'].items())} standard"
+            f" and {found['dear_scores']} longer training runs{losses}; caution {found['caution']}; saving all live"
+            f" MAdds is worth {' and '.join(f'{price} (`{rule}`)' for rule, price in found['prices'].items())} standard"
             f" deviations of accuracies; {found['pool']:,} inputs, {found['learn']['steps']:,} steps."
         ),
-        *table("| | improvement | less the doubt | edges changed | MAdds | cells of the zoo changed | seconds |"),
+        *table("| | improvement | minus doubt | edges changed | MAdds | zoo cells changed | seconds |"),
     ]
     for rule, one in found["policies"].items():
         for name, figures in one["fresh_inputs"].items():
@@ -54,8 +54,8 @@ def _shipped(title: str, found: dict[str, Any]) -> list[str]:
             )
     lines += [
         *prose(
-            "How much caution: what climbing finds for fresh inputs under `nat++`, where it is kept only if the value"
-            " model is that sure of it."
+            "How much caution: what hill climbing finds for new inputs under `nat++`, keeping only improvements that"
+            " the value model is this confident of."
         ),
         *table("| caution | improvement | inputs changed | edges changed | MAdds |"),
     ]
@@ -68,19 +68,20 @@ def _shipped(title: str, found: dict[str, Any]) -> list[str]:
 
 
 def crossed(found: dict[str, Any]) -> str:
-    """Policies learned on half of the trainings, judged by the other half."""
+    """Policies learned on half of the training runs, evaluated by the other half."""
     lines = titled(
         "What a policy should learn on",
-        "`python -m experiments crossed --runs FOLDER --round NUMBER`, with the folder of `images_cells`. A"
-        " policy finds what its value model is wrong about, so what it expects of its own changes says little. Here"
-        " it learns on half of the longer trainings that there are before a round, whole families together, and"
-        " value models that were fitted on the other half say what its changes are worth. Of `nat++` and, after the"
-        " stroke, of a fixed map that was fitted with as much caution, below also of maps that were fitted without"
-        " any: improvement of fresh random cells in standard deviations, mean of both halves. As in a round: by its"
-        " value model, caution and price. Beside cost: the value model sees what flows through a graph and what it"
-        " costs at once. `places`: it sees where operations stand and how far they see, walks, and costs. `losses`"
-        " sees the same and is fitted on training losses; `losses by flow` sees flow, walks and costs. `together`:"
-        " the mean of these three and of `mixture beside cost`.",
+        "`python -m experiments crossed --runs FOLDER --round NUMBER`, with the folder of `images_cells`. A policy"
+        " exploits the errors of its value model, so its own estimate of its changes says little. Here it learns on"
+        " half of the longer training runs available before a round, split by whole families, and value models"
+        " fitted on the other half evaluate its changes. Each entry is the improvement of new random cells in"
+        " standard deviations, mean of both halves: first for `nat++`, after the slash for a fixed map fitted with the"
+        " same caution; the rows below are maps fitted without caution. Value model, caution and price are those of"
+        " the round.",
+        "Beside cost: the value model sees the flow through a graph and its cost together. `places`: where operations"
+        " are and their receptive fields, walks, and costs. `losses`: the same, fitted on training losses. `losses by"
+        " flow`: flow, walks and costs, fitted on training losses. `together`: the mean of these three and `mixture"
+        " beside cost`.",
     )
     for number, one in found["rounds"].items():
         lines += ["", *_crossed_round(number, one)]
@@ -92,11 +93,11 @@ def _crossed_round(number: str, found: dict[str, Any]) -> list[str]:
     judges = list(next(iter(settings.values()))["constant"]["judges"]) if settings else []
     lines = [
         paragraph(
-            f"**Before round {number}**: {' and '.join(map(str, found['dear_scores']))} longer trainings"
+            f"**Before round {number}**: {' and '.join(map(str, found['dear_scores']))} longer training runs"
             + (f" ({' and '.join(map(str, found['loss_scores']))} with losses)" if "loss_scores" in found else "")
-            + f", and {found['cheap_scores']} short ones that `mixture` knows too; {found['fresh']} fresh cells;"
-            f" {learned['steps']} steps of {learned['inputs']} inputs and {learned['samples']} samples with one seed,"
-            " for longer as in round 2."
+            + f", and {found['cheap_scores']} short ones, also used by `mixture`; {found['fresh']} new cells;"
+            f" {learned['steps']} steps of {learned['inputs']} inputs and {learned['samples']} samples with one seed;"
+            " rows marked as longer use the settings of round 2."
         ),
         "",
         "| | caution, price | own | " + " | ".join(f"by `{name}`" for name in judges) + " | MAdds |",
@@ -115,31 +116,32 @@ def _crossed_round(number: str, found: dict[str, Any]) -> list[str]:
 
 
 def losses(found: dict[str, Any]) -> str:
-    """What a training tells, and its agreement with value models."""
+    """Variation of accuracy and training loss, and correlation of value models with the loss."""
     seeds, fresh = found["seeds"], found["fresh"]
     lines = [
         *titled(
-            "What a training tells: accuracy and training loss",
+            "Accuracy and training loss",
             "`python -m experiments losses --runs FOLDER`, with the folder of `images_cells`. Over"
-            f" {seeds['networks']} networks of the longer recipe, validation accuracies differ by a standard deviation"
-            f" of {seeds['accuracy_sd']:.2f} points, from seed to seed (of {seeds['with_several_seeds']} of them) by"
-            f" {seeds['accuracy_by_seeds']:.2f}. Training losses at the end differ by {seeds['loss_sd']:.4f}, from seed"
-            f" to seed by {seeds['loss_by_seeds']:.4f}. Where the loss is known,"
-            f" {seeds['left_of_accuracy']:.2f} points are left of the accuracies;"
-            f" seeds alone would leave {seeds['left_by_seeds_alone']:.2f}. So the loss of one training, worth"
-            f" {abs(seeds['points_per_loss']) / 100:.2f} points a hundredth, says more of what an architecture reaches"
-            " than its accuracy.",
-            f"The first table of [random architectures](#random-architectures-cifar-10) by it: {fresh['inputs']} inputs"
-            " and what learned methods made of them, which no value model here was fitted on (what `places` and"
-            " `losses` see was picked with a look at them, though). Correlation of value models"
-            f" with losses, less the means of each input's; all are fitted on the same {fresh['trainings']} longer"
-            " trainings, the first, which that table's policies had learned on, and the last on short ones too"
-            " ([what they see](#what-a-policy-should-learn-on)). 95 % intervals by bootstrap over inputs.",
+            f" {seeds['networks']} networks of the longer recipe, the standard deviation of validation accuracy is"
+            f" {seeds['accuracy_sd']:.2f} points; between seeds (for {seeds['with_several_seeds']} of them) it is"
+            f" {seeds['accuracy_by_seeds']:.2f}. For the final training loss it is {seeds['loss_sd']:.4f}, and"
+            f" {seeds['loss_by_seeds']:.4f} between seeds. Given the loss, the residual standard deviation of"
+            f" accuracy is {seeds['left_of_accuracy']:.2f} points; seed noise alone would leave"
+            f" {seeds['left_by_seeds_alone']:.2f}. So the loss of a single run, at"
+            f" {abs(seeds['points_per_loss']) / 100:.2f} points per hundredth, says more about what an architecture can"
+            " reach than its accuracy.",
+            "The first table of [random architectures](#random-architectures-cifar-10) by training loss:"
+            f" {fresh['inputs']} inputs and the outputs of learned methods. No value model here was fitted on them, but"
+            " the features of `places` and `losses` were picked after looking at them. The correlation is between value"
+            " model and loss after subtracting each input's mean. All models are fitted on the same"
+            f" {fresh['trainings']} longer training runs; the first, which that table's policies learned on, and the"
+            " last also on short ones ([features](#what-a-policy-should-learn-on)). 95 % intervals by bootstrap over"
+            " inputs.",
         ),
         *table("| value model | correlation |"),
         *(f"| `{name}` | {with_interval(one)} |" for name, one in fresh["agreement"].items()),
         "",
-        "Differences of that table by training losses, in points of accuracy:",
+        "Differences in that table by training loss, converted to points of accuracy:",
         "",
         *difference_lines(fresh["differences"]),
     ]
@@ -148,17 +150,18 @@ def losses(found: dict[str, Any]) -> str:
 
 def finals(found: dict[str, Any]) -> str:
     """Simulated finals of several sizes."""
-    best = " | ".join("best of 10 by the score" if one == 1 else f"final of {one}" for one in found["finalists"])
+    best = " | ".join("best of 10 by score" if one == 1 else f"final of {one}" for one in found["finalists"])
     lines = [
         *titled(
-            "How many of ten meet in a final",
-            "`python -m experiments finals --runs FOLDER`, with the folder of `images_cells`: simulated, no network"
-            f" is trained. {found['inputs']} fresh random cells, the policy of the second table of [random"
-            f" architectures](#random-architectures-cifar-10), {found['draws']} draws each of what value models hold"
-            " possible; those fitted on training losses, and after the stroke those fitted on accuracies. A short"
-            f" training shows it with a noise of {found['short']['noise']:.2f} deviations, as in cells that have a"
-            " longer one too, and the ten are ordered by it and the value model as in that table. Improvement over the"
-            " inputs in standard deviations. Distinct: of ten, how many compute different things.",
+            "How many of ten to train in a final",
+            "`python -m experiments finals --runs FOLDER`, with the folder of `images_cells`. This is a simulation; no"
+            f" network is trained. {found['inputs']} new random cells, the policy of the second table of [random"
+            f" architectures](#random-architectures-cifar-10), and {found['draws']} draws for each from the value"
+            " models' posterior. Each entry shows value models fitted on training losses, then, after the slash, those"
+            f" fitted on accuracies. A short training run adds noise of {found['short']['noise']:.2f} standard"
+            " deviations, as measured on cells that also have a longer one. It ranks the ten together with the value"
+            " model, as in that table. Improvement over the inputs in standard deviations. Distinct: how many of ten"
+            " compute different functions.",
         ),
         "",
         f"| temperature of samples | distinct | fixed map | one shot | a sample | {best} |",
@@ -171,9 +174,9 @@ def finals(found: dict[str, Any]) -> str:
         lines.append(f"| {temperature} | {one['distinct']:.1f} | {figures} |")
     if found["shown"]:
         told = "; ".join(
-            f"among those of `{method}` the first by the score won {one['first_won']} of {one['finals']}, and the"
-            f" winner's loss is {one['loss_below_first']:.4f} below that of the first"
+            f"among those of `{method}` the first by score won {one['first_won']} of {one['finals']}, and the winner's"
+            f" loss is {one['loss_below_first']:.4f} below that of the first"
             for method, one in found["shown"].items()
         )
-        lines += prose(f"What the finals of that table showed, by training losses: {told}.")
+        lines += prose(f"Results of the finals in that table, by training losses: {told}.")
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""NAS-Bench-201 on the results page: from images to a policy, schedules, and methods on true scores."""
+"""Results page: NAS-Bench-201. From images to a policy, schedules, and methods on true scores."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def table_rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
             f" {ours['oracle_by_reward']:.2f}",
         ),
         (
-            "the same where neither parameters nor MAdds may rise",
+            "the same, when neither parameters nor MAdds may increase",
             f"**{shown(strict, 'nat++')}**, {cut['madds_change']:+.0%} MAdds".replace("-", "−"),
             f"a fixed map {shown(strict, 'constant')}, best possible {found[strict]['found']['oracle_by_reward']:.2f}",
         ),
         (
-            "the same as the first with 100 scores, the rest predicted",
+            "as the first row, with 100 scores and the rest predicted",
             f"**{shown(few, 'nat++')}**",
             f"a fixed map {shown(few, 'constant')}, best of 10 random ones {shown(few, 'random-best-of-10')}",
         ),
@@ -49,8 +49,8 @@ def images_rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     rivals = found["rivals"]
     return [
         (
-            f"From CIFAR-10 images to a policy, {measured(found['evaluations'], 0)} short trainings on one"
-            f" {first['machine']['gpu']}: share of what the best possible gains",
+            f"From CIFAR-10 images to a policy, {measured(found['evaluations'], 0)} short training runs on one"
+            f" {first['machine']['gpu']}: share of the best possible gain",
             f"**{measured(found['share_of_oracle'], 3)}** in {measured(found['seconds'], 0)} s",
             f"a fixed map {measured(rivals['constant']['share_of_oracle'], 3)}, best of 10 random ones"
             f" {measured(rivals['random-best-of-10']['share_of_oracle'], 3)} on the same prediction; MAdds as the score"
@@ -72,54 +72,56 @@ def images(found: dict[str, Any]) -> str:
             "`python -m experiments images_nasbench201 search --root DIR --runs FOLDER`, then `direct`, `rival --name"
             " supernet`, `rival --name paper` and `judge --table FILE` with the same folder.",
             f"{counted(len(runs['seed']), 'seed')} on {first['machine']['gpu']}, torch {first['machine']['torch']}."
-            f" Trainings: {network['cells']} cells a stage, {network['channels']} channels, batch {schedule['batch']},"
+            f" Training: {network['cells']} cells a stage, {network['channels']} channels, batch {schedule['batch']},"
             f" {schedule['steps']} steps, learning rate {schedule['learning_rate']} after {schedule['warm_up']} of"
             f" warm-up, {schedule['together']} at a time;"
-            f" {first['at_random']} architectures at random and {first['evaluations'] - first['at_random']} chosen by"
-            f" the prediction in {counted(settings['search']['predict']['rounds'], 'round')}; then a policy."
-            " The clock starts with the images on the device and ends with the closed policy file; warm-up and capture"
-            " are in it."
-            " The schedule was picked on 64 architectures by `val_200` ([Searches](search.md)); of the settings of"
-            " policy and prediction some were picked with a look at the table, and [that page](nasbench201.md) says"
-            " which. Neither search nor prediction sees it.",
+            f" {first['at_random']} random architectures and {first['evaluations'] - first['at_random']} chosen by the"
+            f" prediction in {counted(settings['search']['predict']['rounds'], 'round')}; then a policy. The clock runs"
+            " from images on the device to the written policy file, including warm-up and graph capture.",
+            "The schedule was picked on 64 architectures by `val_200` ([Searches](search.md)). Some settings of policy"
+            " and prediction were picked after looking at the table; [this page](nasbench201.md) says which. Neither"
+            " search nor prediction uses the table.",
             f"direct: Spearman of the score with `test_200` over {spread_of([run['drawn'] for run in runs['seed']], 0)}"
-            " random architectures, those left out that the schedule was picked on. all, equal MAdds, equal ops:"
-            " Spearman of the predicted score with `test_200` over the 15,284 architectures with a live path, within"
-            " groups of equal live MAdds, within groups with equal counts of every live operation. share: of what the"
-            " oracle by `val_200` gains on 2,000 held-out inputs, by one shot. Mean ± sd, of one seed where there is"
-            " no sd; – does not apply.",
+            " random architectures, excluding those the schedule was picked on. all, equal MAdds, equal ops: Spearman"
+            " of the predicted score with `test_200` over the 15,284 architectures with a live path, within groups of"
+            " equal live MAdds, and within groups with equal counts of every live operation. share: of the gain of the"
+            " oracle by `val_200` on 2,000 held-out inputs, in one shot. Mean ± sd, or one seed if there is no sd; –"
+            " means not applicable.",
         ),
         *table("| | seconds | trained | direct | `val_12` on the same | all | equal MAdds | equal ops | share |"),
-        _row("**short trainings**", found),
+        _row("**short training runs**", found),
     ]
     titles = {
         "constant": "`constant` on the same prediction",
         "random-best-of-10": "`random-best-of-10` on the same prediction",
         "live MAdds": "live MAdds as the score",
-        "supernet": "a fast supernet in the same seconds"
+        "supernet": "a fast supernet in the same time"
         if _as_long(found, "supernet")
-        else "a fast supernet in fewer seconds",
-        "paper": "preset `paper`, stopped at the same seconds",
+        else "a fast supernet in less time",
+        "paper": "preset `paper`, stopped at the same time",
     }
     lines += [_row(title, found["rivals"][name]) for name, title in titles.items() if name in found["rivals"]]
     lines += [
-        "| *asked for* | ≤ 376 | | ≥ 0.88 | | ≥ 0.85 | ≥ 0.70 | ≥ 0.33 | ≥ 0.95 |",
+        "| *target* | ≤ 376 | | ≥ 0.88 | | ≥ 0.85 | ≥ 0.70 | ≥ 0.33 | ≥ 0.95 |",
         *prose(
             f"Seconds by phase: {', '.join(f'{name} {spent}' for name, spent in phases.items())}. Images a second:"
             f" {spread_of([_trained_images(run) / run['phases']['training'] for run in runs['seed']], 0)} in training,"
-            f" {spread_of([run['images_per_second'] for run in runs['seed']], 0)} with all that scoring"
-            f" takes{memory_used(runs['seed'])}."
+            f" {spread_of([run['images_per_second'] for run in runs['seed']], 0)} including all other parts of"
+            f" scoring{memory_used(runs['seed'])}."
         ),
     ]
     notes = {f"Seed {run['seed']}: {run['policy_note']}." for run in runs["seed"] if "policy_note" in run}
     lines += [paragraph(note) for note in sorted(notes)]
-    for name, what in (("supernet", "the supernet took {steps:,} steps"), ("paper", "the preset took {steps:,} steps")):
+    for name, what in (
+        ("supernet", "the supernet trained for {steps:,}"),
+        ("paper", "the preset trained for {steps:,}"),
+    ):
         for run in runs.get(name, []):
-            lines.append(f"In {run['seconds']:.0f} s {what.format(**run)} of its weights{memory_used([run])}.")
+            lines.append(f"In {run['seconds']:.0f} s {what.format(**run)} weight steps{memory_used([run])}.")
     lines += prose(
-        "What would come next: other sizes of groups, since so many side by side use a part of the memory's"
-        " bandwidth only ([their speed](#speed-of-trainings)); then fewer and larger launches, such as both"
-        " convolutions of a node in one, and capturing a group of trainings while the one before it still runs."
+        "Possible next steps: other group sizes, since this many networks side by side use only part of the memory"
+        " bandwidth ([speed](#speed-of-training)); then fewer and larger launches, such as both convolutions of a node"
+        " in one, and capturing a group while the previous one is still running."
     )
     return "\n".join(lines) + "\n"
 
@@ -142,11 +144,11 @@ def schedules(found: dict[str, Any]) -> str:
     picked = next((name for name, one in found.items() if one["picked"]), "none of them")
     lines = [
         *titled(
-            "The schedule of short trainings",
-            "`python -m experiments schedules --root DIR --table FILE`. Schedules on one named set of 64"
-            " architectures (the script says which), by agreement with `val_200`: Spearman, and in brackets its part"
-            " given live MAdds. Rows from the second on differ from the first in what they name. The loss is that of"
-            " the validation images, that of the last training steps, or the mean of both. Searches use"
+            "Schedules of short training runs",
+            "`python -m experiments schedules --root DIR --table FILE`. Schedules compared on one named set of 64"
+            " architectures (listed in the script) by agreement with `val_200`: Spearman, and in brackets the partial"
+            " correlation given live MAdds. From the second row on, rows differ from the first in what they name. The"
+            " score uses the validation loss, the loss of the last training steps, or the mean of both. Searches use"
             f" *{picked}*, and both losses. On {machine['gpu']}, torch {machine['torch']}.",
         ),
         *table("| schedule | validation loss | training loss | both | mean accuracy | seconds for 64 |"),

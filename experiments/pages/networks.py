@@ -1,4 +1,4 @@
-"""Whole networks on the results page: a trained one cut, two from scratch, models of other libraries."""
+"""Results page: whole networks. A trained one cut, two trained from scratch, and models of other libraries."""
 
 from __future__ import annotations
 
@@ -66,23 +66,21 @@ def fx_models(found: dict[str, Any]) -> str:
         "",
         "`python -m experiments fx_models`, on a CPU, random weights.",
         *prose(
-            f"{len(rows)} models, {len(traced)} of them traced, {sum(row['by_export'] for row in traced)} of these by"
-            f" `torch.export`; {changed} changed by the policy `{found['policy']}`, which saves MAdds"
-            f" in {cheaper}: where nothing stood it may put a skip, which costs nothing. With nothing changed the"
-            f" outputs of {sum(row['bit_equal'] for row in traced)} are equal to the bit; no result costs more:"
-            f" {sum(row['no_dearer'] for row in traced)}; same shapes: {sum(row['same_shapes'] for row in traced)};"
-            f" saved and restored with equal outputs: {sum(row['restored'] for row in traced)}; cut to 0.6 of their"
+            f"{len(rows)} models. Traced: {len(traced)}, {sum(row['by_export'] for row in traced)} of these by"
+            f" `torch.export`. Changed by the policy `{found['policy']}`: {changed}; MAdds drop in {cheaper} of them;"
+            " a change may also be an added skip, which costs nothing. Bit-identical outputs if nothing changes:"
+            f" {sum(row['bit_equal'] for row in traced)}. Result does not cost more:"
+            f" {sum(row['no_dearer'] for row in traced)}. Same shapes: {sum(row['same_shapes'] for row in traced)}."
+            f" Saved and restored with equal outputs: {sum(row['restored'] for row in traced)}. Cut to 0.6 of the"
             f" MAdds on request: {cut}. torch {machine['torch']}, torchvision {machine['torchvision']},"
             f" timm {machine['timm']}, {machine['threads']} threads."
         ),
         *prose(
-            "Sites: operations that may be replaced; changes may also be of places where nothing stood. Seconds: trace,"
-            " transform, rewrite, and the measuring of costs. 0.6: the share of MAdds that is left when 0.6 are asked"
-            " for; where that is out of reach, an error says what is nearest, here after ≥."
+            "Sites: operations that can be replaced; changes can also add skips elsewhere. Seconds: trace, transform,"
+            " rewrite and measure costs. 0.6: the share of MAdds left with a budget of 0.6; after ≥, the smallest"
+            " possible share if the budget cannot be met, as given in the error."
         ),
-        *table(
-            "| model | sites | changes | M MAdds | after | 0.6 | seconds | unchanged is equal | restored is equal |"
-        ),
+        *table("| model | sites | changes | M MAdds | after | 0.6 | seconds | unchanged: equal | restored: equal |"),
     ]
     for row in traced:
         left = f"≥ {_nearest(row['not_cut'])}" if row["cut"] is None else f"{row['cut']:.2f}"
@@ -115,24 +113,24 @@ def resnet20(found: dict[str, Any]) -> str:
     digits = plan["data"] == "digits"
     titles = {
         "original": f"ResNet-20, {plan['epochs']} epochs",
-        "learned": "learned on it and its data",
+        "learned": "learned on the network and its data",
         "policy": f"the policy `{_policy_of(found)}`, no data",
         "random": "a random transformation",
-        "scratch": "the learned one from fresh weights",
+        "scratch": "the learned architecture, from fresh weights",
         "long": f"the same for {plan['epochs']} epochs",
     }
     lines = [
         f"## A trained network cut to 0.6 of its multiply-adds: ResNet-20, {plan['data']}",
         *prose(
             f"`python -m experiments resnet20 --runs FOLDER {'--digits' if digits else '--root DIR'}`."
-            " What is cut inherits weights and is fine-tuned"
+            " The cut network inherits weights and is fine-tuned"
             f" for {plan['tuned_epochs']} epochs, a fifth of the original's. {plan['validation']:,} training images are"
-            " set aside for choices; test accuracy in per cent, read once, mean ± sd over seeds."
-            + (" All fine-tunings follow the original beside the labels." if plan.get("taught") else "")
-            + f" Learning scored {plan['tune']['evaluations']} candidates by fine-tunings of"
+            " held out for selection; test accuracy in per cent, read once, mean ± sd over seeds."
+            + (" All fine-tuning distills from the original in addition to the labels." if plan.get("taught") else "")
+            + f" Learning scored {plan['tune']['evaluations']} candidates by fine-tuning for"
             f" {plan['schedule']['steps']} steps" + _finals(plan["tune"]) + "."
         ),
-        *table("| | seeds | test accuracy | of the MAdds | of the parameters | seconds |"),
+        *table("| | seeds | test accuracy | share of MAdds | share of parameters | seconds |"),
     ]
     for name, title in titles.items():
         runs = pieces.get(name, [])
@@ -154,7 +152,7 @@ def resnet20(found: dict[str, Any]) -> str:
 def _finals(tune: dict[str, Any]) -> str:
     if tune.get("finalists", 0) < 2:
         return ""
-    return f", and the {tune['finalists']} best of them by {tune['longer']} times as many"
+    return f", and the {tune['finalists']} best of them for {tune['longer']} times as many"
 
 
 def _curves(runs: dict[str, list[dict[str, Any]]], epochs: int) -> list[str]:
@@ -174,8 +172,9 @@ def _agreement(runs: list[dict[str, Any]], plan: dict[str, Any]) -> str:
     }
     seconds = {name: spread_of([run["seconds"][name] for run in runs], 0) for name in ("short", "supernet")}
     return (
-        f"How far scores agree with the validation loss after a fine-tuning of {plan['compared_epochs']} epochs, over"
+        f"Correlation of scores with the validation loss after {plan['compared_epochs']} epochs of fine-tuning, over"
         f" {len(runs[0]['scores']['full'])} transformations drawn at random within the budget (Spearman,"
-        f" {counted(len(runs), 'seed')}): short fine-tunings {figures['short']} ({seconds['short']} s), a supernet with"
-        f" as many steps in all {figures['supernet']} ({seconds['supernet']} s), multiply-adds {figures['madds']}."
+        f" {counted(len(runs), 'seed')}): short fine-tuning {figures['short']} ({seconds['short']} s), a supernet with"
+        f" the same total number of steps {figures['supernet']} ({seconds['supernet']} s), multiply-adds"
+        f" {figures['madds']}."
     )

@@ -1,4 +1,4 @@
-"""NAS cells and hand-crafted networks on the results page."""
+"""Results page: NAS cells and hand-crafted networks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from experiments.pages.words import (
 )
 
 CONTROL = "random to the same budget"
-COUNTED = "blocks that go with a dropped branch are counted"
+COUNTED = "natpp now counts blocks that are removed together with a branch"
 REPLACED = {  # why natpp now changes these hand-crafted networks differently
     "resnet20": COUNTED,
     "resnet56": COUNTED,
-    "vgg16": "natpp meets budgets by what the policy prefers, which began with a look at these figures",
-    "shufflenet": "convolutions in groups may change too, which began with a look at these figures: before, only those"
-    " that see beyond a pixel could, and nearly all of them had to, to save 3 %",
+    "vgg16": "natpp now meets budgets by the policy's preferences, a change prompted by these figures",
+    "shufflenet": "natpp can now change grouped convolutions, a change prompted by these figures; before, it could only"
+    " change those with a kernel above 1x1, and nearly all of them had to go to save 3 %",
 }
 
 
@@ -35,11 +35,11 @@ def table_cells(found: dict[str, Any]) -> str:
     lines = titled(
         "NAS cells, CIFAR-10",
         "`python -m experiments table_cells train --root DIR --runs FOLDER` and `judge`, with the folder of"
-        " `images_cells`. Same recipe, width and depth for everyone. Test accuracy, read once, mean ± sd over"
-        " seeds; changes are over the seeds that both have. Costs are live ones: of what reaches the output. Last"
-        " column: what the paper has, after its own longer training, at its own sizes. The published cells, and the"
-        " authors' NAT++ results, are among those whose trainings our policies learned from; ours save little or"
-        " nothing here, so differences of their size are also what seeds do.",
+        " `images_cells`. All networks use the same recipe, width and depth. Test accuracy, read once, mean ± sd over"
+        " seeds; changes are over the seeds that both have. Costs are live costs: only what reaches the output. The"
+        " last column is the paper's result, after its own longer training, at its own sizes. Our policies learned from"
+        " training runs that include the published cells and the authors' NAT++ results. Ours save little or nothing"
+        " here, so differences of this size are also within seed noise.",
     )
     for number, one in found["rounds"].items():
         recipe = one["recipe"]
@@ -47,11 +47,11 @@ def table_cells(found: dict[str, Any]) -> str:
             "",
             f"### NAS cells, round {number}",
             *prose(
-                f"Ours is one shot of the {answered_by(one)}, strict budget. {one['trainings']} trainings, those of"
-                f" earlier rounds among them, of {epochs_of(one)} epochs with a full cosine, {recipe['cells']} cells,"
-                f" {recipe['channels']} channels, all {one['images']:,} training images; new ones took"
-                f" {sum(group['seconds'] for group in one['groups']):,.0f} s of {hardware(one['machine'])}. Latency of"
-                f" one image on {one['latency_on']}."
+                f"Ours is one shot of the {answered_by(one)}, strict budget. {one['trainings']} training runs,"
+                f" including those of earlier rounds, of {epochs_of(one)} epochs with a full cosine, {recipe['cells']}"
+                f" cells, {recipe['channels']} channels, all {one['images']:,} training images; the new ones took"
+                f" {sum(group['seconds'] for group in one['groups']):,.0f} s on {hardware(one['machine'])}. Latency is"
+                f" for one image on {one['latency_on']}."
             ),
             "",
             *originals_table(one["cells"], "test accuracy", found["paper"]),
@@ -67,13 +67,13 @@ def table_handcrafted(found: dict[str, Any]) -> str:
         *titled(
             "Hand-crafted networks, CIFAR-10",
             "`python -m experiments table_handcrafted train --root DIR --runs FOLDER` and `judge`, with the folder of"
-            f" `images_cells`. {found['trainings']} of {found['asked']} trainings{replaced}, {epochs_of(found)}"
+            f" `images_cells`. {found['trainings']} of {found['asked']} training runs{replaced}, {epochs_of(found)}"
             f" epochs with a full cosine from fresh weights, all {found['images']:,} training images,"
-            f" {found['seconds']:,.0f} s of {hardware(found['machine'])}. Test accuracy, read once for each training,"
-            f" mean ± sd over seeds; latency of one image on {found['latency_on']}, the least of several passes. Cut to"
-            f" {found['share']:g} of the MAdds, or to what lies next below it, by the {answered_by(found)}, without"
-            " data, and at random, anew for each seed (its costs are means). Last column: what the paper has, after its"
-            f" own longer training. {_seen_before()}",
+            f" {found['seconds']:,.0f} s on {hardware(found['machine'])}. Test accuracy, read once per training run,"
+            f" mean ± sd over seeds; latency of one image on {found['latency_on']}, the minimum of several passes. The"
+            f" networks are cut to {found['share']:g} of the MAdds, or the next possible value below, without data, by"
+            f" the {answered_by(found)}, and at random, differently for each seed (its costs are means). The last"
+            f" column is the paper's result, after its own longer training. {_seen_before()}",
         ),
         "",
         *originals_table(found["models"], "test accuracy", found["paper"]),
@@ -108,10 +108,10 @@ def _over_random(found: dict[str, Any]) -> str:
         for rule, one in found.items()
     )
     unsure = [rule for rule, one in found.items() if one["low"] <= 0 <= one["high"]]
-    verdict = f" This table does not tell {' and '.join(unsure)} from random changes." if unsure else ""
+    verdict = f" This table does not separate {' and '.join(unsure)} from random changes." if unsure else ""
     return (
-        "Over the random change, in the mean over networks with its 95 % bootstrap interval over them, and how many"
-        f" trainings are above that of the same seed: {told}.{verdict}"
+        "Difference to the random change, mean over networks with its 95 % bootstrap interval over them, and the number"
+        f" of training runs above that of the same seed: {told}.{verdict}"
     )
 
 
@@ -123,13 +123,13 @@ def _twins(found: dict[str, Any]) -> str:
         if {"nat", "nat++"} <= kinds.keys()
         and all(kinds["nat"][key] == kinds["nat++"][key] for key in ("live_params", "live_madds", "accuracy"))
     ]
-    return f" Of {', '.join(same)} both rules make what computes the same." if same else ""
+    return f" For {', '.join(same)} both rules give networks that compute the same function." if same else ""
 
 
 def _seen_before() -> str:
     """Networks trained again after their figures had led to changes of natpp."""
     names = " and ".join(f"`{name}`" for name in REPLACED if REPLACED[name] is not COUNTED)
-    return f"Earlier test figures of {names} (below the table) led to changes of natpp, so those here are not blind."
+    return f"Earlier test results of {names} (below the table) led to changes in natpp, so those here are not blind."
 
 
 def _replaced(rows: list[dict[str, Any]]) -> list[str]:
@@ -145,8 +145,8 @@ def _replaced(rows: list[dict[str, Any]]) -> list[str]:
             f" {measured(gathered([row['test_accuracy'] for row in some]), 2)}"
             for (kind, changes), some in same.items()
         ]
-        why = REPLACED.get(subject, "natpp makes others now")
-        told = f"`{subject}`, made and tested earlier, and replaced: {'; '.join(found)}. By now {why}."
+        why = REPLACED.get(subject, "natpp now makes different networks")
+        told = f"`{subject}`, tested earlier and then replaced: {'; '.join(found)}. Reason: {why}."
         lines += prose(told)
     return lines
 
@@ -172,8 +172,8 @@ def cells_trained_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     names = ", ".join(f"`{name}`" for name in every)
     return [
         (
-            f"Published cells ({names}), which the policy learned from too, trained from scratch on CIFAR-10, one shot,"
-            " strict budget: points of test accuracy over the originals, in the mean",
+            f"Published cells ({names}), from which the policy also learned, trained from scratch on CIFAR-10, one"
+            " shot, strict budget: points of test accuracy over the originals, on average",
             f"{prose(every, ours)}; {prose(shared, ours)}",
             f"the authors' NAT++ results {prose(shared, theirs)}",
         )
@@ -189,8 +189,8 @@ def handcrafted_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [
         (
             f"Hand-crafted networks ({names}) cut to {found['share']:g} of their MAdds without data and trained from"
-            " scratch on CIFAR-10: points of test accuracy over the originals, in the mean (two of them were looked at"
-            " before, see there)",
+            " scratch on CIFAR-10: points of test accuracy over the originals, on average (two of them not blind,"
+            " see there)",
             f"{_mean_change(models, 'nat++')}, `nat` {_mean_change(models, 'nat')}",
             f"a random change {_mean_change(models, CONTROL)}; `nat++` over it"
             f" {with_interval(found['over_random']['nat++'], signed=True)}",

@@ -1,4 +1,4 @@
-"""Random architectures on the results page, and agreement of scores with test accuracy."""
+"""Results page: random architectures, and agreement of scores with test accuracy."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def table_random(found: dict[str, Any]) -> str:
         *titled(
             "Random architectures, CIFAR-10",
             "`python -m experiments table_random train --root DIR --runs FOLDER` and `judge`, with the folder of"
-            " `images_cells`. Asked for: `nat++` above the inputs, a fixed map and both random controls, the 95 %"
-            " interval of the difference above 0, with fewer parameters and MAdds than the inputs. A round that misses"
-            " it is a reason to change what the policy learns on ([what the first one led"
-            " to](policy.md#after-the-first-table)) and to take twenty fresh cells; all rounds stay here. Random"
-            " changes within the same budget save far more than any other, so part of what they lose is size; beside"
-            " hand-crafted networks (below) they are cut as far as ours.",
+            " `images_cells`. Target: `nat++` better than the inputs, a fixed map and both random controls (the 95 %"
+            " interval of the difference above 0), with fewer parameters and MAdds than the inputs. If a round misses"
+            " it, we change what the policy learns on ([after the first table](policy.md#after-the-first-table)) and"
+            " draw twenty new cells; all rounds stay on this page. Random changes within the same budget save far more"
+            " than the other methods, so part of their loss is due to size; for hand-crafted networks (below) they are"
+            " cut as much as ours.",
         ),
         "",
         *(f"- Round {number}: {_verdict(one)}" for number, one in found["rounds"].items()),
@@ -43,15 +43,16 @@ def table_random(found: dict[str, Any]) -> str:
             "",
             f"### Round {number}",
             *prose(
-                f"{one['inputs']} of {one['asked']} sampled cells, {one['trainings']} trainings ({one['distinct']} that"
-                f" compute different things) of {epochs_of(one)} epochs with a full cosine, {recipe['cells']} cells,"
+                f"{one['inputs']} of {one['asked']} sampled cells, {one['trainings']} training runs ({one['distinct']}"
+                f" distinct functions) of {epochs_of(one)} epochs with a full cosine, {recipe['cells']} cells,"
                 f" {recipe['channels']} channels, all {one['images']:,} training images, {_seeds(one)},"
-                f" {sum(group['seconds'] for group in one['groups']):,.0f} s of {hardware(one['machine'])}"
-                f"{peak_of(one['groups'])}. One shots are of the {answered_by(one)}; one score for all, strict budget."
-                " Test accuracy, read once, mean ± sd; the paired difference to the originals, over the seeds that both"
-                " have, with its 95 % bootstrap interval over cells (there is one learned policy and one random change"
-                " of each cell, and no interval over these); live costs: of what reaches the output; latency of one"
-                f" image on {one['latency_on']}, the least of several passes."
+                f" {sum(group['seconds'] for group in one['groups']):,.0f} s on {hardware(one['machine'])}"
+                f"{peak_of(one['groups'])}. One-shot results come from the {answered_by(one)}; one score for all,"
+                " strict budget. Test accuracy, read once, mean ± sd. Paired difference to the originals, over the"
+                " seeds that both have, with its 95 % bootstrap interval over cells (there is one learned policy and"
+                " one random change per cell, and the interval does not cover their variation). Costs are live costs:"
+                f" only what reaches the output. Latency of one image on {one['latency_on']}, the minimum of several"
+                " passes."
             ),
             "",
             *_shortlist(one.get("shortlist")),
@@ -69,11 +70,11 @@ def table_random(found: dict[str, Any]) -> str:
     )
     lines += [
         "",
-        paragraph(f"The paper's, on twenty cells of its own, after its longer training: {told}."),
+        paragraph(f"The paper's results, on twenty cells of its own, after its longer training: {told}."),
         "",
-        "![Accuracy against parameters: from each original to what every method makes of it](pictures/random.svg)",
+        "![Accuracy against parameters, from each original to the output of every method](pictures/random.svg)",
         "",
-        "![Training loss by epoch: originals and what `nat++` makes of them](pictures/convergence.svg)",
+        "![Training loss by epoch: originals and outputs of `nat++`](pictures/convergence.svg)",
         "",
         *_scores_against_truth(found["agreement"]),
     ]
@@ -88,9 +89,9 @@ def _verdict(found: dict[str, Any]) -> str:
         missed = [f"{other} ({with_interval(one, signed=True)})" for other, one in beside.items() if one["low"] <= 0]
         costs = [found["methods"][name][f"{key}_change"] for key in ("live_params", "live_madds")]
         missed += [] if max(costs) < 0 else ["fewer parameters and MAdds"]
-        told.append(f"`{name}` {'misses ' + ' and '.join(missed) if missed else 'reaches it'}")
+        told.append(f"`{name}` {'misses ' + ' and '.join(missed) if missed else 'meets the target'}")
     if found.get("shortlist"):
-        told[-1] += ", with short trainings of its ten and whole ones of two, which the fixed map has not"
+        told[-1] += ", using short training runs of its ten and full ones of two, which the fixed map does not get"
     return "; ".join(told) + "."
 
 
@@ -100,24 +101,25 @@ def _shortlist(found: dict[str, Any] | None) -> list[str]:
         return []
     recipe, fit = found["recipe"], found["fit"]
     text = (
-        f"Best of ten: all {found['candidates']}, of `nat++` and random ones alike, were trained for"
-        f" {recipe['config']['steps']:,} steps in {recipe['cells']} cells ({found['trainings']} that compute different"
-        f" things, {sum(group['seconds'] for group in found['groups']):,.0f} s of {hardware(found['machine'])})."
-        f" {fit['weights'][0]:.2f} times what the value model expects less {fit['weights'][1]:.2f} times the logarithm"
-        f" of the {found['losses']} loss says which are best."
+        f"Best of ten: all {found['candidates']} candidates, both of `nat++` and random, were trained for"
+        f" {recipe['config']['steps']:,} steps in {recipe['cells']} cells ({found['trainings']} distinct functions,"
+        f" {sum(group['seconds'] for group in found['groups']):,.0f} s on {hardware(found['machine'])}). They are"
+        f" ranked by {fit['weights'][0]:.2f} times the value model's prediction minus {fit['weights'][1]:.2f} times the"
+        f" logarithm of the {found['losses']} loss."
     )
     if finals := found["finals"]:
         spent = sum(group["seconds"] for group in finals["groups"])
         text += (
-            f" The best {finals['finalists']} of each were trained by the table's own recipe ({finals['candidates']},"
-            f" {spent:,.0f} s), and the lower training loss is the answer; that training is the first seed of its row."
+            f" The best {finals['finalists']} of each were trained with the table's own recipe ({finals['candidates']},"
+            f" {spent:,.0f} s), and the one with the lower training loss was selected; this run is the first seed of"
+            " its row."
         )
-    text += " One shots and the fixed map get no such look."
+    text += " One-shot results and the fixed map are not selected this way."
     if fit["cells"]:
         text += (
-            f" These weights fit the accuracies of {fit['cells']} cells of {fit['families']} families. Correlations"
-            " within families, with accuracies and losses of longer trainings; the value model had not seen them, and"
-            " the weights are fitted on the other families:"
+            f" These weights are fitted to the accuracies of {fit['cells']} cells of {fit['families']} families."
+            " Correlations within families, with accuracies and losses of longer training runs; the value model had not"
+            " seen them, and the weights are fitted on the other families:"
         )
     return [paragraph(text), "", *_agreement_table(fit.get("agreement", {}))]
 
@@ -126,7 +128,7 @@ def _agreement_table(found: dict[str, Any]) -> list[str]:
     """Correlations of the value model, of short trainings, and of both."""
     if not found:
         return []
-    lines = ["| truth | cells | value model | short training | both |", "|---|---|---|---|---|"]
+    lines = ["| truth | cells | value model | short run | both |", "|---|---|---|---|---|"]
     for name, one in found.items():
         figures = " | ".join(f"{one[key]:.2f}" for key in ("value_model", "short_training", "both"))
         lines.append(f"| {name.replace('close', 'inputs, `nat++` and map')} | {one['cells']} | {figures} |")
@@ -134,16 +136,16 @@ def _agreement_table(found: dict[str, Any]) -> list[str]:
 
 
 def _by_default(found: dict[str, Any] | None) -> list[str]:
-    """The default policy beside others, as far as it is trained."""
+    """The default policy beside others, on the cells it was trained on."""
     if found is None or not found["inputs"]:
         return []
     name = list(found["methods"])[-1]
     seeds = "one seed" if len(found["seeds"]) == 1 else f"{len(found['seeds'])} seeds"
     text = (
-        f"`{name}`: one shot of the policy that answers where none is named, an earlier one, trained on"
-        f" {found['inputs']} of {found['asked']} of these cells ({seeds},"
-        f" {sum(group['seconds'] for group in found['groups']):,.0f} s of {hardware(found['machine'])}), which were"
-        " dealt out by size. All over the same cells and seeds:"
+        f"`{name}`: one shot of the default policy, from an earlier round, trained on {found['inputs']} of"
+        f" {found['asked']} of these cells ({seeds},"
+        f" {sum(group['seconds'] for group in found['groups']):,.0f} s on {hardware(found['machine'])}), assigned by"
+        " size. All rows cover the same cells and seeds:"
     )
     return ["", paragraph(text), "", *methods_table(found, "test_accuracy", "test accuracy")]
 
@@ -168,18 +170,18 @@ def _seeds(found: dict[str, Any]) -> str:
 def _scores_against_truth(found: dict[str, Any]) -> list[str]:
     """Spearman of each score with test accuracy."""
     lines = [
-        "### Scores against truth",
+        "### Scores against test accuracy",
         *prose(
-            f"Spearman with test accuracy over {found['networks']} trained networks that compute different things:"
-            " those of all rounds, and NAS cells (below) as far as they are trained, their mean over seeds. Every score"
-            " over the networks it knows, the value model of a table over those that it was not fitted on, a short"
-            " training over those that had one by the schedule of searches. Over the same: the"
-            f" {found['common']} that all of ours know, most of them picked with the help of their short trainings."
-            " Random changes are small and bad, which size tells; so the last column is among the other answers to each"
-            f" of {found['inputs']} inputs, less what these have in common: what a search has to tell apart. 95 %"
+            f"Spearman with test accuracy over {found['networks']} trained networks that compute different functions,"
+            " mean over seeds: those of all rounds, and all trained NAS cells (below). Each score is evaluated on the"
+            " networks it is available for: the value model of a table on those it was not fitted on, a short training"
+            f" run on those that had one with the schedule of searches. Common networks: the {found['common']} for"
+            " which all our scores are available, most of them selected with the help of short training runs. Random"
+            " changes are small and bad, which size alone reveals. So the last column is among the other outputs for"
+            f" each of {found['inputs']} inputs, minus their mean: this is what a search has to tell apart. 95 %"
             " bootstrap intervals."
         ),
-        *table("| score | networks | Spearman | over the same | among the answers to an input |"),
+        *table("| score | networks | Spearman | common networks | among outputs for one input |"),
     ]
     for name, one in found["scores"].items():
         figures = " | ".join(with_interval(one[key]) for key in ("spearman", "common", "among_answers"))
@@ -190,14 +192,14 @@ def _scores_against_truth(found: dict[str, Any]) -> list[str]:
 def _bias(found: dict[str, Any]) -> str:
     """Skips and early losses of all cells of a round."""
     skips = ", ".join(
-        f"{one['skips']:.2f} in {'the inputs' if name == 'input' else f'those of `{name}`'}"
+        f"{one['skips']:.2f} in {'the inputs' if name == 'input' else f'the outputs of `{name}`'}"
         for name, one in found.items()
     )
     ahead = ", ".join(f"`{name}` {one['ahead']} of {one['changed']}" for name, one in found.items() if name != "input")
     return (
-        f"Skips that reach the output, mean over all cells: {skips}. How many of those that a method changed have a"
-        f" lower training loss than their input after a quarter of the training: {ahead}. By the first seed; the first"
-        " cells that `nat++` changed:"
+        f"Live skips, mean over all cells: {skips}. Of the cells that a method changed, how many have a lower training"
+        f" loss than their input after a quarter of the training: {ahead}. All with the first seed; the first cells"
+        " that `nat++` changed:"
     )
 
 
@@ -225,7 +227,7 @@ def random_summary(found: dict[str, Any]) -> list[tuple[str, str, str]]:
             for name, of in one["methods"].items()
         }
         over = with_interval(one["differences"]["`nat++` over `constant`"], signed=True)
-        picked = ", picked by short and whole trainings," if one.get("shortlist") else ""
+        picked = ", selected by short and full training runs," if one.get("shortlist") else ""
         rows.append(
             (
                 f"{one['inputs']} random cells ({one['methods']['input']['test_accuracy']['mean']:.2f} %) trained from"

@@ -1,4 +1,4 @@
-"""Tables that several parts of the results page share: methods beside inputs, originals beside results."""
+"""Tables shared by several parts of the results page: methods against inputs, originals against results."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def _two_sizes(paper: dict[str, Any], kind: str) -> tuple[float, float] | None:
 def of_two_sizes(paper: dict[str, Any]) -> list[str]:
     """The rows of the paper that compare networks of different sizes."""
     found = [
-        f"`{subject}`, {kind} has {sizes[0]:.2f} of the original's MAdds there and {sizes[1]:.2f} in one network"
+        f"`{subject}`, {kind} has {sizes[0]:.2f} of the original's MAdds there and {sizes[1]:.2f} in the same network"
         for subject, kinds in paper.items()
         for kind in kinds
         if (sizes := _two_sizes(kinds, kind))
     ]
-    told = f"{MARK} In the paper original and result are not of one size: {'; '.join(found)}."
+    told = f"{MARK} In the paper, original and result differ in network size: {'; '.join(found)}."
     return ["", paragraph(told)] if found else []
 
 
@@ -81,11 +81,11 @@ def methods_table(found: dict[str, Any], figure: str, title: str) -> list[str]:
     lines += ["", "Paired differences, 95 % intervals:", ""]
     lines += difference_lines(found["differences"])
     if found.get("later_seeds"):
-        lines += ["", "The same by the other seeds alone, since the first had a part in picking the best of ten:", ""]
+        lines += ["", "The same without the first seed, which was used to select the best of ten:", ""]
         lines += difference_lines(found["later_seeds"])
     return lines
 
 
 def answered_by(found: dict[str, Any]) -> str:
-    """The policies whose answers a table has."""
-    return f"policies of [round {found['policies']} of learning](policy.md#policies-that-ship)"
+    """The policies whose outputs a table contains."""
+    return f"policies of [round {found['policies']} of learning](policy.md#how-we-got-there)"

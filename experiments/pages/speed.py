@@ -1,4 +1,4 @@
-"""Speed of trainings and of kernels on the results page."""
+"""Results page: speed of training and of kernels."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ THRICE = ("sep_conv_3x3", "sep_conv_5x5")  # operations that should be three tim
 
 
 def speed(found: dict[str, Any]) -> str:
-    """Speed of trainings."""
+    """Speed of training."""
     lines = [
-        "## Speed of trainings",
+        "## Speed of training",
         "",
         "`python benchmarks/training.py --keep`, random images already on the device, "
         f"{found['machine']['gpu']}, torch {found['machine']['torch']}.",
@@ -28,8 +28,8 @@ def speed(found: dict[str, Any]) -> str:
     lines += [f"| {one['cells_a_stage']} cells a stage | {one['milliseconds']:.1f} |" for one in found["supernet"]]
     lines += [
         "",
-        "| short trainings, batch 128 | ms an architecture step | images/s | bytes moved, GB/s | of 4.8 TB/s |"
-        " seconds besides, a group | GiB |",
+        "| short training runs, batch 128 | ms per architecture step | images/s | bytes moved, GB/s | of 4.8 TB/s |"
+        " other seconds per group | GiB |",
         "|---|---|---|---|---|---|---|",
     ]
     for one in found["short"]:
@@ -40,9 +40,8 @@ def speed(found: dict[str, Any]) -> str:
             f" {one['reserved_gib']:.1f} |"
         )
     lines += prose(
-        "Bytes moved: what the operations of a step read and write, each tensor once for each operation. Seconds"
-        " besides are those of building, trying once, capturing and judging a group. GiB: of the device's memory,"
-        " with what CUDA graphs keep."
+        "Bytes moved: what the operations of a step read and write, each tensor once per operation. Other seconds: to"
+        " build, dry-run, capture and evaluate a group. GiB: device memory, including what CUDA graphs hold."
     )
     return "\n".join(lines) + "\n"
 
@@ -54,7 +53,7 @@ def kernels(found: dict[str, Any]) -> str:
             "Kernels",
             "`python benchmarks/separable.py --keep`, bf16, random images already on the device, "
             f"{hardware(found['machine'])}. Forward and backward inside a CUDA graph; torch's own kernels "
-            "in the same run, in the faster of contiguous and channels-last memory with `cudnn.benchmark`.",
+            "in the same run, in the faster of contiguous and channels-last memory, with `cudnn.benchmark`.",
         ),
         *table(
             "| operation | images x channels x size | stride | us | torch's | ratio | forward alone | of 4.8 TB/s |"
@@ -71,10 +70,10 @@ def kernels(found: dict[str, Any]) -> str:
     asked = [one["ratio"] for one in found.get("operations", []) if one["op"] in THRICE and one["stride"] == 1]
     if asked and min(asked) < 3:
         lines += prose(
-            f"For `sep_conv` of 3x3 and 5x5 a ratio of 3 was asked for; at stride 1 it is {spread_of(asked, 2)}. By"
-            " themselves they are a chain of short launches that leave most of the bandwidth unused; whole networks"
-            " side by side gain more (below). What would get there is both halves of the operation in one launch"
-            " each way, with the batch norm between them."
+            f"The target for `sep_conv` of 3x3 and 5x5 was a ratio of 3; at stride 1 it is {spread_of(asked, 2)}. On"
+            " its own, the operation is a chain of short launches that leave most of the bandwidth unused; whole"
+            " networks side by side gain more (below). Reaching 3 would take both halves of the operation in one launch"
+            " each way, with the batch norm in between."
         )
     compiled = [
         f"{one['torch']['compiled']['microseconds']:.0f} us for `{one['op']}` at {'x'.join(map(str, one['shape']))}"
@@ -82,23 +81,23 @@ def kernels(found: dict[str, Any]) -> str:
         if "microseconds" in one["torch"].get("compiled", {})
     ]
     if compiled:
-        lines += prose(f"`torch.compile` of the same takes {', '.join(compiled)}.")
+        lines += prose(f"The same with `torch.compile`: {', '.join(compiled)}.")
     if "short" in found:
         short = found["short"]
         each = {name: short[name]["milliseconds_an_architecture_step"] for name in ("natpp", "plain")}
         lines += prose(
-            f"Short trainings of `darts`, {short['cells']} cells, {short['channels']} channels, batch "
-            f"{short['batch']}, {short['together']} side by side: {each['natpp']:.2f} ms an architecture step, "
+            f"Short training runs of `darts`, {short['cells']} cells, {short['channels']} channels, batch "
+            f"{short['batch']}, {short['together']} side by side: {each['natpp']:.2f} ms per architecture step, "
             f"{each['plain']:.2f} with torch's kernels ({short['ratio']:.1f} times as "
-            f"long{memory_used([short])}). Asked for: at most 2."
+            f"long{memory_used([short])}). Target: at most 2 ms."
         )
     if "supernet" in found:
         step = found["supernet"]
         lines += prose(
             f"A supernet's weight step, thirteen operations, {step['architectures']} architectures of "
             f"{step['batch']} images: {step['natpp']['milliseconds_a_step']:.0f} ms, "
-            f"{step['plain']['milliseconds_a_step']:.0f} with torch's kernels; the capture of a graph for every"
-            f" {step['natpp']['steps_a_graph']} steps is in it, a replay takes"
-            f" {step['natpp']['milliseconds_a_replay']:.0f}. Asked for: at most 127."
+            f"{step['plain']['milliseconds_a_step']:.0f} with torch's kernels. This includes capturing a graph for"
+            f" every {step['natpp']['steps_a_graph']} steps; a replay takes"
+            f" {step['natpp']['milliseconds_a_replay']:.0f} ms. Target: at most 127 ms."
         )
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Words for figures, times and devices on the results page."""
+"""Results page: formatting of figures, times and devices."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def hardware(machine: dict[str, Any]) -> str:
 def memory_used(runs: list[dict[str, Any]]) -> str:
     """The most device memory used, if it was measured."""
     most = [run["reserved_gib"] for run in runs if run.get("reserved_gib")]
-    return f", {max(most):.1f} GiB of its memory" if most else ""
+    return f", using {max(most):.1f} GiB of its memory" if most else ""
 
 
 def peak_of(groups: list[dict[str, Any]]) -> str:

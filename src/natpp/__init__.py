@@ -9,12 +9,23 @@ from natpp.arch.graph import Architecture
 from natpp.core.measures import Cost
 from natpp.errors import NatppError
 from natpp.fx.leaf import leaf
-from natpp.verbs import build, cost, draw, finetune, load, optimize, restore, sample, score, search, train
+from natpp.run import Run
+from natpp.runs.benchmark import Benchmark
+from natpp.runs.search import Search, Short
+from natpp.saved import writers as _writers
+from natpp.training.recipe import Recipe
+from natpp.verbs import benchmark, build, cost, draw, finetune, load, optimize, restore, sample, score, search, train
 
 __all__ = [
     "Architecture",
+    "Benchmark",
     "Cost",
     "NatppError",
+    "Recipe",
+    "Run",
+    "Search",
+    "Short",
+    "benchmark",
     "build",
     "cost",
     "draw",
@@ -28,5 +39,16 @@ __all__ = [
     "search",
     "train",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`natpp.Task`, which needs torch and is imported when it is asked for."""
+    if name == "Task":
+        from natpp.training.task import Task
+
+        return Task
+    raise AttributeError(f"module 'natpp' has no attribute {name!r}")
+
+
 __version__ = "0.1.0"
-del _arch, _zoo
+del _arch, _writers, _zoo

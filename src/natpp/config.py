@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import inspect
 import json
+import os
 import textwrap
 import typing
 from collections.abc import Iterable, Mapping
@@ -16,9 +17,9 @@ from dataclasses import MISSING, dataclass
 from typing import Any, TypeVar, get_args, get_origin
 
 from natpp.errors import FormatError, SettingError, did_you_mean
-from natpp.hints import Among, At, Plain, alternatives, cut, fits, marked, parsed, split, unfit, word_of
+from natpp.hints import Among, At, Form, Plain, alternatives, cut, fits, marked, parsed, split, unfit, word_of
 
-__all__ = ["Among", "At", "Config", "Plain", "fields_of", "helps"]
+__all__ = ["Among", "At", "Config", "Form", "Plain", "fields_of", "helps"]
 FIELDS: dict[type, dict[str, Any]] = {}  # of configs, once they were asked for
 HELPS: dict[type, dict[str, str]] = {}
 C = TypeVar("C", bound="Config")
@@ -46,7 +47,9 @@ class Config:
     def __post_init__(self) -> None:
         for name, hint in fields_of(type(self)).items():
             value = getattr(self, name)
-            if not fits(hint, value):
+            if isinstance(value, list) and fits(hint, tuple(value)):
+                object.__setattr__(self, name, tuple(value))
+            elif not fits(hint, value):
                 raise SettingError(unfit(name, hint, value))
         self.check()
 
@@ -96,6 +99,19 @@ class Config:
     def to_text(self: C, since: C | None = None) -> str:
         """What differs from the defaults (or from `since`) as text, such as `scores=20,population=8`."""
         return ",".join(f"{name}={word_of(value)}" for name, value in self.changed(since).items())
+
+    def to_flags(self: C, since: C | None = None) -> list[str]:
+        """What differs from the defaults as words of a command: `--evaluations 160 --nodes 4,5 --extras`."""
+        words: list[str] = []
+        for name, value in self.changed(since).items():
+            flag = name.replace("_", "-")
+            if isinstance(value, bool):
+                words.append(f"--{flag}" if value else f"--no-{flag}")
+            elif isinstance(value, Mapping):
+                words += [f"--{flag}", ",".join(f"{key}={one}" for key, one in value.items())]
+            else:
+                words += [f"--{flag}", value if isinstance(value, str) else word_of(value)]
+        return words
 
     @classmethod
     def parse(cls: type[C], text: str, since: C | None = None) -> C:
@@ -187,6 +203,8 @@ def _data(value: Any) -> Any:
         return value.to_dict()
     if isinstance(value, Mapping):
         return {key: _data(one) for key, one in value.items()}
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     return [_data(one) for one in value] if isinstance(value, tuple) else value
 
 

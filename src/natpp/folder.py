@@ -23,10 +23,10 @@ import torch
 from natpp.errors import FormatError, NatppError, SettingError
 from natpp.files import write_whole
 
-MAY_CHANGE = ("root", "device", "together", "versions")  # settings that a resumed run may have otherwise
+MAY_CHANGE = ("root", "device", "together", "store", "command", "name", "versions")  # when a run is resumed
 
 
-class Run:
+class Folder:
     """A folder to keep a run in; without one, nothing is kept."""
 
     def __init__(
@@ -144,6 +144,13 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise FormatError(f"{str(file)!r} is damaged: it holds no settings")
     return found
+
+
+def last_row(folder: str | Path, phase: str) -> dict[str, Any] | None:
+    """The last row of a run's curves for a phase; None where there is none."""
+    file = Path(folder) / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return next((row for row in reversed(rows) if row["phase"] == phase), None)
 
 
 class Interrupted(NatppError):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from natpp.errors import SettingError, did_you_mean
@@ -43,10 +45,17 @@ class At(NamedTuple):
         return " to ".join(ends) if len(ends) == 2 else f"{ends[0]} up" if self.least is not None else "".join(ends)
 
 
-class Among(NamedTuple):
+@dataclass(frozen=True, eq=False)  # an annotation has to be hashable, a registry is not
+class Among:
     """The names that a word may be, a registry for example; looked up when a value is checked."""
 
     names: Collection[str]
+
+
+class Form(NamedTuple):
+    """How a value is written, for help."""
+
+    text: str
 
 
 class Plain:
@@ -101,6 +110,8 @@ def word_of(value: Any) -> str:
         return value if bare else json.dumps(value)
     if isinstance(value, Mapping):
         return ",".join(f"{word_of(key)}:{word_of(one)}" for key, one in value.items())
+    if isinstance(value, os.PathLike):
+        return word_of(os.fspath(value))
     return ",".join(map(word_of, value)) if isinstance(value, tuple) else repr(value)
 
 
@@ -113,7 +124,8 @@ def _fits(kind: Any, marks: tuple[Any, ...], value: object) -> bool:
         return any(value == one and type(value) is type(one) for one in inner)
     if origin in (int, float):
         right = isinstance(value, int if origin is int else (int, float)) and not isinstance(value, bool)
-        return right and math.isfinite(value) and all(at.holds(value) for at in _of(marks, At))  # type: ignore[arg-type]
+        finite = right and (isinstance(value, int) or math.isfinite(value))  # type: ignore[arg-type]
+        return finite and all(at.holds(value) for at in _of(marks, At))  # type: ignore[arg-type]
     if origin is str:
         return isinstance(value, str) and all(value in among.names for among in _of(marks, Among))
     if origin is tuple:
@@ -137,11 +149,15 @@ def _words(kind: Any, marks: tuple[Any, ...]) -> str:
     if origin in (int, float):
         return f"a {'whole ' if origin is int else ''}number{range_of}"
     if origin is tuple and inner[-1] is ...:
-        return f"a tuple, each {' or '.join(_words(*one) for one in alternatives(inner[0]))}"
+        return f"a tuple (as text: with commas between), each {_any_words(inner[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"a mapping, each value {' or '.join(_words(*one) for one in alternatives(inner[1]))}"
+        return f"a mapping from {_any_words(inner[0])} to {_any_words(inner[1])}"
     known = {str: "a word", bool: "true or false"}
     return known[origin] if origin in known else str(getattr(origin, "__name__", origin))
+
+
+def _any_words(hint: Any) -> str:
+    return " or ".join(_words(*one) for one in alternatives(hint))
 
 
 def _choices(kind: Any, marks: tuple[Any, ...]) -> list[Any]:

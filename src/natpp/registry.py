@@ -1,12 +1,14 @@
-"""Named things that can be added from outside: operations, rules, networks, models, methods, tasks, measures of cost.
+"""Named things that can be added: operations, rules, networks, models, methods, tasks, decisions, measures of cost,
+ways to write results.
 
-Packages fill their registries when they are imported. `import natpp` imports all but methods and tasks, which need
-torch and come with `import natpp.methods` and `import natpp.training.task`.
+Packages fill their registries when they are imported. `import natpp` imports all but methods, tasks and kinds of
+decisions, which need torch and come with `import natpp.methods`, `natpp.training.task` and `natpp.decisions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from natpp.config import Config
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
     from natpp.arch.ops import Op
     from natpp.arch.rules import Rule
     from natpp.core.measures import Measure
-    from natpp.methods.base import MakeMethod
+    from natpp.decisions.base import Kind
+    from natpp.methods.base import Method
+    from natpp.training.recipe import Recipe
     from natpp.training.task import MakeTask
     from natpp.zoo.cells import Entry
     from natpp.zoo.models import Model
@@ -105,6 +109,9 @@ RULES: Registry[Rule] = Registry("rule")
 NETWORKS: Registry[Skeleton] = Registry("network")
 ZOO: Registry[Entry] = Registry("architecture")
 MODELS: Registry[Model] = Registry("model")
-METHODS: Registry[MakeMethod] = Registry("method")
+METHODS: Registry[Method] = Registry("method")
+RECIPES: Registry[Recipe] = Registry("recipe")
 TASKS: Registry[MakeTask] = Registry("task")
+KINDS: Registry[Kind] = Registry("kind of decision")
 MEASURES: Registry[Measure] = Registry("cost")
+WRITERS: Registry[Callable[..., Path]] = Registry("way to write a result")

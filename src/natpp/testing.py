@@ -154,19 +154,18 @@ def check_method(method: Method, inputs: Inputs, score: Score) -> None:
         >>> import natpp.methods
         >>> from natpp.arch.networks import setting
         >>> from natpp.subjects.many import Inputs
-        >>> from natpp.methods.learning import LearnConfig
         >>> from natpp.scorers.base import Task
         >>> from natpp.registry import METHODS, OPS
         >>> from natpp.testing import check_method
         >>> inputs = Inputs([natpp.load("darts")], Task("nat++", setting("cifar")), tuple(OPS))
-        >>> check_method(METHODS["random"](LearnConfig()), inputs, score=None)
+        >>> check_method(METHODS["random"], inputs, score=None)
     """
     answers: list[list[Any]] = []
     for _ in range(2):
         generator = np.random.default_rng(0)
-        method.fit(inputs, score, generator)
-        answers.append(list(method.one_shot(inputs, score, generator)))
-        answers[-1] += method.candidates(inputs, 3, generator) or []
+        fitted = method.fit(inputs, score, generator)
+        answers.append(list(fitted.one_shot(inputs, score, generator)))
+        answers[-1] += fitted.candidates(inputs, 3, generator) or []
         per_input = len(answers[-1]) // len(inputs)
         assert len(answers[-1]) in (len(inputs), 2 * len(inputs)), f"{per_input} answers per input, expected one"
         for index, rows in enumerate(answers[-1]):

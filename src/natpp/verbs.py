@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,27 +15,32 @@ from natpp.arch.cost import cost_of
 from natpp.arch.formats import looks_like_text, parse
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting, setting
-from natpp.arch.space import sample_batch
+from natpp.arch.space import SPACES, sample_batch
+from natpp.arch.where import as_setting
 from natpp.core.measures import Cost
+from natpp.data.named import Data, as_data
 from natpp.errors import FormatError, NatppError, SettingError, did_you_mean, shortened
-from natpp.registry import MODELS, RULES, ZOO
+from natpp.registry import MODELS, RECIPES, RULES, ZOO
+from natpp.run import Run
+from natpp.runs.benchmark import Benchmark
+from natpp.runs.search import Search, Short
+from natpp.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from natpp.core.result import Result
     from natpp.data.images import Images
     from natpp.nets.network import Network
     from natpp.nets.policy import Policy
     from natpp.report.scene import Scene
-    from natpp.runs.search import Watch
+    from natpp.run import Watch
     from natpp.runs.trainings import Trained
     from natpp.runs.tunings import Finetuned
     from natpp.scorers.base import Score, Scorer
-    from natpp.subjects.cell_result import Result
-    from natpp.subjects.module_result import ModuleResult
     from natpp.training.losses import Loss
     from natpp.training.outcome import Outcome
-    from natpp.training.recipe import Recipe
+    from natpp.training.task import Task
 
 
 def load(given: str | Path) -> Architecture:
@@ -78,11 +82,7 @@ def load(given: str | Path) -> Architecture:
 
 def cost(
     of: Architecture | str | Path | nn.Module,
-    network: str = "cifar",
-    channels: int | None = None,
-    cells: int | None = None,
-    classes: int | None = None,
-    size: int | None = None,
+    setting: Setting | str | None = None,
     *,
     example_input: Any = None,
     latency: bool = False,
@@ -94,7 +94,7 @@ def cost(
     Examples:
         >>> natpp.cost("darts").madds
         528359040
-        >>> natpp.cost("darts", "imagenet", classes=100).params
+        >>> natpp.cost("darts", "imagenet:classes=100").params
         4026652
         >>> convolution = torch.nn.Conv2d(3, 8, 3)
         >>> natpp.cost(convolution, example_input=torch.randn(1, 3, 32, 32)).madds
@@ -102,9 +102,8 @@ def cost(
     """
     if isinstance(of, Architecture | str | Path):
         if example_input is not None:
-            raise SettingError("an example input goes with a module; an architecture takes network, channels, … size")
-        arch = _architecture(of)
-        where = setting(network, channels=channels, cells=cells, classes=classes, size=size)
+            raise SettingError("an example input goes with a module; an architecture takes a setting")
+        arch, where = _architecture(of), as_setting(setting or "cifar")
         if not latency:
             return cost_of(arch, where)
         from natpp.nets.network import network_cost
@@ -116,8 +115,8 @@ def cost(
 
     if not isinstance(of, nn.Module):
         raise NatppError(f"expected an architecture or a torch.nn.Module, not {shortened(repr(of))}")
-    if network != "cifar" or any(value is not None for value in (channels, cells, classes, size)):
-        raise SettingError("network, channels, cells, classes and size go with an architecture, not with a module")
+    if setting is not None:
+        raise SettingError("a setting goes with an architecture, not with a module")
     if example_input is None:
         raise SettingError("the cost of a module needs an example input: natpp.cost(module, example_input=x)")
     return module_cost(of, example_input, latency=latency)
@@ -125,29 +124,23 @@ def cost(
 
 def build(
     arch: Architecture | str | Path,
-    network: str = "cifar",
-    channels: int | None = None,
-    cells: int | None = None,
-    classes: int | None = None,
-    prune: bool = True,
+    setting: Setting | str | None = None,
     *,
-    size: int | None = None,
+    prune: bool = True,
     auxiliary: bool = False,
-    drop_path: float = 0.0,
 ) -> Network:
     """A trainable network of an architecture: what is alive of it, or with `prune=False` everything listed.
 
-    `size` matters only to the auxiliary head; the network itself takes images of any size.
+    The size of a setting matters only to the auxiliary head; the network itself takes images of any size.
 
     Examples:
-        >>> network = natpp.build("darts", channels=8, cells=5, classes=100)
+        >>> network = natpp.build("darts", "cifar:channels=8,cells=5,classes=100")
         >>> network(torch.randn(2, 3, 32, 32)).shape
         torch.Size([2, 100])
     """
     from natpp.nets.network import build_network
 
-    where = setting(network, channels=channels, cells=cells, classes=classes, size=size)
-    return build_network(_architecture(arch), where, prune=prune, auxiliary=auxiliary, drop_path=drop_path)
+    return build_network(_architecture(arch), as_setting(setting or "cifar"), prune=prune, auxiliary=auxiliary)
 
 
 @overload
@@ -194,7 +187,7 @@ def optimize(
     root: str | Path | None = None,
     watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
-) -> ModuleResult: ...
+) -> Result: ...
 
 
 def optimize(
@@ -226,7 +219,7 @@ def optimize(
     learning_rate: float | None = None,
     watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
-) -> Result | ModuleResult:
+) -> Result:
     """A better architecture by a policy: what changed, what it costs before and after, how sure the policy was.
 
     `policy` is one that was learned, the name of one that ships, a policy's file or a run's folder; by default
@@ -304,9 +297,9 @@ def optimize(
     if train is not None or any(value is not None for value in learning.values()):
         raise SettingError("train, val and what goes with them are for a module: an architecture takes scorer and data")
     from natpp.core.budget import check_budget
+    from natpp.methods.policy import transform
     from natpp.runs.jobs import make_scorer, short_scorer
     from natpp.scorers.base import Task
-    from natpp.subjects.cell_result import transform
 
     figures = check_budget(budget)
     of_scorers = {"data": data, "root": root, "store": store, "reward": None if reward == "val_200" else reward}
@@ -321,8 +314,8 @@ def optimize(
     if isinstance(scorer, str | Path):
         place = None if root is None else str(root)
         if str(scorer) == "short" and data is not None:
-            images = _images(data)
-            scorer = short_scorer(where.network, images, root=place, store=store, seed=seed)
+            images = _task(data) if root is None else Data(str(data), place)
+            scorer = short_scorer(where.network, images, Short(store=store), Run(seed=seed))
         else:
             scorer = make_scorer(str(scorer), reward=reward, root=place)
     answering = _policy(policy, rule)
@@ -330,10 +323,8 @@ def optimize(
     return replace(found, settings=found.settings | _said(_name(arch), policy, rule) | chosen_by)
 
 
-def _optimized_module(
-    module: object, policy: Policy | str | Path | None, example_input: Any, **options: Any
-) -> ModuleResult:
-    from natpp.subjects.module import optimize_module
+def _optimized_module(module: object, policy: Policy | str | Path | None, example_input: Any, **options: Any) -> Result:
+    from natpp.subjects.module_answer import optimize_module
 
     found = optimize_module(_module(module, example_input), example_input, _policy(policy, options["rule"]), **options)
     return replace(found, settings=found.settings | _said(type(module).__name__, policy, options["rule"]))
@@ -346,7 +337,7 @@ def _learned_module(
     train: Any,
     options: dict[str, Any],
     learning: dict[str, Any],
-) -> ModuleResult:
+) -> Result:
     from natpp.methods.tuned import learn_module
     from natpp.runs.tunings import learning_settings
 
@@ -403,328 +394,145 @@ def _said(name: str, policy: Policy | str | Path | None, rule: str) -> dict[str,
 
 
 def search(
-    data: str | Path | Images | None = None,
-    rule: str = "nat++",
-    preset: str = "best",
-    arch: Architecture | str | Path | None = None,
-    scorer: Scorer | str | Path | None = None,
-    evaluations: int | None = None,
-    out: str | Path | None = None,
-    seed: int = 0,
-    *,
-    root: str | Path | None = None,
-    size: int | None = None,
-    space: str = "cells",
-    nodes: Sequence[int] = (4, 5),
-    extras: bool = False,
+    task: Task | Data | Images | str | Path | None = None,
+    config: Search = Search(),
     budget: str = "strict",
-    reward: str = "val_200",
-    minutes: float | None = None,
-    random_share: float | None = None,
-    price: Mapping[str, float] | None = None,
-    caution: float | None = None,
-    train_steps: int | None = None,
-    together: int | None = None,
-    epochs: int | None = None,
-    architectures: int | None = None,
-    batch: int | None = None,
-    learning_rate: float | None = None,
-    steps: int | None = None,
-    channels: int | None = None,
-    cells: int | None = None,
-    device: str = "auto",
-    precision: str = "auto",
-    store: str | Path | None = None,
-    resume: bool = False,
-    tensorboard: bool = False,
-    watch: Watch | None = None,
-    say: Callable[[str], None] | None = None,
+    *,
+    on: Architecture | str | Path = "cells",
+    scorer: Scorer | Short | str | Path | None = None,
+    run: Run = Run(),
 ) -> Policy:
     """A policy learned on images, or from a scorer.
 
-    `data` is `digits`, `cifar10`, `cifar100`, `fashion-mnist` (with `root`, the folder `natpp data` put it into),
-    `imagenet` (`root` has `train/CLASS` and `val/CLASS`), a folder of images (`size`: both are cropped and scaled to
-    it), or `Images`. By default scores come from `short` real
-    trainings, `train_steps` steps each, so many `together` on a GPU, kept in the file `store`; with the preset `paper`
-    from a `supernet` trained here, for so many `epochs`, so many `architectures` a step. Both train with a `batch` of
-    images in a network of so many `channels` and `cells`. `scorer` may also be a run's folder, a table's file (its
-    column `reward`) or any `Scorer`. At most `evaluations` architectures are scored, and no more than there are
-    `minutes` for, a `random_share` of them drawn and the others chosen; the rest is predicted. The policy learns in so
-    many `steps`, or in those that there is time for.
-    Inputs are drawn from a `space`, cells of so many `nodes` (with `extras`, of operations beyond the paper's too) or
-    nasbench201; with `arch` the policy is learned for that one architecture. `price` is what a halving of
-    living `params` or `madds` is worth, in points of the score. With `caution` a predicted improvement counts less so
-    many of its standard deviations: 1 leaves most of what is good already alone. Everything is kept in the
-    folder `out`, and `resume` goes on with what is there.
+    `task` is `digits`, `cifar10:root=data` (or `cifar100`, `fashion-mnist`: `root` is the folder `natpp data` put it
+    into), `imagenet:root=…` (with `train/CLASS` and `val/CLASS`), a folder of images or `Images`. Inputs are drawn
+    `on` the space `cells` or `nasbench201`, or the policy is learned for one architecture. Scores come from `short`
+    real trainings by default, with the preset `paper` from a `supernet` trained here; `scorer` may also be a run's
+    folder (its supernet), a table's file or any `Scorer`. The fields of `Search` say the rest.
 
     Examples:
         A policy for DARTS from two short trainings; leave the numbers out for a real one:
 
-        >>> policy = natpp.search("digits", arch="darts", evaluations=2, train_steps=1, steps=2, out="run")
+        >>> quick = natpp.Search(evaluations=2, train_steps=1, steps=2)
+        >>> policy = natpp.search("digits", quick, on="darts", run=natpp.Run(out="run"))
         >>> natpp.optimize("darts", policy).cost_after.live_madds <= natpp.cost("darts").live_madds
         True
     """
-    from natpp.data.images import Images
-    from natpp.runs.jobs import Ask, run_search
-    from natpp.scorers.base import Scorer
+    from natpp.runs.jobs import run_search
 
-    found = None if data is None else _images(data)
-    images = found if isinstance(found, Images) else None
-    ask = Ask(
-        data=found.name if isinstance(found, Images) else found,
-        root=None if root is None else str(root),
-        size=size,
-        space=space,
-        nodes=tuple(nodes),
-        extras=extras,
-        arch=None if arch is None else _architecture(arch),
-        rule=rule,
-        budget=budget,
-        preset=preset,
-        scorer=type(scorer).__name__ if isinstance(scorer, Scorer) else None if scorer is None else str(scorer),
-        reward=reward,
-        evaluations=evaluations,
-        minutes=minutes,
-        random_share=random_share,
-        price=None if price is None else dict(price),
-        caution=caution,
-        train_steps=train_steps,
-        together=together,
-        epochs=epochs,
-        architectures=architectures,
-        batch=batch,
-        learning_rate=learning_rate,
-        steps=steps,
-        channels=channels,
-        cells=cells,
-        seed=seed,
-        device=device,
-        precision=precision,
-    )
-    given = scorer if isinstance(scorer, Scorer) else None
-    policy, _ = run_search(
-        ask,
-        images=images,
-        scorer=given,
-        out=out,
-        store=store,
-        resume=resume,
-        tensorboard=tensorboard,
-        watch=watch,
-        say=say,
-    )
-    return policy
+    if not isinstance(config, Search):
+        raise SettingError(f"expected natpp.Search(…), not {shortened(repr(config))}")
+    given = str(scorer) if isinstance(scorer, Path) else scorer
+    if isinstance(given, str) and given.startswith("short:"):
+        given = Short.parse(given.partition(":")[2])
+    return run_search(config, _task(task), budget, on=_space(on), scorer=given, run=run)
 
 
 def score(
-    architectures: Sequence[Architecture | str | Path],
-    data: str | Path | Images | None = None,
-    scorer: str | Path = "short",
-    store: str | Path | None = None,
-    seed: int = 0,
+    subjects: Sequence[Architecture | str | Path],
+    scorer: Short | str | Path = "short",
     *,
-    root: str | Path | None = None,
-    size: int | None = None,
-    train_steps: int | None = None,
-    channels: int | None = None,
-    cells: int | None = None,
-    device: str = "auto",
-    watch: Watch | None = None,
-    say: Callable[[str], None] | None = None,
+    task: Task | Data | Images | str | Path | None = None,
+    run: Run = Run(),
 ) -> list[Outcome]:
     """Scores of architectures: `.value`, `.accuracy`, `.loss`, `.seconds` and, where there is none, `.reason`.
 
-    By `short` real trainings on the data, or by a run's folder (its supernet). Scores go into the file `store` and are
-    not made again. Architectures of one cell stand in the network of NAS-Bench-201, pairs of cells in CIFAR's.
+    By `short` real trainings on the images of a task (`short:steps=200,store=scores.jsonl`), or by a run's folder (its
+    supernet). Architectures of one cell stand in the network of NAS-Bench-201, pairs of cells in CIFAR's.
 
     Examples:
-        >>> (one,) = natpp.score(["natpp_darts"], "digits", train_steps=2)
+        >>> (one,) = natpp.score(["natpp_darts"], "short:steps=2", task="digits")
         >>> one.value == -one.loss, one.reason
         (True, None)
     """
-    from natpp.runs.jobs import make_fabric, make_scorer, short_scorer
-    from natpp.training.outcome import Outcome
+    from natpp.runs.jobs import run_scores
 
-    if isinstance(architectures, str | Path | Architecture):
-        raise SettingError("expected a list of architectures: natpp.score(['darts'], 'digits')")
-    archs = [_architecture(one) for one in architectures]
-    if str(scorer) != "short":
-        values = make_scorer(str(scorer), root=None if root is None else str(root), fabric=make_fabric(device))(archs)
-        return [Outcome(value=value, accuracy=value) for value in values.tolist()]
-    if data is None:
-        raise SettingError("short trainings need images: give data")
-    found: dict[int, Outcome] = {}
-    for network in ("cifar", "nasbench201"):
-        places = [i for i, arch in enumerate(archs) if (arch.reduce is None) == (network == "nasbench201")]
-        if places:
-            made = short_scorer(
-                network,
-                _images(data),
-                root=None if root is None else str(root),
-                size=size,
-                store=store,
-                seed=seed,
-                train_steps=train_steps,
-                channels=channels,
-                cells=cells,
-                device=device,
-                say=say,
-            )
-            if watch is not None:
-                made.scored = functools.partial(_watched, watch, made, len(found), len(archs))
-            found |= zip(places, made.outcomes([archs[place] for place in places]), strict=True)
-    return [found[place] for place in range(len(archs))]
-
-
-def _watched(watch: Watch, scorer: Scorer, before: int, total: int) -> None:
-    watch("scores", min(before + scorer.queries, total), total, {"best": max(scorer.known.values())})
+    if isinstance(subjects, str | Path | Architecture):
+        raise SettingError("expected a list of architectures: natpp.score(['darts'], task='digits')")
+    given = scorer
+    if isinstance(given, str) and given.partition(":")[0] == "short":
+        given = Short.parse(given.partition(":")[2])
+    return run_scores([_architecture(one) for one in subjects], given, _task(task), run)
 
 
 def train(
     arch: Architecture | str | Path,
-    data: str | Path | Images,
-    recipe: str | Recipe = "quick",
-    out: str | Path | None = None,
-    seed: int = 0,
+    task: Task | Data | Images | str | Path,
+    recipe: Recipe | str = "quick",
     *,
-    root: str | Path | None = None,
-    size: int | None = None,
-    epochs: int | None = None,
-    batch: int | None = None,
-    learning_rate: float | None = None,
-    channels: int | None = None,
-    cells: int | None = None,
-    auxiliary: float | None = None,
-    ema: float | None = None,
-    validation: int | None = None,
-    device: str = "auto",
-    precision: str = "auto",
-    resume: bool = False,
-    tensorboard: bool = False,
-    watch: Watch | None = None,
-    say: Callable[[str], None] | None = None,
+    setting: Setting | str | None = None,
+    run: Run = Run(),
 ) -> Trained:
     """A network of an architecture trained from scratch, with its accuracy on the test images, read once at the end.
 
-    `data` is as in `search`. The recipe is `cifar-600`, `random-600`, `imagenet-250`, `quick` or any `Recipe`; what
-    is given besides, from `epochs` to `validation`, takes the place of the recipe's own. So many `validation` images
-    of the training set are set aside to make choices by. Everything is kept in the folder `out`, and `resume` goes on
-    with what is there.
+    `task` is as in `search`. The recipe is `cifar-600`, `random-600`, `imagenet-250`, `quick`, one of these with
+    settings of one's own (`quick:epochs=2,channels=8`) or any `Recipe`; `setting` is the network, where the recipe's
+    own will not do.
 
     Examples:
-        >>> trained = natpp.train("darts", "digits", epochs=1, channels=4, cells=3)
+        >>> trained = natpp.train("darts", "digits", "quick:epochs=1,channels=4,cells=3")
         >>> 0 <= trained.test_accuracy <= 100
         True
     """
     from natpp.runs.trainings import run_training
 
-    changes = {
-        "epochs": epochs,
-        "batch": batch,
-        "learning_rate": learning_rate,
-        "channels": channels,
-        "cells": cells,
-        "auxiliary": auxiliary,
-        "ema": ema,
-        "validation": validation,
-    }
-    return run_training(
-        _architecture(arch),
-        _images(data),
-        recipe,
-        changes=changes,
-        root=None if root is None else str(root),
-        size=size,
-        seed=seed,
-        device=device,
-        precision=precision,
-        out=out,
-        resume=resume,
-        tensorboard=tensorboard,
-        watch=watch,
-        say=say,
-    )
+    found = RECIPES.given(recipe)
+    if setting is not None:
+        where = as_setting(setting)
+        found = replace(found, network=where.network, channels=where.channels, cells=where.cells)
+    return run_training(_architecture(arch), _task(task), found, run=run)
+
+
+def benchmark(space: str, table: str | Path, config: Benchmark = Benchmark(), *, run: Run = Run()) -> dict[str, Any]:
+    """Methods compared on a table of trained networks: what each makes of held-out inputs, as JSON data.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> ops = ("none", "skip_connect", "avg_pool_3x3", "nor_conv_1x1", "nor_conv_3x3")
+        >>> rows = [f"|{op}~0|,{score}" for score, op in enumerate(ops)]
+        >>> _ = Path("table.csv").write_text("\\n".join(["arch,test", *rows]))
+        >>> config = natpp.Benchmark("test", "test", methods=("constant",), holdout=2, seeds=1)
+        >>> found = natpp.benchmark("nasbench201", "table.csv", config)
+        >>> found["inputs"] <= found["methods"]["constant"]["one_shot"]["mean"]
+        True
+    """
+    from natpp.runs.comparison import compare
+
+    if space != "nasbench201":
+        raise SettingError(f"unknown space {space!r}. {did_you_mean(space, ['nasbench201'])}")
+    return compare(table, config, run.watch)
 
 
 def finetune(
-    model: nn.Module | ModuleResult,
-    train: Any,
-    val: Any = None,
-    epochs: int = 10,
-    learning_rate: float = 0.02,
+    of: nn.Module | Result,
+    task: Task | Data | Images | str | Path,
+    recipe: Recipe | str = "tune",
     *,
-    batch: int = 128,
-    weight_decay: float = 5e-4,
-    clip: float = 5.0,
-    label_smoothing: float = 0.0,
-    ema: float = 0.0,
-    loss: Loss | None = None,
     teacher: nn.Module | None = None,
-    root: str | Path | None = None,
-    size: int | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    precision: str = "auto",
-    out: str | Path | None = None,
-    resume: bool = False,
-    tensorboard: bool = False,
-    watch: Watch | None = None,
-    say: Callable[[str], None] | None = None,
+    run: Run = Run(),
 ) -> Finetuned:
     """A copy of a module, or of a result's, trained from the weights it has: `.module`, and its `.curve`.
 
-    `train` and `val` are batches (inputs, targets): DataLoaders, or lists; `train` may also be data as in `search`, of
-    which a part is set aside to validate by, in batches of so many images. The loop is that of `train`: SGD with
-    Nesterov momentum, its learning rate falling to zero along a cosine, bf16 and captured steps on a GPU. Targets are
-    class indices, unless `loss`, a function of output and targets, says otherwise. With a `teacher`, the module that
-    was optimized, say, half of what is learned is to answer as it does. Everything is kept in the folder `out`, and
-    `resume` goes on with what is there.
+    `task` is as in `search`, or `natpp.Task(train, val)` with batches (inputs, targets), such as DataLoaders, and a
+    loss of its own where targets are not class indices. The loop is that of `train`. With a `teacher`, such as the
+    module that was optimized, half of what is learned is to answer as it does.
 
     Examples:
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 10))
-        >>> tuned = natpp.finetune(model, "digits", epochs=2)
+        >>> tuned = natpp.finetune(model, "digits", "tune:epochs=2")
         >>> [row["epoch"] for row in tuned.curve]
         [1, 2]
     """
     from torch import nn
 
+    from natpp.core.result import Result
     from natpp.runs.tunings import run_finetuning
-    from natpp.subjects.module_result import ModuleResult
-    from natpp.training.recipe import Recipe
 
-    module = model.module if isinstance(model, ModuleResult) else model
+    module = of.module if isinstance(of, Result) else of
     if not isinstance(module, nn.Module):
-        raise NatppError(f"expected a torch.nn.Module or the result for one, not {shortened(repr(model))}")
-    recipe = Recipe(
-        epochs=epochs,
-        batch=batch,
-        learning_rate=learning_rate,
-        nesterov=True,
-        weight_decay=weight_decay,
-        clip=clip,
-        cutout=0,
-        label_smoothing=label_smoothing,
-        ema=ema,
-    )
-    tuned = run_finetuning(
-        module,
-        train,
-        val,
-        recipe,
-        loss=loss,
-        teacher=teacher,
-        root=None if root is None else str(root),
-        size=size,
-        seed=seed,
-        device=device,
-        precision=precision,
-        out=out,
-        resume=resume,
-        tensorboard=tensorboard,
-        watch=watch,
-        say=say,
-    )
-    return replace(tuned, result=model) if isinstance(model, ModuleResult) else tuned
+        raise NatppError(f"expected a torch.nn.Module or the result for one, not {shortened(repr(of))}")
+    tuned = run_finetuning(module, _task(task), RECIPES.given(recipe), teacher=teacher, run=run)
+    return replace(tuned, result=of) if isinstance(of, Result) else tuned
 
 
 def draw(arch: Architecture | str | Path, against: Architecture | str | Path | None = None) -> str:
@@ -775,16 +583,27 @@ def samples(count: int, *, nodes: int = 4, seed: int = 0) -> list[Architecture]:
     return [batch[index] for index in range(count)]
 
 
-def _images(given: object) -> Images | str:
-    """What data is: images themselves, or the word or path that names them."""
-    from natpp.data.images import Images
+def _task(given: Any) -> Task | Data:
+    """A task, or what names one."""
+    if given is None or isinstance(given, str | Path | Data):
+        return as_data(given)
+    from natpp.training.task import Task
 
-    if isinstance(given, str | Path | Images):
-        return given if isinstance(given, Images) else str(given)
-    raise SettingError(
-        f"data is of type {type(given).__name__}, expected a name such as digits, a folder's path, or "
-        "natpp.data.images.Images"
-    )
+    return Task.of(given)
+
+
+def _space(given: Architecture | str | Path) -> Architecture | str:
+    """A space by its name, or an architecture."""
+    if isinstance(given, Architecture) or (isinstance(given, str) and given in SPACES):
+        return given
+    try:
+        return load(given)
+    except FormatError as error:
+        if not str(error).startswith("unknown architecture"):
+            raise
+        raise FormatError(
+            f"{str(given)!r} is neither a space nor an architecture. {did_you_mean(str(given), [*SPACES, *ZOO])}"
+        ) from None
 
 
 def _architecture(given: Architecture | str | Path) -> Architecture:

@@ -12,6 +12,7 @@ from natpp.arch.cost import cost_of, counts
 from natpp.arch.formats import parse
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting, setting
+from natpp.arch.where import Where
 from natpp.errors import NatppError
 from natpp.nets.measure import module_cost
 from natpp.nets.network import build_network
@@ -35,7 +36,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize(("name", "network"), PUBLISHED)
 def test_published_costs_to_the_digit(name: str, network: str) -> None:
-    found = natpp.cost(name, network=network)
+    found = natpp.cost(name, setting(network))
     assert (found.params, found.madds) == PUBLISHED[name, network]
 
 
@@ -103,19 +104,19 @@ def test_dead_input_convs_and_cells_are_not_alive() -> None:
         "Genotype(normal=[('conv_1x1', 0), ('null', 1)], normal_concat=[2], "
         "reduce=[('conv_1x1', 0), ('null', 1)], reduce_concat=[2])"
     )
-    few, many = (natpp.cost(skips_every_second, cells=cells, channels=8) for cells in (1, 2))
+    few, many = (natpp.cost(skips_every_second, setting(cells=cells, channels=8)) for cells in (1, 2))
     assert few.live_params < many.params
-    network = natpp.build(skips_every_second, cells=4, channels=8)
+    network = natpp.build(skips_every_second, "cifar:cells=4,channels=8")
     assert sorted(network.blocks) == ["cell_1", "cell_3", "stem"]
 
 
 def test_a_constant_network_is_its_stem_and_head() -> None:
     """Stem, residual blocks and head belong to the network: they stand whatever the architecture is."""
     nothing = natpp.load("|none~0|")
-    found = natpp.cost(nothing, network="cifar", channels=4, cells=2, classes=5)
+    found = natpp.cost(nothing, "cifar:channels=4,cells=2,classes=5")
     assert found.live_params == 12 * 3 * 9 + 2 * 12 + 16 * 1 * 5 + 5
     assert found.live_madds == 12 * 3 * 9 * 32 * 32 + 16 * 5
-    table = natpp.cost(nothing, network="nasbench201")
+    table = natpp.cost(nothing, "nasbench201")
     assert (table.live_params, table.live_madds) == (table.params, table.madds) == (73306, 7783040)
 
 
@@ -128,12 +129,21 @@ def test_a_constant_network_is_its_stem_and_head() -> None:
         ({"classes": True}, "classes is True"),
         ({"network": "cifr"}, "Did you mean 'cifar'?"),
         ({"network": "imagenet", "channels": 1}, "expected 2 or more"),
-        ({"example_input": torch.zeros(1)}, "goes with a module"),
         ({"channels": 10**400}, "channels is too large, expected at most 1,000,000"),
         ({"cells": 10**6}, "cells is too large, expected at most 1,000"),
     ],
 )
 def test_bad_settings_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(NatppError) as caught:
-        natpp.cost("darts", **options)
+        natpp.cost("darts", Where(**options).setting())
     assert words in str(caught.value)
+
+
+def test_a_setting_is_taken_as_text_and_an_example_input_is_not() -> None:
+    assert natpp.cost("darts", "imagenet:cells=4") == natpp.cost("darts", setting("imagenet", cells=4))
+    with pytest.raises(NatppError, match=r"unknown network 'cifr'\. Did you mean 'cifar'?"):
+        natpp.cost("darts", "cifr:cells=4")
+    with pytest.raises(NatppError, match="expected a network's name or a Setting, not '3'"):
+        natpp.cost("darts", 3)
+    with pytest.raises(NatppError, match="goes with a module"):
+        natpp.cost("darts", example_input=torch.zeros(1))

@@ -140,8 +140,8 @@ def test_adding_an_operation_touches_one_place(ghost: Op) -> None:
     graph = Graph((Edge(ghost.name, 0, 2), Edge("conv_5x5", 1, 2)), (2,))
     arch = Architecture(graph, graph)
     where = setting(channels=4, cells=3)
-    network = natpp.build(arch, channels=4, cells=3)
-    assert sum(p.numel() for p in network.parameters()) == natpp.cost(arch, channels=4, cells=3).params
+    network = natpp.build(arch, "cifar:channels=4,cells=3")
+    assert sum(p.numel() for p in network.parameters()) == natpp.cost(arch, "cifar:channels=4,cells=3").params
     mask = masks(arch, "nat++", where)["normal"]
     assert mask.shape == (2, len(OPS))
     assert mask[1, tuple(OPS).index(ghost.name)]

@@ -121,13 +121,13 @@ def test_the_cell_a_network_does_not_use_still_obeys_the_rule() -> None:
 
 def test_changes_lists_the_edges_that_differ() -> None:
     found = changes(natpp.load("darts"), natpp.load("natpp_darts"))
-    assert [(c.cell, c.before.source, c.before.target, c.before.op, c.after.op) for c in found] == [
-        ("normal", 0, 3, "sep_conv_3x3", "null"),
-        ("normal", 1, 3, "sep_conv_3x3", "skip_connect"),
-        ("normal", 1, 4, "sep_conv_3x3", "dil_conv_3x3"),
-        ("reduce", 0, 2, "max_pool_3x3", "avg_pool_3x3"),
-        ("reduce", 1, 3, "max_pool_3x3", "skip_connect"),
-        ("reduce", 0, 4, "max_pool_3x3", "avg_pool_3x3"),
+    assert [(c.name, c.before, c.after) for c in found] == [
+        ("normal 0 → 3", "sep_conv_3x3", "null"),
+        ("normal 1 → 3", "sep_conv_3x3", "skip_connect"),
+        ("normal 1 → 4", "sep_conv_3x3", "dil_conv_3x3"),
+        ("reduce 0 → 2", "max_pool_3x3", "avg_pool_3x3"),
+        ("reduce 1 → 3", "max_pool_3x3", "skip_connect"),
+        ("reduce 0 → 4", "max_pool_3x3", "avg_pool_3x3"),
     ]
     with pytest.raises(NatppError, match="different graphs"):
         changes(natpp.load("darts"), natpp.load("enas"))
@@ -136,14 +136,14 @@ def test_changes_lists_the_edges_that_differ() -> None:
 @pytest.mark.parametrize(
     ("method", "rule", "breaches"),
     [
-        ("nat", "nat", {"naonet": [("reduce", 1, 2, "avg_pool_2x2", "avg_pool_3x3")]}),
+        ("nat", "nat", {"naonet": [("reduce 1 → 2", "avg_pool_2x2", "avg_pool_3x3")]}),
         (
             "natpp",
             "nat++",
             {
                 "naonet": [
-                    ("normal", 0, 4, "conv_1x1", "max_pool_3x3"),
-                    ("reduce", 0, 3, "conv_1x1", "avg_pool_3x3"),
+                    ("normal 0 → 4", "conv_1x1", "max_pool_3x3"),
+                    ("reduce 0 → 3", "conv_1x1", "avg_pool_3x3"),
                 ]
             },
         ),
@@ -153,9 +153,9 @@ def test_published_results_keep_their_rule_but_for_naonet(method: str, rule: str
     for name in ("darts", "enas", "naonet", "vgg_block", "resnet_block", "mobilenetv2_block"):
         result = ZOO[f"{method}_{name}"]
         broken = [
-            (c.cell, c.before.source, c.before.target, c.before.op, c.after.op)
-            for c in changes(ZOO[name].arch, result.arch)
-            if not RULES[rule](OPS[c.before.op], OPS[c.after.op], PLACE)
+            (one.name, one.before, one.after)
+            for one in changes(ZOO[name].arch, result.arch)
+            if not RULES[rule](OPS[one.before], OPS[one.after], PLACE)
         ]
         assert broken == breaches.get(name, [])
         assert ("breaks" in (result.note or "")) == bool(broken)

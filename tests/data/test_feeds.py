@@ -12,7 +12,7 @@ from natpp.data.feeds import DrawnFeed, ImageFeed, LoaderFeed, in_parts
 from natpp.data.loader import Loaded
 from natpp.data.sets import load_images
 from natpp.errors import SettingError
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 
 CPU = torch.device("cpu")
 

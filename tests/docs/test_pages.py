@@ -5,7 +5,7 @@ import re
 import runpy
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -21,10 +21,11 @@ from experiments import pictures
 from experiments.pages.words import gathered, measured
 from natpp.arch.ops import PAPER_OPS
 from natpp.cli import VERBS, main
-from natpp.cli.training import Train
+from natpp.cli.flags import flag_names
+from natpp.config import fields_of
 from natpp.data.images import Images
-from natpp.registry import NETWORKS
-from natpp.training.recipe import RECIPES, Recipe, ShortConfig, named_recipe
+from natpp.registry import NETWORKS, RECIPES
+from natpp.training.recipe import Recipe, ShortConfig
 from natpp.training.scratch import make_setting
 from natpp.training.task import Task
 
@@ -119,7 +120,8 @@ def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_python_of_the_page_about_training_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    natpp.train("darts", "digits", out="run", epochs=1, channels=4, cells=3)  # by a command on the page
+    run = natpp.Run(out="run")  # by a command on the page
+    natpp.train("darts", "digits", "quick:epochs=1,channels=4,cells=3", run=run)
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "training.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     assert len(blocks) == 4
     exec(compile("\n".join(blocks), "training.md", "exec"), {})  # noqa: S102
@@ -135,17 +137,18 @@ def test_the_table_of_recipes_is_that_of_the_code() -> None:
     words = {"auto": None, "yes": True, "no": False}
     for place, name in enumerate(RECIPES, start=1):
         told = {row[0].split("`")[1]: row[place] for row in rows}
-        for setting, value in asdict(named_recipe(name)).items():
+        for setting, value in asdict(RECIPES[name]).items():
             said = told.pop(setting)
             read = words[said] if said in words else float(said) if said[0].isdigit() else said
             assert read == value, (name, setting)
         assert not told
-    flags = {field.name for field in fields(Train)}
-    assert {row[0].split("`")[1] for row in rows if row[-1]} == flags & {field.name for field in fields(Recipe)}
+    flags = flag_names(VERBS["train"])
+    settings = {row[0].split("`")[1] for row in rows if row[-1]}
+    assert settings == {name for name in fields_of(Recipe) if name.replace("_", "-") in flags}
     assert [row[-1] for row in rows if row[-1]] == [
         f"`--{row[0].split('`')[1].replace('_', '-')}`" for row in rows if row[-1]
     ]
-    assert [flag for flag in flags - {"arch"} if f"--{flag.replace('_', '-')}" not in text] == []
+    assert [flag for flag in flags if f"--{flag}" not in text] == []
 
 
 @pytest.mark.parametrize(
@@ -161,8 +164,8 @@ def test_what_is_auto_in_a_recipe_is_what_the_page_says(
     arch: str, size: int, expected: tuple[str, int, int, int]
 ) -> None:
     pixels, labels = np.zeros((8, 3, size, size), dtype=np.uint8), np.arange(8) % 2
-    images = Task(Images("grey", 2, pixels, labels, pixels, labels)).batches("cpu", named_recipe("quick"), validation=0)
-    where = make_setting(natpp.load(arch), named_recipe("quick"), images)
+    images = Task(Images("grey", 2, pixels, labels, pixels, labels)).batches("cpu", RECIPES["quick"], validation=0)
+    where = make_setting(natpp.load(arch), RECIPES["quick"], images)
     assert (where.network, where.channels, where.cells, images.augment.cutout) == expected
     text = " ".join((DOCS / "training.md").read_text(encoding="utf-8").split())
     assert "from 24 pixels up get 16 channels, 8 cells (`nasbench201`: 2 a stage) and a cutout of 16" in text
@@ -243,12 +246,12 @@ def test_figures_of_the_page_about_training_are_those_measured() -> None:
     usual, large = speed["train"]
     hours = 600 * 50_000 / usual["natpp_images_per_second"] / 3600
     expected = [
-        f"DARTS had {darts['test_accuracy']:.2f} % of the test images right after {darts['seconds']:.0f} s",
-        f"({cell['network']['cells']} cells a stage) {cell['test_accuracy']:.2f} % after {cell['seconds']:.0f} s",
+        f"DARTS reached {darts['test_accuracy']:.2f} % test accuracy in {darts['seconds']:.0f} s",
+        f"({cell['network']['cells']} cells a stage) {cell['test_accuracy']:.2f} % in {cell['seconds']:.0f} s",
         f"{usual['natpp_images_per_second']:,.0f} images a second with batches of {usual['batch']}",
         f"{usual['ratio']:.2f} times as many as a plain loop",
         f"{large['natpp_images_per_second']:,.0f} with batches of {large['batch']}, {large['ratio']:.2f} times as many",
-        f"some {['no', 'one', 'two', 'three', 'four'][round(hours)]} hours",
+        f"about {['no', 'one', 'two', 'three', 'four'][round(hours)]} hours",
     ]
     assert [one for one in expected if one not in text] == []
     for one in (darts, cell):  # the first epoch took about half of it
@@ -267,7 +270,7 @@ def test_figures_of_searches_are_those_measured() -> None:
     (trained,) = {f"{value:.1f}" for value in training}
     for page, expected in {
         "own_data": [
-            f"{truth['evaluations']['mean']:.0f} short trainings, {together} of them side by side",
+            f"{truth['evaluations']['mean']:.0f} short training runs, {together} of them side by side",
             f"{measured(truth['seconds'], 0)} s on one NVIDIA H200",
             f"in one CUDA graph: {ShortConfig().together}, or",
         ],
@@ -292,44 +295,45 @@ def test_what_the_readme_says_of_trained_answers_was_measured() -> None:
     over, ours, fixed = one["methods"]["nat++"]["over_input"], one["methods"]["nat++"], one["methods"]["constant"]
     changes = [kinds["ours"]["change"] for kinds in one["harm"].values()]
     expected = [
-        f"from {learned['cheap_scores']} short and {learned['dear_scores']} longer trainings",
-        f"{over['value']:.2f} points better than before when trained (95 %: {over['low']:.2f} to {over['high']:.2f})",
+        f"from {learned['cheap_scores']} short and {learned['dear_scores']} longer training runs",
+        f"{over['value']:.2f} points of validation accuracy (95 % CI {over['low']:.2f} to {over['high']:.2f})",
         f"with {-ours['live_madds_change']:.0%} fewer multiply-adds".replace("%", " %"),
-        f"was as good, with {-fixed['live_madds_change']:.0%} fewer".replace("%", " %"),
+        f"did equally well with {-fixed['live_madds_change']:.0%} fewer".replace("%", " %"),
         f"Four published cells changed by {min(changes):.2f} to {max(changes):+.2f} points",
     ]
     (tested,) = (some for some in table["rounds"].values() if some["policies"] == other["round"])
     gained, saved = tested["methods"]["nat++"]["over_input"], -tested["methods"]["nat++"]["live_madds_change"]
-    over = f"{gained['value']:.2f} points better on test images (95 %: {gained['low']:.2f} to {gained['high']:.2f})"
+    over = f"{gained['value']:.2f} points of test accuracy (95 % CI {gained['low']:.2f} to {gained['high']:.2f})"
     mapped = tested["methods"]["constant"]["over_input"]["value"]
 
     def difference(found: dict[str, float]) -> str:
-        return f"(the difference {found['value']:.2f}, {found['low']:.2f} to {found['high']:.2f})"
+        return f"(difference {found['value']:.2f}, {found['low']:.2f} to {found['high']:.2f})"
 
     expected.append(
-        f"twenty fresh random cells were {over}, with {100 * saved:.0f} % fewer multiply-adds, after a fixed map"
-        f" {mapped:.2f} points {difference(tested['differences']['`nat++` over `constant`'])}"
+        f"twenty new random cells gained {over} with {100 * saved:.0f} % fewer multiply-adds; a fixed map"
+        f" gained {mapped:.2f} points {difference(tested['differences']['`nat++` over `constant`'])}"
     )
     same, default = tested["default"], "nat++ by cifar10"
     gains = {name: f"{of['over_input']['value']:.2f}" for name, of in same["methods"].items() if name != "input"}
     saved = {name: f"{-100 * of['live_madds_change']:.0f} %" for name, of in same["methods"].items()}
     over, between = (same["differences"][f"`{default}` over {one}"] for one in ("the inputs", "`nat++`"))
     expected.append(
-        f"On twelve of the twenty both policies are trained, by one seed: `cifar10` gained {gains[default]} points with"
+        f"Head to head on twelve of the twenty cells, one seed: `cifar10` gained {gains[default]} points with"
         f" {saved[default]} fewer multiply-adds, `cifar10_accurate` {gains['nat++']} with {saved['nat++']}"
         f" {difference(between)}, the map {gains['constant']} with {saved['constant']}."
     )
     assert (same["inputs"], same["asked"], same["seeds"]) == (12, 20, [0])
     told = (
-        f"{gains[default]} points above the inputs (95 %: {over['low']:.2f} to {over['high']:.2f}) with"
-        f" {saved[default]} fewer multiply-adds, `cifar10_accurate` on the same {gains['nat++']} with"
+        f"{gains[default]} points over the inputs (95 % CI {over['low']:.2f} to {over['high']:.2f}) with"
+        f" {saved[default]} fewer multiply-adds, `cifar10_accurate` on the same cells {gains['nat++']} with"
         f" {saved['nat++']}, the difference {between['value']:.2f} (−{-between['low']:.2f} to {between['high']:.2f})."
     )
     assert told in " ".join((DOCS / "policy.md").read_text(encoding="utf-8").split())
     published = list(json.loads((RESULTS / "table_cells.json").read_text())["rounds"].values())[-1]["cells"].values()
     others = [kinds["ours, `nat++`"]["change"] for kinds in published]
     expected.append(
-        f"four published cells, which it had learned from, changed by {min(others):.2f} to {max(others):+.2f}."
+        f"Four published cells, which were part of its training data, changed by {min(others):.2f} to"
+        f" {max(others):+.2f}."
     )
     assert [one for one in expected if one not in text] == []
     assert (one["inputs"], len(changes), tested["inputs"], len(others)) == (12, 4, 20, 4)

@@ -146,7 +146,7 @@ def test_the_default_policy_is_compared_over_the_cells_and_seeds_that_it_is_trai
     }
     assert list(found["rows"]) == ["a"]
     text = "\n".join(random_cells._by_default(found))
-    assert "trained on 1 of 2 of these cells (one seed, 12 s of a GPU" in " ".join(text.split())
+    assert "trained on 1 of 2 of these cells (one seed, 12 s on a GPU" in " ".join(text.split())
     assert "| `nat++ by cifar10` | 83.00 | +3.00 (+3.00 to +3.00) | 1 of 1 | 1.00 M (−50%) | 1.00 M (−50%) |" in text
     untrained = {key: row for key, row in rows.items() if "by" not in key[0]}
     found = table_random.of_default(untrained, {"asked": 2, "machine": machine, "groups": []})
@@ -160,7 +160,7 @@ def test_the_page_says_which_round_reached_what_was_asked_for() -> None:
         "differences": {f"`{one}` over {other}": sure for one in names for other in random_cells.ASKED_ABOVE},
         "methods": {name: {"live_params_change": -0.1, "live_madds_change": -0.2} for name in names},
     }
-    assert random_cells._verdict(found) == "`nat++` reaches it; `nat++ best of 10` reaches it."
+    assert random_cells._verdict(found) == "`nat++` meets the target; `nat++ best of 10` meets the target."
     found["differences"]["`nat++` over `constant`"] = close
     found["methods"]["nat++ best of 10"]["live_params_change"] = 0.0
     told = "`nat++` misses `constant` (+0.10 (−0.10 to +0.30)); `nat++ best of 10` misses fewer parameters and MAdds."
@@ -568,7 +568,7 @@ def test_a_rule_is_compared_with_random_changes_by_networks_and_by_trainings() -
     found = table.over_random(models, rows, "nat++")
     assert (found["value"], found["rows"]) == (1.0, 2)  # 0 and 2
     assert (found["trainings_above"], found["trainings"]) == (3, 4)
-    assert "nat++ +1.00 (+0.00 to +2.00), 3 of 4. This table does not tell nat++ from" in originals._over_random(
+    assert "nat++ +1.00 (+0.00 to +2.00), 3 of 4. This table does not separate nat++ from" in originals._over_random(
         {"nat++": found}
     )
     rows["two, nat++", 1]["test_accuracy"] = None  # it failed

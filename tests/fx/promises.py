@@ -5,6 +5,7 @@ import importlib.util
 import io
 import tempfile
 import warnings
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,15 +18,17 @@ from torch.fx import Graph
 from torch.utils._pytree import tree_flatten
 
 import natpp
+from natpp.core.decision import Plan
+from natpp.core.result import Result
+from natpp.core.solve import repair
+from natpp.decisions.base import Decisions
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.fx.traced import Traced
-from natpp.nets.measure import module_cost
 from natpp.nets.policy import Policy, PolicyConfig
-from natpp.subjects.module import optimize_module
-from natpp.subjects.module_problem import Problem
-from natpp.subjects.module_result import ModuleResult
+from natpp.subjects.module import Module
+from natpp.subjects.module_answer import optimize_module
 
 TORCH_2_6 = torch.__version__.startswith("2.6.")  # its ONNX exporter fails on most networks, and exports fewer forwards
 
@@ -85,7 +88,7 @@ def no_change_is_no_change(module: nn.Module, example: Any) -> Traced:
     return traced
 
 
-def changed_keeps_promises(module: nn.Module, example: Any, result: ModuleResult) -> None:
+def changed_keeps_promises(module: nn.Module, example: Any, result: Result) -> None:
     before, after = result.cost_before, result.cost_after
     assert after.params <= before.params
     assert after.madds <= before.madds
@@ -95,12 +98,12 @@ def changed_keeps_promises(module: nn.Module, example: Any, result: ModuleResult
     for name, tensor in result.module.state_dict().items():
         if name in original and not any(name.startswith(f"{path}.") for path in replaced):
             assert torch.equal(tensor, original[name]), name
-    nodes = [node for block in result.blocks for item in block.items for node in item.nodes]
+    nodes = [node for block in result.subject.blocks for item in block.items for node in item.nodes]
     inside = {str(read.target) for node in nodes for read in (node, *node.all_input_nodes)}
     untouched = {
         name for name, _ in module.named_parameters() if name not in inside and name.rpartition(".")[0] not in inside
     }
-    assert untouched & read_by(result.traced.graph, module) <= result.module.state_dict().keys()
+    assert untouched & read_by(result.subject.traced.graph, module) <= result.module.state_dict().keys()
     trained = result.module.train()
     found, _ = tree_flatten(call(trained, copy.deepcopy(example)))
     sum(tensor.float().pow(2).sum() for tensor in found if tensor.is_floating_point()).backward()
@@ -116,15 +119,20 @@ def read_by(graph: Graph, module: nn.Module) -> set[str]:
 
 def counted_is_built(traced: Traced, *, plans: int = 3, share: bool = False, rule: str = "nat++") -> None:
     """Parameters and multiply-adds of random plans are, to the digit, those of what is built."""
-    found = Problem(traced, find_blocks(traced), random_policy(0), rule, strict=False, share=share)
+    module = Module(traced, Decisions(rule=rule, share_blocks=share, strict=False))
     generator = np.random.default_rng(0)
     for _ in range(plans):
-        drawn = ((generator.random(mask.shape) * mask).argmax(axis=1) for mask in found.masks)
-        rows = [found.repaired(number, row) for number, row in enumerate(drawn)]
-        built = module_cost(rewrite(traced, found.blocks, found.block_ops(rows)), traced.example)
-        counted = found.blueprint.cost(found.plan(rows))
-        assert counted is not None
-        assert counted.living[:2] == (built.params, built.madds)
+        module.apply(random_plan(module, generator))  # it asserts that
+
+
+def random_plan(module: Module, generator: np.random.Generator, changed: float = 1.0) -> Plan:
+    """A plan that is connected, with about so much of it drawn at random."""
+    drawn = [int(generator.choice(one.allowed)) if generator.random() < changed else 0 for one in module.decisions]
+    found: list[int] = []
+    for number, part in enumerate(module.parts):
+        own = tuple(drawn[part.start : part.stop])
+        found += repair(own, (0,) * len(own), generator.random(len(own)).tolist(), partial(module.whole, number))
+    return tuple(found)
 
 
 def written_module(folder: Path) -> ModuleType:
@@ -150,7 +158,7 @@ def assert_same_module(made: nn.Module, module: nn.Module, example: Any) -> None
         assert all(torch.equal(tensor, buffers[name]) for name, tensor in one.named_buffers())
 
 
-def saved_is_the_same(result: ModuleResult, example: Any, original: nn.Module | None = None) -> None:
+def saved_is_the_same(result: Result, example: Any, original: nn.Module | None = None) -> None:
     """A saved result comes back as it was, by natpp and by its own Python file."""
     with tempfile.TemporaryDirectory() as place:
         folder = result.save(Path(place) / "saved")

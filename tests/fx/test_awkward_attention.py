@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from natpp.policies import DEFAULT, load_named
-from natpp.subjects.module import optimize_module
+from natpp.subjects.module_answer import optimize_module
 from tests.fx.promises import keeps_promises
 
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from natpp.policies import load_named
-from natpp.subjects.module import optimize_module
+from natpp.subjects.module_answer import optimize_module
 from tests.fx.promises import keeps_promises
 
 

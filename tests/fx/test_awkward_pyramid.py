@@ -9,7 +9,7 @@ from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.policies import load_named
-from natpp.subjects.module import optimize_module
+from natpp.subjects.module_answer import optimize_module
 from tests.fx.promises import keeps_promises
 
 

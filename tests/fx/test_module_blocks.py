@@ -8,11 +8,11 @@ from torch import nn
 
 import natpp
 from natpp.arch.graph import Graph
+from natpp.decisions.adopt import adopt
 from natpp.errors import SettingError
 from natpp.fx.blocks import Block, find_blocks, grouped
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
-from natpp.subjects.module import adopt
 from tests.fx.fx_models import MOBILE, SMALL, VGG, VGG16, BasicBlock, MobileNetV2, ResNet
 
 NETWORKS = {

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor, nn
 
 import natpp
-from natpp.decisions.operation import FadeIn, build, cost, forms, rank_one
+from natpp.decisions.inherit import rank_one
+from natpp.decisions.operation import build, cost, forms
 from natpp.errors import GraphError
 from natpp.fx.blocks import Block, find_blocks
+from natpp.fx.parts import FadeIn
 from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Site, find_items
 from natpp.fx.trace import trace

@@ -96,7 +96,7 @@ def test_a_part_compiled_by_torch_jit_stays_whole_and_goes_on_learning() -> None
     assert "1 is kept whole: it is compiled by torch.jit" in result.notes
     assert all(parameter.is_leaf and parameter.requires_grad for parameter in result.module.parameters())
     data = [(X, torch.zeros(2, 4, 8, 8))]
-    tuned = natpp.finetune(result, data, data, epochs=1, loss=F.mse_loss).module
+    tuned = natpp.finetune(result, natpp.Task(data, data, loss=F.mse_loss), "tune:epochs=1").module
     assert not torch.equal(tuned.state_dict()["1.weight"], module[1].weight)
     with pytest.raises(NatppError, match=r"compiled by torch\.jit: give the module that it was made of"):
         natpp.optimize(module[1], example_input=torch.randn(1, 4, 8, 8))
@@ -311,7 +311,7 @@ def test_being_written_anew_saves_no_memory() -> None:
 
     module = Holding().eval()
     result = natpp.optimize(module, example_input=X, budget={"madds": 1})
-    assert result.changes == []
+    assert not result.changes
     assert result.cost_after == result.cost_before
     assert result.cost_before.peak_memory_bytes < natpp.cost(module, example_input=X).peak_memory_bytes
 
@@ -349,7 +349,7 @@ def test_a_part_called_put_is_saved_and_runs(tmp_path: Path) -> None:
 def test_a_fine_tuned_result_is_saved_as_the_result_is(tmp_path: Path) -> None:
     data = [(X, torch.tensor([0, 1], dtype=torch.int32))] * 2
     result = natpp.optimize(small(), example_input=X, budget={"madds": 0.6})
-    tuned = natpp.finetune(result, data, data, epochs=1)
+    tuned = natpp.finetune(result, natpp.Task(data, data), "tune:epochs=1")
     restored = natpp.restore(tuned.save(tmp_path / "tuned"))
     for page in (tuned.report(tmp_path / "tuned.html"), write_report(tmp_path / "tuned", tmp_path / "again.html")):
         said = page.read_text(encoding="utf-8")
@@ -358,7 +358,7 @@ def test_a_fine_tuned_result_is_saved_as_the_result_is(tmp_path: Path) -> None:
     assert_same(outputs(restored.eval(), X), outputs(tuned.module.eval(), X))
     assert not torch.equal(restored.state_dict()["6.weight"], result.module.state_dict()["6.weight"])
     with pytest.raises(NatppError, match="a module of your own is not written"):
-        natpp.finetune(small(), data, epochs=1).save(tmp_path / "own")
+        natpp.finetune(small(), data, "tune:epochs=1").save(tmp_path / "own")
     assert not (tmp_path / "own").exists()
 
 

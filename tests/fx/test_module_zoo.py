@@ -9,12 +9,12 @@ from test_module_blocks import plain
 from torch import Tensor, nn
 
 import natpp
+from natpp.decisions.adopt import adopt
 from natpp.fx.blocks import Block, find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.fx.traced import Traced
 from natpp.registry import MODELS
-from natpp.subjects.module import adopt
 from natpp.zoo import Model, network
 from tests.fx.promises import assert_alike, assert_same, deployed_is_the_same, outputs, written_module
 
@@ -54,7 +54,7 @@ def test_every_network(name: str, tmp_path: Path) -> None:
     state = {key: tensor.clone() for key, tensor in module.state_dict().items()}
     given = outputs(module, x)
     result = natpp.optimize(module, example_input=x)
-    same = rewrite(result.traced)
+    same = rewrite(result.subject.traced)
     assert_same(outputs(same, x), given)  # nothing changed
     assert same.state_dict().keys() == state.keys()
     del same

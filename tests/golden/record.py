@@ -31,7 +31,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,9 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 import natpp
+from natpp.arch.rules import edge_names
+from natpp.registry import RECIPES
+from natpp.training.losses import cross_entropy
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The adapter: all calls of natpp, and all that reads its results. Nothing below this section knows a signature.
@@ -61,22 +64,38 @@ def optimize_module(module: nn.Module, example: Any, **asked: Any) -> Any:
 
 def search(data: str | None = "digits", **asked: Any) -> Any:
     """A learned policy."""
-    return natpp.search(data, device="cpu", **asked)
+    run, config = part(natpp.Run, asked, device="cpu"), part(natpp.Search, asked)
+    data = f"{data}:root={asked.pop('root')}" if "root" in asked else data
+    on = asked.pop("arch", asked.pop("space", "cells"))
+    return natpp.search(data, config, on=on, run=run, **asked)
 
 
 def score(archs: Sequence[Any], data: str | None = "digits", **asked: Any) -> list[Any]:
     """Scores of architectures."""
-    return natpp.score(archs, data, device="cpu", **asked)
+    run, asked["steps"] = part(natpp.Run, asked, device="cpu"), asked.pop("train_steps", None)
+    scorer = asked.pop("scorer", None)
+    short = part(natpp.Short, asked)
+    return natpp.score(archs, short if scorer in (None, "short") else scorer, task=data, run=run, **asked)
 
 
 def train(arch: Any, **asked: Any) -> Any:
     """A network trained from scratch on digits."""
-    return natpp.train(arch, "digits", device="cpu", **asked)
+    run, name = part(natpp.Run, asked, device="cpu"), asked.pop("recipe", "quick")
+    return natpp.train(arch, "digits", replace(RECIPES.given(name), **asked), run=run)
 
 
 def finetune(model: Any, data: Any, val: Any = None, **asked: Any) -> Any:
     """A fine-tuned module."""
-    return natpp.finetune(model, data, val, device="cpu", **asked)
+    run, loss = part(natpp.Run, asked, device="cpu"), asked.pop("loss", cross_entropy)
+    task = data if isinstance(data, str) else natpp.Task(data, val, loss=loss)
+    teacher = asked.pop("teacher", None)
+    return natpp.finetune(model, task, replace(RECIPES["tune"], **asked), teacher=teacher, run=run)
+
+
+def part(config: Any, asked: dict[str, Any], **usual: Any) -> Any:
+    """The settings that belong to a config, taken out of all that are asked for."""
+    names = [one.name for one in fields(config) if one.name in asked]
+    return config(**usual | {name: asked.pop(name) for name in names})
 
 
 def command(*words: str) -> str:
@@ -123,8 +142,51 @@ def cell_answer(result: Any) -> Any:
         "cost_before": cost_row(result.cost_before),
         "cost_after": cost_row(result.cost_after),
         "log_prob": result.log_prob,
-        "bits": {"probabilities": result.probabilities, "masked": result.masked},
+        "bits": per_edge(result.before, result.probabilities, result.masked, result.subject.ops),
     }
+
+
+def per_edge(arch: Any, chances: Mapping[str, Any], masked: Mapping[str, Any], ops: Sequence[str]) -> Any:
+    """What a policy could choose and what it could not, per cell and edge: a fixed edge keeps what it has by rule."""
+    words = {"rule": "rule", "cost": "budget"}
+    names, found = edge_names(arch), {"probabilities": {}, "masked": {}}
+    for kind, graph in arch.cells():
+        pairs = list(zip(names[kind], graph.edges, strict=True))
+        found["probabilities"][kind] = [{edge.op: 1.0} if edge.fixed else chances[name] for name, edge in pairs]
+        found["masked"][kind] = [
+            dict.fromkeys((op for op in ops if op != edge.op), "rule")
+            if edge.fixed
+            else {op: words[why] for op, why in masked[name].items()}
+            for name, edge in pairs
+        ]
+    return found
+
+
+def placed(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The places of a result's JSON, group by group."""
+    return [place for group in data["groups"] for place in group["decisions"]]
+
+
+def told(place: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Of the options at a place those that have a probability, a cost or a reason why not."""
+    return {one["value"]: one[what] for one in place["options"] if what in one}
+
+
+def edge_change(change: Mapping[str, Any]) -> dict[str, Any]:
+    """A changed edge with its cell and its nodes, which its name tells."""
+    cell, source, _, target = change["name"].split()[:4]
+    sides = {side: change[side] for side in ("before", "after")}
+    return {"cell": cell, "from": int(source), "to": int(target), **sides}
+
+
+def term_row(place: Mapping[str, Any]) -> dict[str, Any]:
+    """A place of a block as it has been recorded from the start."""
+    keys = ("from", "to", "before", "after", "name")
+    row = {key: place[key] for key in keys} | {"alive": [side is not None for side in place["spent"]], "site": None}
+    if place["places"]:
+        own = {place["before"]: place["spent"][0]} if place["spent"][0] is not None else {}
+        row |= {"site": place["name"], **place["places"][0], "costs": told(place, "cost") | own}
+    return row
 
 
 def module_answer(result: Any, example: Any) -> Any:
@@ -189,25 +251,39 @@ def saved_answer(folder: Path, original: nn.Module, example: Any) -> Any:
         "files": sorted(file.name for file in folder.iterdir()),
         "changes": [f"{one['name']}: {one['before']} > {one['after']}" for one in data["changes"]],
         "costs": [cost_row(data["cost_before"]), cost_row(data["cost_after"])],
-        "terms": [[block["name"], *(term["after"] for term in block["terms"])] for block in data["blocks"]],
+        "terms": [[block["name"], *(one["after"] for one in block["decisions"])] for block in data["groups"]],
         "bits": {
             "tensors": {file.name: file_hash(file) for file in sorted(folder.glob("*.safetensors"))},
             "module": data["module"],
-            "blocks": data["blocks"],
+            "blocks": block_rows(data),
             "restored": tensors_hash(outputs(natpp.restore(folder, original), example)),
             "written": tensors_hash(outputs(written.load(), example)),
         },
     }
 
 
+def block_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The blocks of a module's result as they have been recorded from the start."""
+    return [
+        {key: block[key] for key in ("name", "kind")}
+        | {"outputs": list(natpp.load(json.dumps(block["before"])).normal.merged_concat or ())}
+        | {"terms": [term_row(one) for one in block["decisions"]]}
+        for block in data["groups"]
+    ]
+
+
 def cell_json_answer(data: Mapping[str, Any]) -> Any:
     """The answer in the JSON of an architecture's result."""
     return {
         "after": data["after"],
-        "changes": data["changes"],
+        "changes": [edge_change(one) for one in data["changes"]],
         "costs": [cost_row(data["cost_before"]), cost_row(data["cost_after"])],
         "log_prob": data["log_prob"],
-        "bits": {"probabilities": data["probabilities"], "masked": data["masked"]},
+        "bits": per_edge(
+            natpp.load(json.dumps(data["before"])),
+            *({place["name"]: told(place, what) for place in placed(data)} for what in ("probability", "why_not")),
+            [option["value"] for option in placed(data)[0]["options"]],
+        ),
     }
 
 
@@ -217,7 +293,10 @@ def module_json_answer(data: Mapping[str, Any]) -> Any:
         "changes": [f"{one['name']}: {one['before']} > {one['after']}" for one in data["changes"]],
         "costs": [cost_row(data["cost_before"]), cost_row(data["cost_after"])],
         "log_prob": data["log_prob"],
-        "bits": {"probabilities": data["probabilities"], "terms": [block["terms"] for block in data["blocks"]]},
+        "bits": {
+            "probabilities": {place["name"]: told(place, "probability") for place in placed(data)},
+            "terms": [block["terms"] for block in block_rows(data)],
+        },
     }
 
 
@@ -411,9 +490,9 @@ def cell_networks(folder: Path) -> Any:
     found: dict[str, Any] = {}
     for name in ("darts", "naonet", "sampled_3_0"):
         arch = CELLS[name]
-        found[f"{name}, imagenet"] = cost_row(natpp.cost(arch, "imagenet", channels=16, cells=5, classes=7, size=64))
+        found[f"{name}, imagenet"] = cost_row(natpp.cost(arch, "imagenet:channels=16,cells=5,classes=7,size=64"))
         torch.manual_seed(0)
-        network = natpp.build(arch, channels=4, cells=3)
+        network = natpp.build(arch, "cifar:channels=4,cells=3")
         images = torch.randn(2, 3, 32, 32)
         answer = outputs(network, images)
         found[f"{name}, built"] = {
@@ -980,6 +1059,7 @@ def command_transitions(folder: Path) -> Any:
 def command_architectures(folder: Path) -> Any:
     """Costs, forms, nodes and draws of architectures."""
     network = ("--network", "imagenet", "--channels", "8", "--cells", "4", "--classes", "9", "--size", "64")
+    shown = command_json("show", "natpp_darts", "--against", "darts")
     return {
         "cost": [command_json("cost", *words) for words in (("darts",), ("enas", *network), (RESNET_LIKE,))],
         "cost of nasbench201": command_json("cost", RESNET_LIKE, "--network", "nasbench201"),
@@ -988,7 +1068,7 @@ def command_architectures(folder: Path) -> Any:
             **{f"{name}, genotype": command_json("convert", name, "--to", "genotype")["text"] for name in ("nasnet",)},
             "nasbench201": command_json("convert", BUSY, "--to", "nasbench201")["text"],
         },
-        "show": command_json("show", "natpp_darts", "--against", "darts"),
+        "show": shown | {"changes": [edge_change(one) for one in shown["changes"]]},
         "sample": command_json("sample", "--nodes", "5", "--seed", "7", "--count", "3"),
         "sampled": command("sample", "--seed", "1").strip(),
     }

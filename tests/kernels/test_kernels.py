@@ -468,7 +468,7 @@ def test_inside_a_cuda_graph_on_several_streams() -> None:
 @pytest.mark.gpu
 def test_a_network_trains_as_with_torchs_kernels() -> None:
     torch.manual_seed(0)
-    network = natpp.build("darts", channels=8, cells=3).cuda().to(memory_format=torch.channels_last)
+    network = natpp.build("darts", "cifar:channels=8,cells=3").cuda().to(memory_format=torch.channels_last)
     x = images((8, 3, 32, 32), "cuda")
     found = []
     for switch in (False, True):

@@ -429,7 +429,7 @@ def test_added_to_something(device: str) -> None:
 def test_a_node_of_a_network(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two edges: the second is added to the first by the kernel, unless edges are dropped or somebody listens."""
     torch.manual_seed(0)
-    network = natpp.build("darts", channels=2, cells=3, size=8).to(device)
+    network = natpp.build("darts", "cifar:channels=2,cells=3,size=8").to(device)
     for part in network.modules():
         if isinstance(part, nn.BatchNorm2d):
             part.momentum = 0.0  # the same statistics every time
@@ -704,7 +704,7 @@ def test_inside_a_cuda_graph_on_several_streams() -> None:
 
 @pytest.mark.gpu
 def test_a_network_is_compiled_and_exported() -> None:
-    network = natpp.build("darts", channels=4, cells=3).cuda().to(memory_format=torch.channels_last)
+    network = natpp.build("darts", "cifar:channels=4,cells=3").cuda().to(memory_format=torch.channels_last)
     x = images((4, 3, 32, 32), "cuda")
     with kernels.plain():
         wanted = copy.deepcopy(network)(x)

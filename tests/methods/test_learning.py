@@ -134,7 +134,7 @@ def test_bad_settings_are_refused() -> None:
         LearnConfig(schedule="cos")
     with pytest.raises(SettingError, match="cannot be normalized"):
         LearnConfig(baseline="moving-average", inputs=1, samples=1)
-    with pytest.raises(SettingError, match="learning_rate is -1, expected above 0"):
+    with pytest.raises(SettingError, match="learning_rate is -1, expected a number above 0"):
         LearnConfig(learning_rate=-1)
     with pytest.raises(SettingError, match="from 0 up"):
         LearnConfig(entropy=float("nan"))

@@ -15,22 +15,20 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import natpp
 from natpp.core.budget import BudgetError
+from natpp.core.decision import Plan
+from natpp.core.result import Result
+from natpp.core.solve import with_option
 from natpp.data.batches import Batches
 from natpp.data.loader import Loaded
 from natpp.data.sets import load_images
 from natpp.errors import NatppError, SettingError
-from natpp.fx.blocks import find_blocks
-from natpp.fx.rewrite import rewrite
-from natpp.fx.trace import trace
 from natpp.methods.tuned import Candidates, Decisions
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import Policy
 from natpp.policies import load_named
 from natpp.scorers.module_supernet import Expanded
 from natpp.scorers.short import ShortTunings
-from natpp.subjects.module import optimize_module
-from natpp.subjects.module_problem import Problem, perturbed
-from natpp.subjects.module_result import ModuleResult
+from natpp.subjects.module_answer import Asked, optimize_module, perturbed
 from natpp.training import together as side_by_side
 from natpp.training.losses import cross_entropy
 from natpp.training.recipe import ShortConfig
@@ -78,28 +76,34 @@ def loader(seed: int = 0, batch: int = 64) -> DataLoader[Any]:
 @functools.cache
 def trained(seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
-    return natpp.finetune(Tiny(), loader(seed), epochs=5, learning_rate=0.1, device="cpu").module.eval()
+    return natpp.finetune(
+        Tiny(), loader(seed), "tune:epochs=5,learning_rate=0.1", run=natpp.Run(device="cpu")
+    ).module.eval()
 
 
 def example() -> Tensor:
     return digits()[1][0][0][:2]
 
 
-def learned(seed: int = 0, **options: Any) -> ModuleResult:
+def learned(seed: int = 0, **options: Any) -> Result:
     return natpp.optimize(
         trained(), example_input=example(), train=list(loader(seed)), val=digits()[1], seed=seed, **(FEW | options)
     )
 
 
-def problem(share: bool = False) -> Problem:
-    traced = trace(trained(), example())
-    return Problem(traced, find_blocks(traced), load_named(), "nat++", share=share)
+def asked(fraction: float | None = None, module: nn.Module | None = None) -> Asked:
+    budget = "strict" if fraction is None else {"madds": fraction}
+    given = example() if module is None else example().to(next(module.parameters()).device)
+    return Asked(module or trained(), given, load_named(), budget=budget, share_blocks=False)
 
 
 def candidates(fraction: float | None = 0.6) -> Candidates:
-    found = problem()
-    before = module_cost(trained(), example())
-    return Candidates(found, before, {} if fraction is None else {"madds": fraction * before.madds})
+    found = asked(fraction)
+    return Candidates(found, found.limits)
+
+
+def as_it_is(found: Candidates) -> Plan:
+    return (0,) * len(found.module.decisions)
 
 
 def trial(steps: int = 3, **options: Any) -> Trial:
@@ -122,44 +126,41 @@ def no_opinion() -> Policy:
 def test_candidates_keep_the_limits() -> None:
     found, generator = candidates(), np.random.default_rng(0)
     limit, keys = found.limits["madds"], set()
-    rows = found.drawn(found.problem.log_probs)
+    plan = found.drawn(found.asked.log_probs)
     for number in range(16):
-        tables = perturbed(found.problem.log_probs, generator, 3.0)
-        rows = found.mutated(rows, tables, generator) if number % 2 else found.drawn(tables)
-        assert found.fits(rows)
-        assert found.allowed(rows)
-        assert found.madds(rows) <= limit
-        made = rewrite(found.problem.traced, found.problem.blocks, found.problem.block_ops(rows))
-        assert module_cost(made, example()).madds <= limit
-        keys.add(found.key(rows))
+        table = perturbed(found.asked.log_probs, generator, 3.0)
+        plan = found.mutated(plan, table, generator) if number % 2 else found.drawn(table)
+        assert found.fits(plan)
+        assert found.allowed(plan)
+        assert found.madds(plan) <= limit
+        assert module_cost(found.module.rewritten(plan), example()).madds <= limit
+        keys.add(found.module.key(plan))
     assert len(keys) > 8
-    assert not found.fits(list(found.problem.before))
+    assert not found.fits(as_it_is(found))
 
 
 def test_what_computes_the_same_is_one_candidate() -> None:
     found = candidates(None)
-    number = next(n for n, block in enumerate(found.problem.first) if block.name == "stages.0")
-    ops, block = found.problem.ops, found.problem.first[number]
-    convs = [index for index, op in enumerate(block.ops) if op == "conv_3x3"]
-    rows, other = ([row.copy() for row in found.problem.before] for _ in range(2))
-    for one in (rows, other):
-        one[number][convs[0]] = ops.index("null")  # nothing reaches the second
-    other[number][convs[1]] = ops.index("conv_1x1")
-    assert found.key(rows) == found.key(other)
-    assert found.key(rows) != found.key(list(found.problem.before))
-    assert not found.features(found.key(list(found.problem.before)))
-    assert found.features(found.key(rows))["changes",] == 3  # both, and what the sum read of them
+    names = [block.name for block in found.module.first]
+    part = found.module.parts[names.index("stages.0")]
+    first, second = (number for number in part if found.module.term(number).op == "conv_3x3")
+    dropped = with_option(as_it_is(found), first, found.module.decisions[first].number("null"))  # second gets nothing
+    other = with_option(dropped, second, found.module.decisions[second].number("conv_1x1"))
+    assert found.module.key(dropped) == found.module.key(other)
+    assert found.module.key(dropped) != found.module.key(as_it_is(found))
+    assert not found.features(found.module.key(as_it_is(found)))
+    assert found.features(found.module.key(dropped))["changes",] == 3  # both, and what the sum read of them
 
 
 def test_a_policy_learns_decisions_within_the_limits() -> None:
     found = candidates()
     decisions = Decisions(found)
-    drawn = np.stack([np.concatenate(found.problem.answer("sample", seed)) for seed in range(3)])
-    drawn[0] = np.concatenate(found.problem.before)
+    drawn = np.stack([found.module.row(found.asked.answer("sample", seed)) for seed in range(3)])
+    drawn[0] = found.module.before
     for (index, given, now), row in zip(decisions.rows([0], drawn, np.ones(drawn.shape)), drawn, strict=True):
         assert index == 0
         assert (given == row).all()
-        assert found.fits(found.problem.split(now))
+        assert found.fits(found.module.plan(now))
     assert decisions.batch([0]).size == 1
     assert len(decisions.encoded[0].ops) == drawn.shape[1]
 
@@ -170,9 +171,9 @@ def test_a_policy_learns_decisions_within_the_limits() -> None:
 def test_a_short_tuning_is_a_tuning() -> None:
     """The steps of torch's own optimizer from inherited weights, judged by the statistics of the batch."""
     found, settings = candidates(), trial(3)
-    rows = found.drawn(found.problem.log_probs)
-    (score,) = ShortTunings(found.problem, settings)([rows])
-    module = rewrite(found.problem.traced, found.problem.blocks, found.problem.block_ops(rows)).train()
+    plan = found.drawn(found.asked.log_probs)
+    (score,) = ShortTunings(found.module, settings)([plan])
+    module = found.module.rewritten(plan).train()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-4, nesterov=True)
     assert isinstance(settings.data, Loaded)
     for step, (inputs, targets) in enumerate(settings.data.train):
@@ -191,8 +192,8 @@ def test_a_short_tuning_is_a_tuning() -> None:
 
 def test_neighbours_change_no_score() -> None:
     found, settings = candidates(), trial(2)
-    some = [found.drawn(perturbed(found.problem.log_probs, np.random.default_rng(seed))) for seed in range(3)]
-    scorer = ShortTunings(found.problem, settings)
+    some = [found.drawn(perturbed(found.asked.log_probs, np.random.default_rng(seed))) for seed in range(3)]
+    scorer = ShortTunings(found.module, settings)
     together = copy.copy(scorer)
     together.together = 3
     assert together(some) == scorer(some) == [scorer([one])[0] for one in some]
@@ -200,8 +201,8 @@ def test_neighbours_change_no_score() -> None:
 
 def test_groups_that_were_halved_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
     found, settings = candidates(), trial(2)
-    some = [found.drawn(perturbed(found.problem.log_probs, np.random.default_rng(seed))) for seed in range(4)]
-    expected = ShortTunings(found.problem, settings)(some)
+    some = [found.drawn(perturbed(found.asked.log_probs, np.random.default_rng(seed))) for seed in range(4)]
+    expected = ShortTunings(found.module, settings)(some)
     trained, sizes = side_by_side._trained, []
 
     def small(builds: Any, *rest: Any) -> Any:
@@ -212,7 +213,7 @@ def test_groups_that_were_halved_stay_so(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(side_by_side, "_trained", small)
     said: list[str] = []
-    scorer = ShortTunings(found.problem, replace(settings, say=said.append))
+    scorer = ShortTunings(found.module, replace(settings, say=said.append))
     scorer.together = 2
     assert scorer(some[:2]) + scorer(some[2:]) == expected
     assert sizes == [2, 1, 1, 1, 1]
@@ -240,15 +241,15 @@ def test_only_what_wants_a_gradient_is_tuned() -> None:
 
 def test_a_supernet_computes_what_its_candidates_do() -> None:
     found, settings = candidates(), trial(2)
-    expanded = Expanded(found.problem, settings)
-    some = [found.drawn(perturbed(found.problem.log_probs, np.random.default_rng(seed))) for seed in range(3)]
+    expanded = Expanded(found.module, settings)
+    some = [found.drawn(perturbed(found.asked.log_probs, np.random.default_rng(seed))) for seed in range(3)]
     inputs, _ = digits()[1][0]
     before = copy.deepcopy(trained().state_dict())
-    for rows in [*some, list(found.problem.before)]:
-        alone = rewrite(found.problem.traced, found.problem.blocks, found.problem.block_ops(rows)).train()
+    for plan in [*some, as_it_is(found)]:
+        alone = found.module.rewritten(plan).train()
         with torch.no_grad():
-            torch.testing.assert_close(expanded.path(rows).train()(inputs), alone(inputs))
-    first, second = expanded.path(some[0]), expanded.path(list(found.problem.before))
+            torch.testing.assert_close(expanded.path(plan).train()(inputs), alone(inputs))
+    first, second = expanded.path(some[0]), expanded.path(as_it_is(found))
     assert first.fc.weight is second.fc.weight  # weights are shared
     scores = expanded(some)
     expanded.train(lambda step: some[step % 3], 12)
@@ -260,10 +261,10 @@ def test_a_supernet_computes_what_its_candidates_do() -> None:
 
 def test_a_supernet_learns() -> None:
     found = candidates()
-    expanded = Expanded(found.problem, trial(16))
+    expanded = Expanded(found.module, trial(16))
 
-    def draw(step: int) -> list[Any]:
-        return found.drawn(perturbed(found.problem.log_probs, np.random.default_rng(step)))
+    def draw(step: int) -> Plan:
+        return found.drawn(perturbed(found.asked.log_probs, np.random.default_rng(step)))
 
     unseen = [draw(1000 + number) for number in range(4)]
     before = expanded(unseen)
@@ -276,14 +277,11 @@ def test_on_a_gpu_scores_come_from_one_graph_and_are_near_those_of_a_cpu() -> No
     device = torch.device("cuda")
     scores = []
     for place in (CPU, device):
-        net = copy.deepcopy(trained()).to(place)
-        traced = trace(net, example().to(place))
-        made = Problem(traced, find_blocks(traced), load_named(), "nat++", share=False)
-        before = module_cost(net, example().to(place))
-        found = Candidates(made, before, {"madds": 0.6 * before.madds})
+        made = asked(0.6, copy.deepcopy(trained()).to(place))
+        found = Candidates(made, made.limits)
         some = [found.drawn(perturbed(made.log_probs, np.random.default_rng(seed))) for seed in range(5)]
         said: list[str] = []
-        scores.append(ShortTunings(made, trial(8, device=place, say=said.append))(some))
+        scores.append(ShortTunings(made.module, trial(8, device=place, say=said.append))(some))
         assert not said  # nothing had to go without a graph
     assert scores[1] == pytest.approx(scores[0], rel=0.3, abs=0.1)
     result = natpp.optimize(
@@ -321,7 +319,7 @@ def test_the_best_that_was_scored_is_the_result(scorer: str) -> None:
     assert len({one.ops for one in found.scored}) == 6  # and one that was too dear
     decisive = found.finals or dict(enumerate(one.score for one in found.scored))
     assert found.best == max(decisive, key=decisive.__getitem__)
-    assert [tuple(ops) for ops in result.ops] == list(found.scored[found.best].ops)
+    assert [tuple(ops) for ops in result.subject.block_ops(result.plan)] == list(found.scored[found.best].ops)
     assert result.cost_after.madds <= 0.6 * result.cost_before.madds
     assert all(one.madds <= 0.6 * result.cost_before.madds for one in found.scored)
     assert "candidates by" in str(result)
@@ -362,10 +360,11 @@ def test_longer_tunings_decide_between_the_best(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_longer_tuning_takes_more_steps() -> None:
-    rows = problem().before
-    long, short = (ShortTunings(problem(), trial(steps)) for steps in (6, 3))
+    module = asked().module
+    plan = (0,) * len(module.decisions)
+    long, short = (ShortTunings(module, trial(steps)) for steps in (6, 3))
     twice = replace(long.trial, schedule=short.trial.schedule)
-    assert ShortTunings(problem(), twice)([rows], 2) == long([rows]) != short([rows])
+    assert ShortTunings(module, twice)([plan], 2) == long([plan]) != short([plan])
 
 
 def test_unchanged_weights_are_kept_and_statistics_recomputed() -> None:
@@ -383,7 +382,7 @@ def test_unchanged_weights_are_kept_and_statistics_recomputed() -> None:
 def test_without_figures_the_original_is_a_candidate() -> None:
     found = learned().learned
     assert found is not None
-    own = tuple(block.ops for block in problem().blocks)
+    own = tuple(block.ops for block in asked().module.blocks)
     assert found.scored[0].ops == own
     assert found.scored[0].score == found.original
     assert found.scored[found.best].score >= found.original
@@ -478,8 +477,8 @@ X, LABELS = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
         ({"evaluations": 1}, "evaluations is 1"),
         ({"minutes": 0}, "minutes is 0"),
         ({"train_steps": 0}, "steps"),
-        ({"learning_rate": 0.0}, "learning rate"),
-        ({"scorer": "shrt"}, "unknown scorer 'shrt' for a module. Did you mean 'short'"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
+        ({"scorer": "shrt"}, "unknown scorer 'shrt'. Did you mean 'short'"),
         ({"mode": "sample"}, "mode and batches go without train"),
         ({"batches": [X]}, "mode and batches go without train"),
         ({"root": "x"}, "root and size go with the name"),
@@ -506,15 +505,18 @@ def test_more_wrong_input() -> None:
 
 
 @functools.cache
-def best(seed: int, scorer: str = "short") -> ModuleResult:
+def best(seed: int, scorer: str = "short") -> Result:
     """What is learned at 0.6 of the multiply-adds."""
     return learned(seed, budget={"madds": 0.6}, scorer=scorer, evaluations=12, train_steps=8)
 
 
-def tuned(module: nn.Module | ModuleResult, seed: int, epochs: int = 1, rate: float = 0.02) -> list[float]:
+def tuned(module: nn.Module | Result, seed: int, epochs: int = 1, rate: float = 0.02) -> list[float]:
     """Losses on test images, epoch by epoch, of a fine-tuning."""
     found = natpp.finetune(
-        module, loader(seed), digits()[2], epochs=epochs, learning_rate=rate, device="cpu", seed=seed
+        module,
+        natpp.Task(loader(seed), digits()[2]),
+        f"tune:epochs={epochs},learning_rate={rate}",
+        run=natpp.Run(device="cpu", seed=seed),
     )
     return [row["validation_loss"] for row in found.curve]
 

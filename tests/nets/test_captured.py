@@ -16,7 +16,7 @@ from natpp.arch.space import CellSpace, nasbench201_space
 from natpp.data.batches import Batches
 from natpp.data.images import Images
 from natpp.nets.captured import Step, captures, changing_state
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.scorers import supernet
 from natpp.scorers.supernet import SharedWeights, WeightsConfig
 from natpp.training import loop

@@ -121,9 +121,9 @@ def test_latency_is_measured_on_demand() -> None:
     assert found.latency_ms > 0
     assert found.latency_spread_ms is not None
     assert found.latency_spread_ms >= 0
-    arch = natpp.cost("darts", channels=4, cells=2, latency=True)
+    arch = natpp.cost("darts", "cifar:channels=4,cells=2", latency=True)
     assert arch.latency_ms is not None
-    assert arch.madds == natpp.cost("darts", channels=4, cells=2).madds
+    assert arch.madds == natpp.cost("darts", "cifar:channels=4,cells=2").madds
 
 
 def test_a_module_that_counts_its_calls_has_counted_none() -> None:
@@ -172,7 +172,7 @@ def test_a_network_too_large_to_time_is_refused(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("natpp.nets.network.with_latency", too_large)
     with pytest.raises(NatppError, match=r"cannot time the network on this device: not enough memory\. Lower channels"):
-        natpp.cost("darts", channels=2, cells=1, latency=True)
+        natpp.cost("darts", "cifar:channels=2,cells=1", latency=True)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_network_too_large_to_time_is_refused(monkeypatch: pytest.MonkeyPatch)
         (nn.Linear(3, 4), {}, "needs an example input"),
         (nn.Linear(3, 4), {"example_input": torch.randn(1, 5)}, "Linear does not run on the example input"),
         (3, {"example_input": torch.randn(1, 5)}, "expected an architecture or a torch.nn.Module"),
-        (nn.Linear(3, 4), {"network": "imagenet", "example_input": torch.randn(1, 3)}, "go with an architecture"),
+        (nn.Linear(3, 4), {"setting": "imagenet", "example_input": torch.randn(1, 3)}, "goes with an architecture"),
     ],
 )
 def test_bad_modules_are_refused(of: object, options: dict[str, object], words: str) -> None:

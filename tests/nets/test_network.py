@@ -11,7 +11,7 @@ from torch import nn
 import natpp
 from natpp.arch.formats import parse
 from natpp.arch.graph import Architecture
-from natpp.arch.networks import Setting
+from natpp.arch.networks import Setting, setting
 from natpp.errors import NatppError, SettingError
 from natpp.nets.network import Network, build_network, dropped
 from natpp.registry import ZOO
@@ -51,7 +51,7 @@ def test_silence_stays_silent() -> None:
         "Genotype(normal=[('null', 0), ('null', 1), ('conv_3x3', 2), ('skip_connect', 1)], normal_concat=[2, 3], "
         "reduce=[('null', 0), ('null', 1), ('conv_3x3', 2), ('skip_connect', 1)], reduce_concat=[2, 3])"
     )
-    network = with_trained_statistics(natpp.build(arch, channels=4, cells=1, prune=False))
+    network = with_trained_statistics(natpp.build(arch, "cifar:channels=4,cells=1", prune=False))
     cell = network.blocks["cell_0"]
     value = torch.randn(1, 12, 8, 8)
     out = cell(value, value)
@@ -62,7 +62,7 @@ def test_silence_stays_silent() -> None:
 
 def test_no_path_gives_a_constant() -> None:
     for network in ("cifar", "imagenet", "nasbench201"):
-        model = with_trained_statistics(natpp.build("|none~0|", network=network, channels=4, cells=2, classes=3))
+        model = with_trained_statistics(natpp.build("|none~0|", setting(network, channels=4, cells=2, classes=3)))
         first, second = model(torch.randn(2, 3, 32, 32)), model(torch.randn(2, 3, 32, 32))
         assert first.shape == (2, 3)
         assert torch.equal(first, second)
@@ -73,7 +73,7 @@ def test_no_path_gives_a_constant() -> None:
 def test_every_zoo_entry_runs_forward_and_backward(name: str, size: int) -> None:
     torch.manual_seed(0)
     for network in ("cifar", "imagenet"):
-        model = natpp.build(name, network=network, channels=4, cells=3, classes=5)
+        model = natpp.build(name, setting(network, channels=4, cells=3, classes=5))
         logits = model(torch.randn(2, 3, size, size))
         assert logits.shape == (2, 5)
         nn.functional.cross_entropy(logits, torch.tensor([0, 1])).backward()
@@ -83,7 +83,7 @@ def test_every_zoo_entry_runs_forward_and_backward(name: str, size: int) -> None
 def test_a_network_learns() -> None:
     """Eight images by heart: a wrong wire somewhere would show as a loss that stays."""
     torch.manual_seed(0)
-    model = natpp.build("natpp_darts", channels=8, cells=3, classes=4)
+    model = natpp.build("natpp_darts", "cifar:channels=8,cells=3,classes=4")
     images, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 4
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for _ in range(40):
@@ -96,11 +96,11 @@ def test_a_network_learns() -> None:
 
 def test_defaults_are_the_published_networks() -> None:
     assert sum(p.numel() for p in natpp.build("darts").parameters()) == 3349342
-    assert sum(p.numel() for p in natpp.build("darts", network="imagenet").parameters()) == 4718752
+    assert sum(p.numel() for p in natpp.build("darts", "imagenet").parameters()) == 4718752
 
 
 def test_a_nasbench201_network_has_no_input_convs() -> None:
-    model = natpp.build("|nor_conv_3x3~0|", network="nasbench201", cells=1)
+    model = natpp.build("|nor_conv_3x3~0|", "nasbench201:cells=1")
     assert [name for name, _ in model.named_parameters() if ".inputs." in name] == []
     assert [name for name in model.blocks if name.startswith("residual")] == ["residual_1", "residual_2"]
 
@@ -108,7 +108,7 @@ def test_a_nasbench201_network_has_no_input_convs() -> None:
 @pytest.mark.parametrize("network", ["cifar", "imagenet", "nasbench201"])
 def test_the_size_of_the_image_changes_no_weight(network: str) -> None:
     """Built for one size, it serves every other, down to a single pixel."""
-    small, usual = (natpp.build("darts", network=network, channels=4, cells=3, size=size) for size in (1, None))
+    small, usual = (natpp.build("darts", setting(network, channels=4, cells=3, size=size)) for size in (1, None))
     usual.load_state_dict(small.state_dict())
     for size in (1, 5, 32):
         images = torch.randn(1, 3, size, size)
@@ -126,7 +126,8 @@ def test_drop_path_drops_whole_images_and_keeps_the_mean() -> None:
 
 def test_drop_path_is_off_in_eval_mode_and_spares_skips() -> None:
     torch.manual_seed(0)
-    model = natpp.build("darts", channels=4, cells=3, drop_path=0.9)
+    model = natpp.build("darts", "cifar:channels=4,cells=3")
+    model.drop_path = 0.9
     images = torch.randn(2, 3, 16, 16)
     model.eval()
     assert torch.equal(model(images), model(images))
@@ -134,7 +135,8 @@ def test_drop_path_is_off_in_eval_mode_and_spares_skips() -> None:
     assert not torch.equal(model(images), model(images))
     model.drop_path = 0.0
     assert torch.equal(model(images), model(images))
-    skips = natpp.build("|skip_connect~0|", network="nasbench201", channels=4, cells=1, drop_path=0.9)
+    skips = natpp.build("|skip_connect~0|", "nasbench201:channels=4,cells=1")
+    skips.drop_path = 0.9
     assert torch.equal(skips(images), skips(images))
     with pytest.raises(SettingError, match=r"drop_path is 1\.0"):
         model.drop_path = 1.0
@@ -142,35 +144,35 @@ def test_drop_path_is_off_in_eval_mode_and_spares_skips() -> None:
 
 def test_the_auxiliary_head_serves_its_sizes_and_refuses_others() -> None:
     for network, size in (("cifar", 32), ("cifar", 40), ("imagenet", 224)):
-        model = natpp.build("darts", network=network, channels=4, cells=3, classes=5, size=size, auxiliary=True)
+        model = natpp.build("darts", setting(network, channels=4, cells=3, classes=5, size=size), auxiliary=True)
         logits, extra = model(torch.randn(2, 3, size, size))
         assert logits.shape == extra.shape == (2, 5)
         assert model.eval()(torch.randn(2, 3, size, size)).shape == (2, 5)
     with pytest.raises(SettingError, match="images of 64 x 64 give it 16 x 16"):
-        natpp.build("darts", size=64, auxiliary=True)
+        natpp.build("darts", "cifar:size=64", auxiliary=True)
     with pytest.raises(SettingError, match="it was given 16 x 16"):
-        natpp.build("darts", channels=4, cells=3, auxiliary=True)(torch.randn(2, 3, 64, 64))
+        natpp.build("darts", "cifar:channels=4,cells=3", auxiliary=True)(torch.randn(2, 3, 64, 64))
     with pytest.raises(SettingError, match="nasbench201 network has no auxiliary head"):
-        natpp.build("darts", network="nasbench201", auxiliary=True)
+        natpp.build("darts", "nasbench201", auxiliary=True)
     with pytest.raises(SettingError, match="nothing live"):
         natpp.build("|none~0|", auxiliary=True)
 
 
 def test_costs_leave_the_auxiliary_head_out() -> None:
-    plain = natpp.build("darts", channels=4, cells=3)
-    extra = natpp.build("darts", channels=4, cells=3, auxiliary=True)
+    plain = natpp.build("darts", "cifar:channels=4,cells=3")
+    extra = natpp.build("darts", "cifar:channels=4,cells=3", auxiliary=True)
     names = {name for name, _ in extra.named_parameters()} - {name for name, _ in plain.named_parameters()}
     assert names
     assert all(name.startswith("auxiliary.") for name in names)
 
 
 def test_a_network_can_be_copied_and_saved(tmp_path: Path) -> None:
-    model = natpp.build("enas", channels=4, cells=2).eval()
+    model = natpp.build("enas", "cifar:channels=4,cells=2").eval()
     images = torch.randn(1, 3, 8, 8)
     twin = copy.deepcopy(model)
     assert torch.equal(twin(images), model(images))
     torch.save(model.state_dict(), tmp_path / "weights.pt")
-    fresh = natpp.build("enas", channels=4, cells=2).eval()
+    fresh = natpp.build("enas", "cifar:channels=4,cells=2").eval()
     fresh.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True))
     assert torch.equal(fresh(images), model(images))
 
@@ -180,7 +182,7 @@ EXPORTED = [("natpp_naonet", "cifar", 2), ("vgg_block", "nasbench201", 1), ("nas
 
 @pytest.mark.parametrize(("name", "network", "cells"), EXPORTED)
 def test_torch_export(name: str, network: str, cells: int) -> None:
-    model = natpp.build(name, network=network, channels=4, cells=cells, classes=3).eval()
+    model = natpp.build(name, setting(network, channels=4, cells=cells, classes=3)).eval()
     images = torch.randn(2, 3, 33, 33)
     exported = torch.export.export(model, (images,), dynamic_shapes={"images": {0: torch.export.Dim("batch")}})
     for batch in (2, 5):
@@ -195,7 +197,7 @@ def test_onnx_gives_the_same_in_onnxruntime(name: str, network: str, cells: int,
     pytest.importorskip("onnxscript")
     if torch.__version__.startswith("2.6."):
         pytest.skip("the ONNX exporter of torch 2.6 fails on most networks")
-    model = with_trained_statistics(natpp.build(name, network=network, channels=4, cells=cells, classes=3))
+    model = with_trained_statistics(natpp.build(name, setting(network, channels=4, cells=cells, classes=3)))
     images = torch.randn(2, 3, 33, 33)
     file = tmp_path / "network.onnx"
     torch.onnx.export(model, (images,), file, dynamo=True, verbose=False)
@@ -208,7 +210,7 @@ def test_onnx_gives_the_same_in_onnxruntime(name: str, network: str, cells: int,
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 def test_torch_compile_traces_the_whole_graph(name: str, network: str, cells: int) -> None:
     torch._dynamo.reset()
-    model = natpp.build(name, network=network, channels=4, cells=cells, classes=3).eval()
+    model = natpp.build(name, setting(network, channels=4, cells=cells, classes=3)).eval()
     images = torch.randn(2, 3, 16, 16)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(images), model(images))
@@ -218,7 +220,7 @@ def test_torch_compile_traces_the_whole_graph(name: str, network: str, cells: in
 def test_torch_compile_with_the_default_backend_trains() -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
-    model = natpp.build("|nor_conv_3x3~0|", network="nasbench201", channels=4, cells=1, classes=3)
+    model = natpp.build("|nor_conv_3x3~0|", "nasbench201:channels=4,cells=1,classes=3")
     images = torch.randn(2, 3, 8, 8)
     reference = copy.deepcopy(model)
     torch.compile(model, fullgraph=True)(images).square().sum().backward()
@@ -229,6 +231,6 @@ def test_torch_compile_with_the_default_backend_trains() -> None:
 
 def test_what_cannot_be_built_is_refused() -> None:
     with pytest.raises(NatppError, match="channels is 0"):
-        natpp.build("darts", channels=0)
+        natpp.build("darts", "cifar:channels=0")
     with pytest.raises(NatppError, match="unknown network"):
-        natpp.build("darts", network="mnist")
+        natpp.build("darts", "mnist")

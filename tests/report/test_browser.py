@@ -238,7 +238,7 @@ def test_buttons_copy(clipboard: bool, browser: Any, pages: dict[str, Path]) -> 
                 read = "const done = arguments[0]; window.kept.readText().then(done, (error) => done(String(error)))"
                 assert browser.execute_async_script(read) == text
         genotype = json.loads(css(browser, "#data")[0].get_attribute("textContent"))["copies"][1]
-        assert json.loads(genotype)["format"] == "natpp module"
+        assert json.loads(genotype)["format"] == "natpp result"
     finally:
         browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": added["identifier"]})
 

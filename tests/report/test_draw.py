@@ -147,7 +147,7 @@ def test_the_network_view_shows_what_stands_in_it() -> None:
     assert "normal cell, live parts" in texts
     assert not any("reduction" in text for text in texts)  # this network uses none
     assert texts.count("5 × normal cell") == 3
-    found = natpp.cost("darts", network="nasbench201")
+    found = natpp.cost("darts", "nasbench201")
     assert f"alive: {found.live_params:,} parameters, {found.live_madds:,} MAdds" in texts
 
 

@@ -3,6 +3,8 @@
 import functools
 import json
 import re
+import shlex
+import shutil
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
@@ -14,21 +16,29 @@ import torch
 from torch import nn
 
 import natpp
-from natpp.arch.cost import counts
+from natpp.arch.cost import cost_of, counts
 from natpp.arch.formats import to_dict, to_json
+from natpp.arch.groups import cell_groups
 from natpp.arch.networks import setting
-from natpp.cli import main
+from natpp.arch.rules import changes as changes_of
+from natpp.arch.rules import same_graphs
+from natpp.cli import VERBS, main
+from natpp.cli.flags import parse
+from natpp.config import fields_of
+from natpp.data.named import Data
 from natpp.errors import FormatError, NatppError
 from natpp.registry import ZOO
-from natpp.report.cells import cell_figures
 from natpp.report.charts import Series, chart, number, ticks
 from natpp.report.contents import page_of
 from natpp.report.edges import Book
+from natpp.report.groups import group_cards
 from natpp.report.page import LARGEST, MARK, report_html, write_report
 from natpp.report.searches import search_command, seconds, signed, spearman
 from natpp.report.sources import read_source, trained_accuracies
-from natpp.runs.search import PRESETS, SearchConfig
+from natpp.runs.phases import PRESETS, Phases
+from natpp.runs.search import Search
 from natpp.scorers.predicted import PredictConfig
+from tests.asking import searched
 from tests.runs.test_search import TINY, images
 
 pytestmark = pytest.mark.xdist_group("report")  # the searches are run once
@@ -82,19 +92,19 @@ def test_the_page_says_what_the_result_says() -> None:
     result = natpp.optimize("darts")
     found = page(result.to_dict())
     assert f"{result.cost_before.live_madds:,} → {result.cost_after.live_madds:,}" in found.text
-    assert f"{len(result.changes)} edges of 16 changed" in found.text
+    assert f"{len(result.changes)} changes at 16 places in 2 cells" in found.text
     assert "Not measured" in found.text
     edges, chances, costs = (found.data["book"][name] for name in ("edges", "chances", "costs"))
-    numbered = [(kind, index) for kind, graph in result.before.cells() for index in range(len(graph.edges))]
     where = setting()
-    for edge, (kind, index) in zip(edges, numbered, strict=True):
+    assert [edge["name"] for edge in edges] == list(result.probabilities)
+    ops = [op for arch in (result.before, result.after) for _, graph in arch.cells() for op in graph.ops]
+    assert [edge[side] for side in ("before", "after") for edge in edges] == ops
+    for edge in edges:
         allowed, masked = chances[edge["chances"]]
         told = dict(allowed)
-        assert told == pytest.approx(result.probabilities[kind][index], abs=1e-4)
+        assert told == pytest.approx(result.probabilities[edge["name"]], abs=1e-4)
         assert list(told.values()) == sorted(told.values(), reverse=True)
-        assert {op: why for why, _, ops in masked for op in ops} == result.masked[kind][index]
-        assert edge["before"] == result.before.graph(kind).ops[index]
-        assert edge["after"] == result.after.graph(kind).ops[index]
+        assert {op: why for why, _, ops in masked for op in ops} == result.masked[edge["name"]]
         assert set(costs[edge["costs"]]) == set(told)
     sep = next(edge for edge in edges if edge["before"] == "sep_conv_3x3")
     ops = {kind: list(graph.ops) for kind, graph in result.before.cells()}
@@ -108,10 +118,10 @@ def test_the_page_says_what_the_result_says() -> None:
 
 def test_fixed_edges_are_no_choices() -> None:
     found = page(natpp.optimize("|nor_conv_3x3~0|+|none~0|nor_conv_3x3~1|+|skip_connect~0|none~1|none~2|").to_dict())
-    assert "of 6 changed" in found.text
-    fixed = [edge for edge in found.data["book"]["edges"] if "no rule changes it" in edge["note"]]
-    assert fixed
-    assert all(found.data["book"]["chances"][edge["chances"]] == [[], []] for edge in fixed)
+    assert "at 6 places in 1 cell" in found.text
+    numbers = json.loads(next(a["data-edges"] or "" for tag, a in found.tags if tag == "details"))
+    assert [number for number in numbers if number is not None] == list(range(6))
+    assert None in numbers
 
 
 @pytest.mark.parametrize("name", list(ZOO))
@@ -120,11 +130,11 @@ def test_the_savings_add_up_to_the_headline(name: str) -> None:
     source = ZOO[name].optimized_from
     before, after = ZOO[source or name].arch, ZOO[name].arch
     where = setting("cifar" if before.reduce is not None else "nasbench201")
-    data = {"before": to_dict(before), "after": to_dict(after)}
-    try:
-        _, changes = cell_figures(data, where, Book())
-    except NatppError:
+    if not same_graphs(before, after):
         pytest.skip("the two graphs differ")
+    costs = {f"cost_{side}": cost_of(arch, where).to_dict() for side, arch in (("before", before), ("after", after))}
+    data = {"groups": cell_groups(before, after, where), "changes": map(vars, changes_of(before, after)), **costs}
+    changes = group_cards(data, Book()).changes
     old, new = counts(before, where), counts(after, where)
     assert sum(one.madds or 0 for one in changes) == old.live_madds - new.live_madds
     assert sum(one.params or 0 for one in changes) == old.live_params - new.live_params
@@ -134,7 +144,7 @@ def test_a_module_with_its_blocks(tmp_path: Path) -> None:
     result = natpp.optimize(model(), example_input=IMAGE)
     found = page(result.to_dict())
     assert f"{result.cost_before.madds:,} → {result.cost_after.madds:,}" in found.text
-    assert sum(tag == "details" for tag, _ in found.tags) == len(result.blocks)
+    assert sum(tag == "details" for tag, _ in found.tags) == len(result.subject.blocks)
     for change in result.changes:
         assert change.name in found.text
     names = {edge["name"] for edge in found.data["book"]["edges"]}
@@ -150,8 +160,8 @@ def test_a_module_with_its_blocks(tmp_path: Path) -> None:
         saved = {name: saved[name] + change[name] for name in saved}
     assert saved["madds"] == result.cost_before.madds - result.cost_after.madds
     assert saved["params"] == result.cost_before.params - result.cost_after.params
-    terms = [term for block in result.to_dict()["blocks"] for term in block["terms"]]
-    assert sum(term["costs"][term["before"]][1] for term in terms if term["site"]) == result.cost_before.madds
+    terms = [term for block in result.to_dict()["groups"] for term in block["decisions"]]
+    assert sum(term["spent"][0][1] for term in terms if term["places"]) == result.cost_before.madds
 
 
 def test_a_module_that_learned(tmp_path: Path) -> None:
@@ -174,25 +184,19 @@ def test_a_module_that_learned(tmp_path: Path) -> None:
 
 def test_a_large_module_stays_below_two_megabytes() -> None:
     result = natpp.optimize(model(), example_input=IMAGE).to_dict()
-    block = result["blocks"][0]
-    many = []
+    text, many = json.dumps(result["groups"][0]), []
     for number_ in range(4000):
-        text = (
-            json.dumps(block)
-            .replace('"name": "', f'"name": "part{number_}.')
-            .replace('"site": "', f'"site": "part{number_}.')
-        )
-        many.append(json.loads(text))
-    chances = {
-        term["name"]: {"null": 0.25, "conv_3x3": 0.75 - n / 1e6} for n, one in enumerate(many) for term in one["terms"]
-    }
-    found = page(result | {"blocks": many, "probabilities": chances, "changes": []})
+        many.append(json.loads(text.replace('"name": "', f'"name": "part{number_}.')))
+        for place in many[-1]["decisions"]:
+            shares = {"null": 0.25, "conv_3x3": 0.75 - number_ / 1e6}
+            place["options"] = [{"value": op, "probability": share} for op, share in shares.items()]
+    found = page(result | {"groups": many, "changes": []})
     assert "of 4000 blocks all but the first" in found.text
 
 
 def test_nothing_given_is_read_as_html() -> None:
     for name, make in (
-        ("cells", lambda: natpp.optimize("darts").to_dict() | {"name": EVIL, "command": EVIL, "policy": EVIL}),
+        ("cells", lambda: evil_cells()),
         ("module", lambda: evil_module()),
     ):
         data = make()
@@ -208,10 +212,15 @@ def test_nothing_given_is_read_as_html() -> None:
     assert "script-src 'sha256-" in policy
 
 
+def evil_cells() -> dict[str, Any]:
+    data = natpp.optimize("darts").to_dict()
+    return data | {"settings": data["settings"] | {"name": EVIL, "command": EVIL, "policy": EVIL}}
+
+
 def evil_module() -> dict[str, Any]:
     data = natpp.optimize(model(), example_input=IMAGE).to_dict()
     text = json.dumps(data)
-    site = next(term["site"] for term in data["blocks"][0]["terms"] if term["site"])
+    site = next(term["name"] for term in data["groups"][0]["decisions"] if term["places"])
     changed = json.loads(text.replace(json.dumps(site), json.dumps(EVIL)))
     changed["settings"] |= {"name": EVIL, "keep": [EVIL]}
     return changed | {"notes": [EVIL]}
@@ -234,11 +243,11 @@ def small_search(name: str, folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         for known, made in list(PRESETS.items()):
             patch.setitem(PRESETS, known, functools.partial(_small, made))
-        natpp.search(images(), **TINY | SEARCHES[name], out=folder)
+        searched(images(), **TINY | SEARCHES[name], out=folder)
     return folder
 
 
-def _small(made: Any, **given: Any) -> SearchConfig:
+def _small(made: Any, **given: Any) -> Phases:
     """Few inputs and rounds."""
     config = made(**given)
     learn = replace(config.learn, inputs=min(config.learn.inputs, 8), samples=min(config.learn.samples, 4))
@@ -305,25 +314,26 @@ def test_what_an_older_run_has_not_kept_is_said(runs: dict[str, Path], tmp_path:
     assert "it has not ended" in page(read_source(folder)).text
 
 
-def test_older_results_are_read(tmp_path: Path) -> None:
-    new = natpp.optimize("darts").to_dict()
-    old = {
-        key: value for key, value in new.items() if key not in ("format", "version", "network", "measured", "versions")
+def test_an_older_result_is_answered_with_what_to_do(tmp_path: Path, runs: dict[str, Path]) -> None:
+    """Of natpp 0.1: an architecture, the same of the time before results named their format, a saved module."""
+    found = natpp.optimize("darts")
+    cells = {"before": to_dict(found.before), "after": to_dict(found.after), "cost_before": {}, "cost_after": {}}
+    command = "natpp optimize darts --seed 3"
+    older = {
+        "first": (cells, "install natpp 0.1"),
+        "cells": (cells | {"format": "natpp result", "version": 1, "command": command}, command),
+        "module": ({"format": "natpp module", "version": 1, "settings": {"command": command}}, command),
     }
-    (tmp_path / "old.json").write_text(json.dumps(old))
-    assert "Not in this report" in page(read_source(tmp_path / "old.json")).text
-    result = natpp.optimize(model(), example_input=IMAGE)
-    data = json.loads((result.save(tmp_path / "saved") / "architecture.json").read_text())
-    for key in ("probabilities", "masked", "measured", "learned"):
-        del data[key]
-    for block in data["blocks"]:
-        for term in block["terms"]:
-            for key in ("name", "alive", "costs"):
-                term.pop(key, None)
-    (tmp_path / "saved" / "architecture.json").write_text(json.dumps(data))
-    text = page(read_source(tmp_path / "saved")).text
-    assert "saved before that was kept" in text
-    assert all(change.name in text for change in result.changes)
+    for name, (data, words) in older.items():
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps(data))
+        with pytest.raises(FormatError, match=f"was written by natpp 0.1.*{words}"):
+            read_source(file)
+    folder = tmp_path / "run"
+    shutil.copytree(runs["one"], folder)
+    (folder / "result.json").write_text(json.dumps(older["cells"][0]))
+    text = page(read_source(folder)).text  # of a search all but that is shown
+    assert "how likely each transition was, and what was masked" in text
 
 
 def test_the_command_writes_what_python_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -379,7 +389,7 @@ def _wrong(tmp_path: Path) -> dict[str, tuple[tuple[str, ...], str]]:
     (tmp_path / "list.json").write_text("[1]")
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "deep.json").write_text("[" * 100_000)
-    (tmp_path / "damaged.json").write_text(json.dumps(natpp.optimize("darts").to_dict() | {"before": {"normal": 3}}))
+    (tmp_path / "damaged.json").write_text(json.dumps(natpp.optimize("darts").to_dict() | {"groups": [{"before": 3}]}))
     (tmp_path / "edges.json").write_text(json.dumps(natpp.optimize("darts").to_dict() | {"cost_before": None}))
     (tmp_path / "new.json").write_text(json.dumps(natpp.optimize("darts").to_dict() | {"version": 9}))
     for name, config in (("training", {"recipe": {}}), ("other", {"a": 1}), ("broken", None), ("empty", "")):
@@ -394,7 +404,7 @@ def _wrong(tmp_path: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "a list": (("list.json",), "is not a result"),
         "bytes": (("bytes.json",), "is not valid JSON"),
         "deep": (("deep.json",), "is not valid JSON"),
-        "damaged": (("damaged.json",), "expected a list of edges"),
+        "damaged": (("damaged.json",), "the result is damaged or from another version"),
         "without costs": (("edges.json",), "the result is damaged or from another version"),
         "newer": (("new.json",), "has version 9"),
         "a training": (("training",), "is a training folder"),
@@ -465,16 +475,15 @@ def test_rank_correlation_and_seconds() -> None:
 
 
 def test_the_command_of_a_search_asks_for_the_same(runs: dict[str, Path]) -> None:
-    import shlex
-
-    from natpp.cli.flags import parse
-    from natpp.cli.searching import Search
-
     config = read_source(runs["one"])["config"]
-    flags = parse(Search, "search", shlex.split(search_command(config, "run"))[2:])
-    assert (flags.data, flags.scorer, flags.train_steps, flags.evaluations) == ("stripes", None, 2, 24)
-    assert natpp.load(flags.arch) == natpp.load("vgg_block")
-    assert flags.nodes == "2,3"
+    command, _ = parse(VERBS["search"], "search", shlex.split(search_command(config, "run"))[2:])
+    given = command.keywords
+    assert (given["images"], given["scorer"], given["run"].out) == (Data("stripes"), None, "run-again")
+    assert natpp.load(given["arch"]) == natpp.load("vgg_block")
+    wanted = TINY | SEARCHES["one"]
+    assert given["search"].changed() == {
+        name: wanted[name] for name in fields_of(Search) if wanted.get(name) is not None
+    }
 
 
 def test_a_chart_of_one_point_has_axes_that_can_be_read() -> None:

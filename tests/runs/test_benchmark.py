@@ -12,7 +12,8 @@ from natpp.arch.formats import to_nasbench201
 from natpp.cli import main
 from natpp.errors import NatppError
 from natpp.methods.learning import PRESETS, LearnConfig
-from natpp.runs.benchmark import BenchmarkConfig, benchmark
+from natpp.runs.benchmark import Benchmark
+from natpp.runs.comparison import compare
 from natpp.scorers.table import Table, TableScorer, read_table
 from natpp.testing import check_scorer
 from tests.methods.test_learning import SMALL, number
@@ -51,8 +52,8 @@ def test_without_a_limit_every_row_is_its_own_and_with_one_the_first_of_its_clas
 
 
 def test_the_benchmark_tells_methods_apart(small_table: Path, quick: None) -> None:
-    config = BenchmarkConfig(str(small_table), reward="val", score="test", holdout=25, seeds=2)
-    found = benchmark(config)
+    config = Benchmark(reward="val", score="test", holdout=25, seeds=2)
+    found = compare(small_table, config)
     assert set(found) == {"inputs", "oracle_by_reward", "oracle_by_score", "methods"}
     assert found["oracle_by_reward"] == pytest.approx(found["oracle_by_score"])  # the columns agree here
     rows = found["methods"]
@@ -66,14 +67,14 @@ def test_the_benchmark_tells_methods_apart(small_table: Path, quick: None) -> No
         assert set(row) == {
             *("one_shot", "best_of_10", "share_of_oracle", "params_change", "madds_change", "queries", "seconds")
         }
-    again = benchmark(config)
+    again = compare(small_table, config)
     assert again["methods"]["nat++"]["one_shot"] == rows["nat++"]["one_shot"]
 
 
 def test_a_strict_budget_never_raises_the_cost(small_table: Path, quick: None) -> None:
-    usual = BenchmarkConfig(str(small_table), reward="val", score="test", holdout=25, seeds=1, methods=("random",))
-    found = benchmark(replace(usual, strict=True, methods=("nat++", "random")))
-    free = benchmark(usual)
+    usual = Benchmark(reward="val", score="test", holdout=25, seeds=1, methods=("random",))
+    found = compare(small_table, replace(usual, strict=True, methods=("nat++", "random")))
+    free = compare(small_table, usual)
     assert found["oracle_by_reward"] <= free["oracle_by_reward"]
     for row in found["methods"].values():
         assert row["params_change"] <= 0
@@ -84,10 +85,8 @@ METHODS = ("nat++", "constant", "random", "random-best-of-10")
 
 
 def test_evaluations_are_a_limit_on_everything(small_table: Path, quick: None) -> None:
-    config = BenchmarkConfig(
-        str(small_table), reward="val", score="test", holdout=25, seeds=1, evaluations=30, methods=METHODS
-    )
-    rows = benchmark(config)["methods"]
+    config = Benchmark(reward="val", score="test", holdout=25, seeds=1, evaluations=30, methods=METHODS)
+    rows = compare(small_table, config)["methods"]
     assert rows["random"] is None  # it has no use for them
     assert all(row["queries"] <= 30 for row in rows.values() if row is not None)
     assert rows["nat++"]["share_of_oracle"] > 0.5
@@ -98,7 +97,7 @@ def test_the_split_is_by_the_order_of_products_not_of_the_file(small_table: Path
     other = tmp_path / "other.csv"
     other.write_text("\n".join([lines[0], *lines[:0:-1]]))
     results = [
-        benchmark(BenchmarkConfig(str(file), reward="val", score="test", holdout=25, seeds=1, methods=("random",)))
+        compare(file, Benchmark(reward="val", score="test", holdout=25, seeds=1, methods=("random",)))
         for file in (small_table, other)
     ]
     assert results[0]["inputs"] == results[1]["inputs"]
@@ -120,7 +119,7 @@ def test_the_command(small_table: Path, quick: None, capsys: pytest.CaptureFixtu
         (("nasbench201", "--reward", "name"), "holds no numbers"),
         (("nasbench201", "--method", "nat+"), "unknown method 'nat+'. Did you mean 'nat++'?"),
         (("nasbench201", "--preset", "papr"), "Did you mean 'paper'?"),
-        (("nasbench201", "--method", "random,random"), "names a method twice"),
+        (("nasbench201", "--method", "random,random"), "lists a method twice"),
         (("nasbench201", "--budget", "strct"), "Did you mean 'strict'?"),
         (("nasbench201", "--rule", "nap"), "Did you mean 'nat'?"),
         (("nasbench201", "--holdout", "125"), "holdout is 125, but the table has 125"),
@@ -168,7 +167,7 @@ def test_the_oracles_of_nasbench201(data_folder: Path) -> None:
     """Best reachable architecture of 2,000 held-out inputs, with and without a strict budget."""
     file = str(data_folder / "nasbench201_cifar10.parquet")
     for strict, by_reward in ((False, 91.79), (True, 91.30)):
-        found = benchmark(BenchmarkConfig(file, methods=("random",), seeds=1, strict=strict))
+        found = compare(file, Benchmark(methods=("random",), seeds=1, strict=strict))
         assert found["inputs"] == pytest.approx(87.29, abs=0.005)
         assert found["oracle_by_reward"] == pytest.approx(by_reward, abs=0.005)
         if not strict:
@@ -179,6 +178,6 @@ def test_the_oracles_of_nasbench201(data_folder: Path) -> None:
 @pytest.mark.data
 def test_nat_plus_plus_gets_what_the_oracle_gets(data_folder: Path) -> None:
     file = str(data_folder / "nasbench201_cifar10.parquet")
-    found = benchmark(BenchmarkConfig(file, methods=("nat++", "constant"), seeds=1))["methods"]
+    found = compare(file, Benchmark(methods=("nat++", "constant"), seeds=1))["methods"]
     assert found["nat++"]["one_shot"]["mean"] > 91.7
     assert found["nat++"]["one_shot"]["mean"] > found["constant"]["one_shot"]["mean"]

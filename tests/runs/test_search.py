@@ -26,19 +26,23 @@ from natpp.data.batches import Batches
 from natpp.data.images import Images
 from natpp.data.sets import load_images
 from natpp.errors import FormatError, NatppError, SettingError
-from natpp.folder import Interrupted, Run
+from natpp.folder import Folder, Interrupted
 from natpp.methods.learning import best
 from natpp.methods.policy import PolicyMethod
 from natpp.methods.random import random_rows
 from natpp.nets.policy import Policy, load_policy
-from natpp.runs.jobs import Ask, make_fabric, make_scorer
-from natpp.runs.search import PRESETS, STEPS_TO_PLAN, Search, SearchConfig
+from natpp.runs.fabric import make_fabric
+from natpp.runs.jobs import make_scorer
+from natpp.runs.phases import PRESETS, Phases
+from natpp.runs.search import Search
+from natpp.runs.searching import STEPS_TO_PLAN, Searching
 from natpp.scorers.base import Scorer, Scores, Task
 from natpp.scorers.predicted import PredictConfig
 from natpp.scorers.short import ShortScorer, usual_schedule
 from natpp.scorers.supernet import Weights, usual_setting
 from natpp.seeds import Use, generator
 from natpp.subjects.many import Inputs
+from tests.asking import searched
 
 TINY: dict[str, Any] = {
     "scorer": "supernet",
@@ -71,7 +75,7 @@ def small_presets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few inputs and short fits; processes of their own have the real ones."""
     for name, made in list(PRESETS.items()):
 
-        def small(*, made: Any = made, **given: Any) -> SearchConfig:
+        def small(*, made: Any = made, **given: Any) -> Phases:
             found = made(**given)
             learn = replace(found.learn, inputs=min(found.learn.inputs, 8), samples=min(found.learn.samples, 4))
             return replace(found, pool=60, learn=learn, predict=PredictConfig(rounds=2))
@@ -80,7 +84,7 @@ def small_presets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def search(**settings: Any) -> Policy:
-    return natpp.search(images(), **TINY | settings)
+    return searched(images(), **TINY | settings)
 
 
 def bits(policy: Policy) -> bytes:
@@ -208,7 +212,7 @@ def test_one_given_architecture_with_few_scores(settings: dict[str, Any], tmp_pa
 
 
 def test_one_given_architecture_by_free_scores(tmp_path: Path) -> None:
-    natpp.search(scorer=CountOps("skip_connect"), arch="vgg_block", steps=40, budget="rule", out=tmp_path, minutes=1)
+    searched(scorer=CountOps("skip_connect"), arch="vgg_block", steps=40, budget="rule", out=tmp_path, minutes=1)
     chosen = natpp.load(tmp_path / "architecture.json")
     assert CountOps("skip_connect")([chosen])[0] > CountOps("skip_connect")([natpp.load("vgg_block")])[0]
 
@@ -219,7 +223,7 @@ def test_a_scorers_own_limit_holds() -> None:
 
     scorer = Dear("skip_connect")
     scorer.limit = 20
-    natpp.search(scorer=scorer, nodes=(2,), steps=3)
+    searched(scorer=scorer, nodes=(2,), steps=3)
     assert 10 < scorer.queries <= 20
 
 
@@ -240,7 +244,7 @@ def test_no_score_is_kept_back_in_vain(evaluations: int, final: int) -> None:
         free = False
 
     scorer, told = Dear("skip_connect"), []
-    natpp.search(
+    searched(
         scorer=scorer,
         nodes=(3,),
         steps=3,
@@ -271,7 +275,7 @@ def test_a_price_on_cost_makes_cheaper_choices() -> None:
     inputs = CellSpace((3,)).draw(20, np.random.default_rng(1))
 
     def mean_madds(price: float) -> float:
-        policy = natpp.search(scorer=CountOps("conv"), nodes=(3,), price={"madds": price}, steps=150)
+        policy = searched(scorer=CountOps("conv"), nodes=(3,), price={"madds": price}, steps=150)
         return float(np.mean([natpp.optimize(arch, policy).cost_after.live_madds for arch in inputs]))
 
     assert mean_madds(1000) < 0.8 * mean_madds(0)
@@ -281,7 +285,7 @@ def test_nasbench201_from_images_and_a_run_as_scorer(tmp_path: Path) -> None:
     search(space="nasbench201", out=tmp_path / "run")
     with pytest.raises(NatppError, match="unknown data set 'stripes'"):
         make_scorer(str(tmp_path / "run"))  # its images were given as a value
-    policy = natpp.search("digits", space="nasbench201", out=tmp_path / "digits", **{**TINY, "nodes": (4,)})
+    policy = searched("digits", space="nasbench201", out=tmp_path / "digits", **{**TINY, "nodes": (4,)})
     scorer = make_scorer(str(tmp_path / "digits"))
     state = torch.load(tmp_path / "digits" / "checkpoint.pt", weights_only=True)
     known = {natpp.load(text): score for text, score in state["known"]}
@@ -292,21 +296,21 @@ def test_nasbench201_from_images_and_a_run_as_scorer(tmp_path: Path) -> None:
     arch = drawn[0]
     result = natpp.optimize(arch, policy, mode="best-of", scorer=tmp_path / "digits", samples=3)
     assert result.cost_after.live_madds <= result.cost_before.live_madds
-    again = natpp.search(scorer=tmp_path / "digits", space="nasbench201", evaluations=20, steps=5)
+    again = searched(scorer=tmp_path / "digits", space="nasbench201", evaluations=20, steps=5)
     assert again.ops == policy.ops
 
 
 def test_the_share_of_random_scores_is_a_setting() -> None:
     def asked(share: float) -> list[float]:
         scorer = CountOps("skip_connect")
-        natpp.search(scorer=scorer, nodes=(3,), steps=1, evaluations=30, random_share=share)
+        searched(scorer=scorer, nodes=(3,), steps=1, evaluations=30, random_share=share)
         return scorer(list(scorer.known)).tolist()
 
     drawn, mostly_chosen = asked(1.0), asked(0.2)
     assert len(drawn) == len(mostly_chosen) == 30
     assert np.mean(mostly_chosen) > np.mean(drawn) + 1  # those that are chosen have more of what is liked
-    with pytest.raises(SettingError, match=r"random_share is 1\.5, expected a share above 0 and up to 1"):
-        natpp.search("digits", random_share=1.5)
+    with pytest.raises(SettingError, match=r"random_share is 1\.5, expected a number above 0 to 1"):
+        searched("digits", random_share=1.5)
 
 
 def test_with_caution_a_search_changes_less() -> None:
@@ -314,7 +318,7 @@ def test_with_caution_a_search_changes_less() -> None:
 
     def changed(caution: float | None) -> int:
         asked = {"budget": "rule", "steps": 100, "evaluations": 12, "caution": caution}
-        policy = natpp.search(scorer=CountOps("conv"), nodes=(3,), **asked)
+        policy = searched(scorer=CountOps("conv"), nodes=(3,), **asked)
         return sum(len(natpp.optimize(arch, policy, budget="rule").changes) for arch in inputs)
 
     assert changed(2.0) < changed(None)
@@ -322,7 +326,7 @@ def test_with_caution_a_search_changes_less() -> None:
 
 def test_a_search_by_a_scorer_of_ones_own() -> None:
     skips = CountOps("skip_connect")
-    policy = natpp.search(scorer=skips, nodes=(3,), steps=250)
+    policy = searched(scorer=skips, nodes=(3,), steps=250)
     inputs = CellSpace((3,)).draw(30, np.random.default_rng(5))
     after = [natpp.optimize(arch, policy, budget="rule").after for arch in inputs]
     assert skips(after).mean() > skips(inputs).mean() + 1.5
@@ -421,18 +425,18 @@ def test_resume_starts_a_run_that_is_not_there(tmp_path: Path) -> None:
         ({"rule": "nut"}, "Did you mean 'nat'"),
         ({"space": "cell"}, "Did you mean 'cells'"),
         ({"budget": "strct"}, "Did you mean 'strict'"),
-        ({"nodes": (0,)}, "whole numbers from 1 up"),
+        ({"nodes": (0,)}, "each a whole number from 1 up"),
         ({"seed": -1}, "seed is -1"),
         ({"evaluations": 1}, "evaluations is 1"),
         ({"evaluations": 3.5}, "evaluations is 3.5"),
         ({"channels": 0}, "channels is 0"),
         ({"epochs": 0}, "from 1 up"),
-        ({"batch": 1}, "batch is 1, expected at least 2"),
+        ({"batch": 1}, "batch is 1, expected a whole number from 2 up"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"device": "cuda:x"}, "CUDA|expected cuda"),
         ({"precision": "8"}, "unknown precision '8'"),
         ({"precision": "16", "device": "cpu"}, "precision 16 is for a GPU"),
-        ({"price": {"latency": 1.0}}, "unknown cost 'latency'"),
+        ({"price": {"latency": 1.0}}, "expected a mapping from params or madds to a number from 0 up"),
         ({"price": {"madds": -1.0}}, "from 0 up"),
         ({"scorer": "supernetz"}, "Did you mean 'supernet'"),
         ({"minutes": -1.0, "evaluations": None}, "minutes is -1.0"),
@@ -459,8 +463,8 @@ def test_wrong_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ([], "give data, or a scorer at hand"),
         (["--data", "digits", "--root", "here"], "does not apply: leave it out"),
         (["--data", "digits", "--nodes", "x"], "nodes is 'x'"),
-        (["--data", "digits", "--price", "madds"], "madds=2,params=0.5"),
-        (["--data", "digits", "--price", "foo=1"], "unknown cost 'foo'"),
+        (["--data", "digits", "--price", "madds"], "expected a mapping from params or madds"),
+        (["--data", "digits", "--price", "foo=1"], "expected a mapping from params or madds"),
         (["--data", str(tmp_path / "cifar10.safetensors")], "is a file, expected"),
         (["--data", "digits", "--store", str(tmp_path / "nowhere" / "scores")], "Create it first"),
         (["--data", "digits", "--store", str(tmp_path / "cifar10.safetensors")], "is no file of scores"),
@@ -473,7 +477,7 @@ def test_wrong_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_supernet_for_another_space_is_refused(tmp_path: Path) -> None:
-    natpp.search("digits", out=tmp_path, **TINY)
+    searched("digits", out=tmp_path, **TINY)
     scorer = make_scorer(str(tmp_path))
     with pytest.raises(SettingError, match="no weights for"):
         scorer([natpp.sample(5, seed=1)])
@@ -497,8 +501,8 @@ def test_a_training_is_no_search(tmp_path: Path) -> None:
 
 
 def test_settings_survive_the_way_through_json() -> None:
-    ask = Ask(data="digits", arch=natpp.load("darts"), nodes=(3,), price={"madds": 1.0})
-    assert Ask.from_dict(json.loads(json.dumps(ask.to_dict()))) == ask
+    asked = Search(nodes=(3,), price={"madds": 1.0})
+    assert Search.from_json(asked.to_json()) == asked
 
 
 def test_curves_for_tensorboard(tmp_path: Path) -> None:
@@ -508,11 +512,11 @@ def test_curves_for_tensorboard(tmp_path: Path) -> None:
 
 
 def test_a_run_keeps_the_curves_in_step_with_the_checkpoint(tmp_path: Path) -> None:
-    run = Run(tmp_path, {"seed": 0, "versions": {"natpp": "0"}})
+    run = Folder(tmp_path, {"seed": 0, "versions": {"natpp": "0"}})
     run.log({"phase": "a", "step": 1})
     run.save({})
     run.log({"phase": "a", "step": 2})
-    again = Run(tmp_path, {"seed": 0, "versions": {"natpp": "0"}}, resume=True)
+    again = Folder(tmp_path, {"seed": 0, "versions": {"natpp": "0"}}, resume=True)
     assert again.load() == {"rows": 1}
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
 
@@ -569,7 +573,7 @@ def test_a_search_ends_in_the_time_there_is(tmp_path: Path) -> None:
     start = time.monotonic()
     said: list[str] = []
     small = {"nodes": (2,), "channels": 2, "cells": 1, "train_steps": 1, "batch": 8}
-    natpp.search(images(), minutes=0.02, steps=10**6, out=tmp_path, say=said.append, **small)
+    searched(images(), minutes=0.02, steps=10**6, out=tmp_path, say=said.append, **small)
     assert time.monotonic() - start < 30
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert sum(row["phase"] == "scores" for row in rows) > 0
@@ -584,14 +588,14 @@ def test_a_search_that_took_longer_than_asked_says_so(tmp_path: Path) -> None:
     start = time.monotonic()
     said: list[str] = []
     small = {"nodes": (2,), "channels": 2, "cells": 1, "train_steps": 1, "batch": 8, "steps": STEPS_TO_PLAN}
-    natpp.search(images(), minutes=1e-4, out=tmp_path, say=said.append, **small)
+    searched(images(), minutes=1e-4, out=tmp_path, say=said.append, **small)
     told = re.fullmatch(r"the search took (.*) seconds, more than the 0\.006 that were asked for", said[-1])
     assert told is not None
     assert 0.05 < float(told[1]) <= time.monotonic() - start + 0.1
     said.clear()
-    natpp.search(images(), minutes=1e-4, out=tmp_path, say=said.append, resume=True, **small)
+    searched(images(), minutes=1e-4, out=tmp_path, say=said.append, resume=True, **small)
     assert said == []  # it is over
-    natpp.search(scorer=CountOps("conv"), nodes=(2,), steps=2, minutes=60, say=said.append)
+    searched(scorer=CountOps("conv"), nodes=(2,), steps=2, minutes=60, say=said.append)
     assert said == []
 
 
@@ -647,10 +651,10 @@ def test_a_plan_of_shared_weights_is_kept_when_resumed(
     def timed(**more: Any) -> bytes:
         with monkeypatch.context() as patch:
             clock = Clock()
-            patch.setattr("natpp.runs.search.time", clock)
+            patch.setattr("natpp.runs.searching.time", clock)
             patch.setattr("natpp.runs.jobs.time", clock)
             if "resume" in more:
-                patch.setattr(Search, "_plan_weights", lambda *_: pytest.fail("planned again"))
+                patch.setattr(Searching, "_plan_weights", lambda *_: pytest.fail("planned again"))
             return bits(search(**settings, **more))
 
     phases: list[str] = []
@@ -672,7 +676,7 @@ def test_of_many_minutes_a_search_takes_what_its_evaluations_need() -> None:
 
     for evaluations in (4, 30):  # fewer and more than the first ones
         scorer = Dear("skip_connect")
-        natpp.search(scorer=scorer, minutes=60, evaluations=evaluations, nodes=(2,), steps=STEPS_TO_PLAN + 1)
+        searched(scorer=scorer, minutes=60, evaluations=evaluations, nodes=(2,), steps=STEPS_TO_PLAN + 1)
         assert evaluations - 3 <= scorer.queries <= evaluations
 
 
@@ -704,7 +708,7 @@ def test_two_processes_share_short_trainings_and_choose_as_one(
     """A run that was stopped in one process is resumed by two; the policy is the same to the bit."""
     monkeypatch.undo()  # the real presets, as the two have them
     with monkeypatch.context() as patch:
-        patch.setattr("natpp.cli.searching.shown_progress", lambda: contextlib.nullcontext(crash_at(1)))
+        patch.setattr("natpp.cli.commands.shown_progress", lambda: contextlib.nullcontext(crash_at(1)))
         with pytest.raises(Crash):  # some are scored
             main(arguments(tmp_path / "two"))
     two_processes(*command(tmp_path / "two", "--resume")[1:])
@@ -725,7 +729,7 @@ def test_a_short_search_on_digits_beats_random_on_held_out_images(monkeypatch: p
     digits = load_images("digits")
     learn, held_out = digits.split(400, seed=1)
     seen = Images("digits", 10, digits.train[learn], digits.train_labels[learn], digits.test, digits.test_labels)
-    policy = natpp.search(seen, evaluations=120, steps=300)
+    policy = searched(seen, evaluations=120, steps=300)
     task = Task("nat++", setting("cifar"))
     inputs = Inputs(CellSpace((4,)).draw(24, np.random.default_rng(9)), task, policy.ops)
     greedy = PolicyMethod("nat++", best(), policy).one_shot(inputs, lambda _: np.empty(0), np.random.default_rng(9))

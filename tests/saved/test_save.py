@@ -6,8 +6,9 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -16,18 +17,20 @@ from torch.nn import functional as F
 
 import natpp
 from natpp.arch import modules as own
-from natpp.decisions.operation import FadeIn, shortcut
+from natpp.core.result import Result
+from natpp.decisions.term import shortcut
 from natpp.errors import FormatError, SettingError
 from natpp.fx.modes import ByMode
+from natpp.fx.parts import FadeIn
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
+from natpp.report.page import write_report
 from natpp.saved.content import content_of
 from natpp.saved.describe import describe
 from natpp.saved.source import module_source
 from natpp.saved.values import decode, encode
 from natpp.saved.vocabulary import function_named, name_of
-from natpp.subjects.module import optimize_module
-from natpp.subjects.module_result import ModuleResult
+from natpp.subjects.module_answer import optimize_module
 from tests.fx.fx_models import SMALL
 from tests.fx.promises import assert_same, assert_same_module, outputs, random_policy, warmed, written_module
 
@@ -77,14 +80,14 @@ class Mixed(nn.Module):
         return self.head(doubled(x) if self.function else x)
 
 
-def optimized(module: nn.Module, example: object = X, seed: int = 1) -> ModuleResult:
+def optimized(module: nn.Module, example: object = X, seed: int = 1) -> Result:
     return optimize_module(module, example, random_policy(seed), mode="sample", seed=seed)
 
 
-def unchanged(module: nn.Module, example: object = X) -> ModuleResult:
+def unchanged(module: nn.Module, example: object = X) -> Result:
     """A result with nothing changed."""
     result = optimized(module, example)
-    return ModuleResult(**{**vars(result), "module": rewrite(result.traced)})
+    return replace(result, after=rewrite(result.subject.traced))
 
 
 @pytest.fixture
@@ -112,12 +115,11 @@ def test_the_folder_tells_what_was_done(tmp_path: Path) -> None:
     assert data["settings"] == result.settings
     assert data["versions"] == {"natpp": natpp.__version__, "torch": torch.__version__}
     assert [change["name"] for change in data["changes"]] == [change.name for change in result.changes]
-    terms = [(term["before"], term["after"]) for block in data["blocks"] for term in block["terms"]]
-    pairs = zip(result.blocks, result.ops, strict=True)
+    terms = [(term["before"], term["after"]) for block in data["groups"] for term in block["decisions"]]
+    pairs = zip(result.subject.blocks, result.subject.block_ops(result.plan), strict=True)
     assert terms == [pair for block, ops in pairs for pair in zip(block.ops, ops, strict=True)]
-    places = [term for block in data["blocks"] for term in block["terms"] if term["site"] == "layer2.0.conv1"]
-    assert places[0]["channels"] == [8, 16]
-    assert (places[0]["stride"], places[0]["size"]) == (2, [16, 16])
+    terms = [term for block in data["groups"] for term in block["decisions"] if term["name"] == "layer2.0.conv1"]
+    assert terms[0]["places"] == [{"channels": [8, 16], "stride": 2, "size": [16, 16]}]
     assert len({file.stat().st_mode for file in folder.iterdir()}) == 1
 
 
@@ -357,9 +359,9 @@ def test_what_has_no_form_in_a_file_is_named(tmp_path: Path) -> None:
     broken = copy.deepcopy(result.module)
     next(iter(broken.graph.nodes)).args = (nn.ReLU,)
     with pytest.raises(natpp.NatppError, match="a value of type type"):
-        ModuleResult(**{**vars(result), "module": broken}).save(tmp_path / "saved")
+        replace(result, after=broken).save(tmp_path / "saved")
     with pytest.raises(SettingError, match="expected the module that natpp made"):
-        ModuleResult(**{**vars(result), "module": nn.ReLU()}).save(tmp_path / "saved")
+        replace(result, after=nn.ReLU()).save(tmp_path / "saved")
     assert not list(tmp_path.iterdir())
 
 
@@ -408,6 +410,20 @@ def test_layers_from_elsewhere_are_those_of_torch(saved: Path, tmp_path: Path) -
     edited(saved, other("torch.nn.Linear"))
     with pytest.raises(FormatError, match="not a valid module name"):
         natpp.restore(edited(saved, lambda data: data["module"].update(name="A:\n print()")))
+
+
+def test_folders_of_natpp_0_1_are_restored(saved: Path) -> None:
+    """How results are told has changed since, how modules are written has not."""
+    before = natpp.restore(saved)
+
+    def older(data: dict[str, Any]) -> None:
+        module = data["module"]
+        data.clear()
+        data.update(format="natpp module", version=1, module=module)
+
+    assert_same_module(natpp.restore(edited(saved, older)), before, X)
+    with pytest.raises(FormatError, match=r"was written by natpp 0\.1"):
+        write_report(saved, saved.parent / "report.html")
 
 
 def test_damaged_folders_are_one_clear_line(saved: Path, tmp_path: Path) -> None:

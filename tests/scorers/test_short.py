@@ -18,9 +18,10 @@ from natpp.arch.space import CellSpace
 from natpp.cli import main
 from natpp.data.batches import Batches
 from natpp.data.images import Images
+from natpp.data.named import Data
 from natpp.errors import NatppError, SettingError
 from natpp.nets.policy import Policy
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.scorers import short
 from natpp.scorers.short import ShortScorer
 from natpp.testing import check_scorer
@@ -98,7 +99,7 @@ def test_a_folder_is_scored_without_what_cannot_be_read(
         found = capsys.readouterr()
         assert found.err == f"natpp: {line.format(name)}\n"
         assert json.loads(found.out)[0]["reason"] is None
-    natpp.score(["resnet_block"], photographs, size=16, **few)
+    natpp.score(["resnet_block"], natpp.Short(steps=1, channels=2, cells=1), task=Data(photographs, size=16))
     assert [record.getMessage() for record in caplog.records] == [line.format("stripes")]
 
 
@@ -339,8 +340,7 @@ def test_a_store_in_a_wrong_place_is_refused(stripes: Batches, tmp_path: Path) -
 
 def test_scores_from_python_and_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cell = "|nor_conv_3x3~0|+|none~0|none~1|+|none~0|none~1|skip_connect~2|"
-    small: dict[str, Any] = {"train_steps": 2, "channels": 2, "cells": 1}
-    found = natpp.score(["darts", cell], "digits", store=tmp_path / "s", **small)
+    found = natpp.score(["darts", cell], natpp.Short(steps=2, channels=2, cells=1, store=tmp_path / "s"), task="digits")
     assert all(isinstance(one.value, float) and 0 <= one.accuracy <= 100 and one.reason is None for one in found)
     flags = [
         "--data",
@@ -360,7 +360,7 @@ def test_scores_from_python_and_the_command_line(tmp_path: Path, capsys: pytest.
     assert main(["score", "darts", *flags]) == 0
     assert "accuracy" in capsys.readouterr().out
     with pytest.raises(SettingError, match="a list of architectures"):
-        natpp.score("darts", "digits")
+        natpp.score("darts", task="digits")
     for wrong, words in (
         (["score", "darts"], "give data"),
         (["score", "--data", "digits"], "at least one architecture"),

@@ -12,11 +12,12 @@ from torch.nn.functional import one_hot
 
 import natpp
 from natpp.arch.graph import NULL, SKIP
-from natpp.core.budget import SAVES_NOTHING, BudgetError, excess, limits_of
+from natpp.core.budget import SAVES_NOTHING, BudgetError, excess
+from natpp.core.decision import Decision, Plan
+from natpp.core.solve import with_option
+from natpp.decisions.base import Decisions
 from natpp.errors import NatppError, SettingError
 from natpp.fx import rewrite as written
-from natpp.fx.blocks import find_blocks
-from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.methods.tuned import Candidates
 from natpp.nets import measure
@@ -24,20 +25,17 @@ from natpp.nets.measure import module_cost
 from natpp.nets.policy import GraphBatch, Policy, Transitions, masked_log_softmax
 from natpp.policies import load_named
 from natpp.registry import MODELS
-from natpp.subjects import module, module_budget
-from natpp.subjects.module import optimize_module
-from natpp.subjects.module_budget import within
-from natpp.subjects.module_problem import Problem
-from natpp.subjects.module_result import vanished
+from natpp.subjects import module, module_answer
+from natpp.subjects.module import Module
+from natpp.subjects.module_answer import Asked, optimize_module, vanished
 from tests.fx.fx_models import SMALL, BasicBlock
 from tests.fx.promises import changed_keeps_promises, random_policy, warmed
 
 X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
-def problem(name: str, **options: object) -> Problem:
-    traced = trace(SMALL[name](), X)
-    return Problem(traced, find_blocks(traced), load_named(), "nat++", **options)
+def asked(name: str, **options: Any) -> Asked:
+    return Asked(SMALL[name](), X, load_named(), **options)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -75,32 +73,53 @@ def test_random_policies_keep_the_promises(name: str, share: bool) -> None:
         changed_keeps_promises(module, X, result)
 
 
+def small(name: str, share: bool = True) -> Module:
+    return Module(trace(SMALL[name](), X), Decisions(ops=load_named().ops, share_blocks=share))
+
+
+def allowed(decision: Decision) -> set[str]:
+    return {str(option.value) for option in decision.options if option.allowed}
+
+
+def why_not(decision: Decision, value: str) -> str:
+    return decision.options[decision.number(value)].why_not
+
+
 def test_masks_worked_out_by_hand() -> None:
-    found = problem("resnet")
+    found = small("resnet")
     names = [block.name for block in found.first]
-    normal = names.index("layer1.0")
-    allowed = [{found.ops[op] for op in np.flatnonzero(row)} for row in found.masks[normal]]
+    part = found.parts[names.index("layer1.0")]
+    normal = found.decisions[part.start : part.stop]
     shortcut = {"null", "skip_connect"}
     conv = {"conv_3x3", "conv_1x1", "sep_conv_3x3", "dil_conv_3x3", "max_pool_3x3", "avg_pool_3x3", *shortcut}
     # node 2: the block needs its input; nodes 3 and 4: convolutions; node 5: one of two terms must stay
     expected = [shortcut, {"skip_connect"}, shortcut, conv, shortcut, conv, shortcut, shortcut]
-    assert allowed == expected
-    stem = names.index("conv1")
-    only = {found.ops[op] for op in np.flatnonzero(found.masks[stem][3])}
-    assert "null" not in only  # nothing else reaches the output
-    assert found.why[stem][3]["null"] == "connection"
-    assert found.why[stem][2]["skip_connect"] == "shape"
-    assert found.why[normal][3]["conv_5x5"] == "rule"
+    assert [allowed(one) for one in normal] == expected
+    assert [one.kind for one in normal] == ["term", "term", "term", "operation"] + ["term", "operation"] + ["term"] * 2
+    part = found.parts[names.index("conv1")]
+    stem = found.decisions[part.start : part.stop]
+    assert "null" not in allowed(stem[3])  # nothing else reaches the output
+    assert why_not(stem[3], "null") == "connection"
+    assert why_not(stem[2], "skip_connect") == "shape"
+    assert why_not(normal[3], "conv_5x5") == "rule"
 
 
 def test_a_projection_stays_or_goes() -> None:
-    found = problem("resnet")
-    reduce = next(number for number, block in enumerate(found.first) if block.kind == "reduce")
-    block = found.first[reduce]
-    index = next(i for i in range(len(block.ops)) if block.edge_name(i) == "layer2.0.downsample.0")
-    assert {found.ops[op] for op in np.flatnonzero(found.masks[reduce][index])} == {"skip_connect", "null"}
-    first = block.ops.index("conv_3x3")  # of stride 2: as a skip it is a factorized 1x1, which costs less
-    assert "skip_connect" in {found.ops[op] for op in np.flatnonzero(found.masks[reduce][first])}
+    found = small("resnet")
+    part, block = next(pair for pair in zip(found.parts, found.first, strict=True) if pair[1].kind == "reduce")
+    by_name = {found.decisions[number].name: found.decisions[number] for number in part}
+    assert allowed(by_name["layer2.0.downsample.0"]) == {"skip_connect", "null"}
+    first = part[block.ops.index("conv_3x3")]  # of stride 2: as a skip it is a factorized 1x1, which costs less
+    assert "skip_connect" in allowed(found.decisions[first])
+
+
+def test_a_kind_that_is_not_asked_for_stays_as_it_is() -> None:
+    found = Module(trace(SMALL["resnet"](), X), Decisions(kinds=("operation",)))
+    for one in found.decisions:
+        assert one.kind == "operation" or all(option.why_not == "kept" for option in one.options[1:])
+    assert any(len(allowed(one)) > 1 for one in found.decisions)
+    with pytest.raises(NatppError, match="unknown kind of decision"):
+        Decisions(kinds=("operations",))
 
 
 def test_kept_parts_keep_everything() -> None:
@@ -149,22 +168,15 @@ def test_a_budget_is_met_and_not_undercut_by_much(name: str) -> None:
 
 def test_no_change_is_in_vain_or_could_be_milder() -> None:
     """Preferences that favour a cheap change lead there first; another one makes it superfluous, or too strong."""
-    found = problem("vgg", share=False)
-    before = module_cost(found.traced.module, X)
-    limits = {"madds": 0.7 * before.madds}
+    found = asked("vgg", budget={"madds": 0.7})
     for seed in range(5):
-        preferences = found.preferences("sample", seed)
-        rows = within(found, preferences, before, limits)
-        for number, row in enumerate(rows):
-            for index in np.flatnonzero(row != found.before[number]):
-                table = preferences[number][index]
-                own = found.before[number][index]
-                for op in np.flatnonzero(found.masks[number][index]):
-                    if op == own or table[op] > table[row[index]]:
-                        other = row.copy()
-                        other[index] = op
-                        milder = found.blueprint.cost(found.plan([*rows[:number], other, *rows[number + 1 :]]))
-                        assert milder is None or milder.living[1] > limits["madds"]
+        table = found.table("sample", seed)
+        preferences, plan = found.module.preferences(table), found.within(table)
+        for number, option in enumerate(plan):
+            for other in found.module.allowed[number] if option else ():
+                if not other or preferences[number][other] > preferences[number][option]:
+                    milder = found.module.blueprint.cost(with_option(plan, number, other))
+                    assert milder is None or milder.living[1] > found.limits["madds"]
 
 
 @pytest.mark.parametrize(
@@ -176,55 +188,45 @@ def test_no_change_is_in_vain_or_could_be_milder() -> None:
     ],
 )
 def test_no_change_is_in_vain_as_built(name: str, budget: dict[str, float]) -> None:
-    found = problem(name, share=False)
-    before = module_cost(found.traced.module, X)
-    limits = limits_of(budget, before)
+    found = asked(name, budget=budget)
 
-    def fits(rows: list[np.ndarray]) -> bool:
-        return excess(module_cost(rewrite(found.traced, found.blocks, found.block_ops(rows)), X), limits) <= 0
+    def fits(plan: Plan) -> bool:
+        return excess(module_cost(found.module.rewritten(plan), X), found.limits) <= 0
 
-    candidates = Candidates(found, before, limits)  # as learning draws them
+    candidates = Candidates(found, found.limits)  # as learning draws them
     for seed in range(4):
-        preferences = found.preferences("sample", seed)
-        answer = within(found, preferences, before, limits)
-        for rows in (answer, candidates.drawn(preferences)):
-            assert fits(rows)
-            for number, row in enumerate(rows):
-                for index in np.flatnonzero(row != found.before[number]):
-                    other = [one.copy() for one in rows]
-                    other[number][index] = found.before[number][index]
-                    assert not found.connected(number, other[number]) or not fits(other)
+        table = found.table("sample", seed)
+        for plan in (found.within(table), candidates.drawn(table)):
+            assert fits(plan)
+            for number in np.flatnonzero(plan):
+                other = with_option(plan, int(number), 0)
+                assert not found.module.fits(other) or not fits(other)
 
 
 def test_a_budget_of_what_is_counted_builds_only_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    builds, usual = 0, module.rewrite
+    builds, usual = 0, Module.rewritten
 
     def counting(*given: Any) -> Any:
         nonlocal builds
         builds += 1
         return usual(*given)
 
-    monkeypatch.setattr(module, "rewrite", counting)
-    monkeypatch.setattr(module_budget, "rewrite", counting)
+    monkeypatch.setattr(Module, "rewritten", counting)
     model = natpp.zoo.network("shufflenet")
     result = natpp.optimize(model, example_input=torch.randn(1, 3, 32, 32), budget={"madds": 0.4})
     assert len(result.changes) > 10
-    assert builds == 2  # and the module as it is, whose peak memory is measured as natpp writes it
+    assert builds == 2  # the module as it is, to measure its peak memory, and the answer
 
 
 def test_drawn_preferences_draw_from_the_policy() -> None:
-    found = problem("resnet", share=False)
-    before = module_cost(found.traced.module, X)
-    drawn = {
-        tuple(map(tuple, within(found, found.preferences("sample", seed), before, {"madds": 0.8 * before.madds})))
-        for seed in range(6)
-    }
+    found = asked("resnet", budget={"madds": 0.8})
+    drawn = {found.within(found.table("sample", seed)) for seed in range(6)}
     assert len(drawn) > 2
     first, second = (
         optimize_module(SMALL["resnet"](), X, load_named(), mode="sample", seed=3, budget={"madds": 0.8})
         for _ in range(2)
     )
-    assert first.ops == second.ops
+    assert first.plan == second.plan
 
 
 def test_a_branch_of_other_operations_is_not_dropped_to_meet_a_budget() -> None:
@@ -300,21 +302,20 @@ def test_the_result_says_what_and_why() -> None:
     change = result.changes[0]
     assert result.probabilities[change.name][change.after] == pytest.approx(change.probability)
     assert all(abs(sum(table.values()) - 1) < 1e-5 for table in result.probabilities.values())
-    assert set(result.masked["features.0"].values()) <= {"rule", "budget", "shape", "connection"}
+    assert set(result.masked["features.0"].values()) <= {"rule", "cost", "shape", "connection"}
 
 
 def test_what_goes_with_another_block_is_told() -> None:
     """Block 2 reads only its older input, so that block 1 goes too."""
     module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), *(BasicBlock(4, 4) for _ in range(3)))
-    traced = trace(module, X)
-    blocks = find_blocks(traced)
-    ops = [list(block.ops) for block in blocks]
-    ops[2][0], ops[2][1] = "skip_connect", "null"
-    from natpp.fx.rewrite import rewrite
-
-    made = rewrite(traced, blocks, ops)
+    subject = Module(trace(module, X), Decisions(ops=load_named().ops, share_blocks=False))
+    plan = [0] * len(subject.decisions)
+    for index, op in enumerate(("skip_connect", "null")):
+        number = subject.choices[2][index].decision
+        plan[number] = subject.decisions[number].number(op)
+    made = subject.rewritten(tuple(plan))
     assert not any(name.startswith("1.") for name, _ in made.named_parameters())
-    gone = vanished(blocks, ops, made)
+    gone = vanished(subject, tuple(plan), made)
     assert [change.name for change in gone] == ["1.conv1", "1.conv2"]
     assert {change.after for change in gone} == {"null"}
 
@@ -353,6 +354,7 @@ def test_optimize_copies_and_measures_each_network_once(monkeypatch: pytest.Monk
         monkeypatch.setattr(place, name, call)
 
     counted(module, "module_cost")
+    counted(module_answer, "module_cost")
     counted(module, "rewrite")
     counted(written, "copied")
     counted(fx.Tracer, "trace")

@@ -11,14 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from natpp.fx.blocks import find_blocks
-from natpp.fx.rewrite import rewrite
+from natpp.decisions.base import Decisions
 from natpp.fx.trace import trace
-from natpp.nets.measure import module_cost
-from natpp.registry import MODELS
-from natpp.subjects.module_problem import Problem
+from natpp.registry import KINDS, MODELS
+from natpp.subjects.module import Module
 from tests.fx.fx_models import SMALL
-from tests.fx.promises import counted_is_built, random_policy
+from tests.fx.promises import counted_is_built, random_plan
 
 X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
@@ -32,11 +30,27 @@ class Convs(nn.Module):
 
 
 class Unread(Convs):
-    """A site that nothing reads: it goes as soon as anything in its block is changed."""
+    """A layer that nothing reads: it stays as it is."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.b(torch.relu(self.a(x)))
         self.c(x)
+        return self.d(x)
+
+
+class Checked(Convs):
+    """Layers one behind the other that only a check of a shape reads: they stay, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.e = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4))
+        self.linear = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.b(torch.relu(self.a(x)))
+        y = self.e(self.c(x))
+        z = self.linear(y.flip(1))
+        assert y.shape[1] == z.shape[1] == 4
         return self.d(x)
 
 
@@ -107,7 +121,7 @@ def weight_norm() -> nn.Module:
     )
 
 
-ODD = (Unread, Frames, Product, Tied, InPlace, TwoOutputs, weight_norm)
+ODD = (Unread, Checked, Frames, Product, Tied, InPlace, TwoOutputs, weight_norm)
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -116,6 +130,21 @@ def test_what_is_counted_is_what_is_built(make: type[nn.Module], share: bool) ->
     traced = trace(make().eval(), X)
     for rule in ("nat++", "cost"):
         counted_is_built(traced, plans=6, share=share, rule=rule)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["resnet", "mobilenet", "shuffle"])
+def test_every_kind_of_decision_costs_what_is_counted(kind: str, name: str) -> None:
+    module = Module(trace(SMALL[name]().eval(), X), Decisions(kinds=(kind,)))
+    generator, plans = np.random.default_rng(0), {(0,) * len(module.decisions)}
+    plans |= {random_plan(module, generator) for _ in range(4)}
+    assert len(plans) > 1
+    for plan in plans:
+        made = module.apply(plan)
+        changed = {module.decisions[number].kind for number, option in enumerate(plan) if option}
+        assert changed <= {kind}
+        if not changed:
+            assert torch.equal(made.eval()(X), module.traced.module.eval()(X))
 
 
 @pytest.mark.parametrize("name", [name for name, model in MODELS.items() if max(model.input_shape) < 64])
@@ -132,21 +161,16 @@ def test_large_networks_of_the_zoo_cost_what_is_counted(name: str) -> None:
 
 
 @functools.cache
-def small(name: str, share: bool) -> Problem:
-    traced = trace(SMALL[name]().eval(), X)
-    return Problem(traced, find_blocks(traced), random_policy(0), "cost", strict=False, share=share)
+def small(name: str, share: bool) -> Module:
+    return Module(trace(SMALL[name]().eval(), X), Decisions(rule="cost", share_blocks=share, strict=False))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(list(SMALL)), st.booleans(), st.integers(0, 2**32 - 1), st.floats(0, 1))
 def test_any_plan_costs_what_is_counted(name: str, share: bool, seed: int, changed: float) -> None:
-    found, generator = small(name, share), np.random.default_rng(seed)
-    rows = []
-    for number, (mask, before) in enumerate(zip(found.masks, found.before, strict=True)):
-        drawn = (generator.random(mask.shape) * mask).argmax(axis=1)
-        rows.append(found.repaired(number, np.where(generator.random(len(before)) < changed, drawn, before)))
-    counted, tally = found.blueprint.cost(found.plan(rows)), found.tally.at(found.plan(rows))
-    assert counted is not None
-    built = module_cost(rewrite(found.traced, found.blocks, found.block_ops(rows)), X)
-    assert counted.living[:2] == (built.params, built.madds)
-    assert (tally.cost, tally.missing) == (counted.living, 0)
+    module = small(name, share)
+    plan = random_plan(module, np.random.default_rng(seed), changed)
+    _, cost = module.built(plan)
+    tally = module.tally.at(plan)
+    assert (*tally.cost[:2], tally.missing) == (cost.params, cost.madds, 0)
+    assert module.plan(module.row(plan)) == plan

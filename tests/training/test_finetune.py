@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import natpp
+from natpp.cli import main
 from natpp.data.sets import load_images
 from natpp.errors import NatppError, SettingError
 from natpp.runs.tunings import Finetuned
@@ -54,7 +55,9 @@ def bits(found: Finetuned) -> bytes:
 def test_a_copy_learns_from_loaders() -> None:
     given = model().eval()
     before = copy.deepcopy(given.state_dict())
-    found = natpp.finetune(given, loader(shuffle=True), loader(32, seed=1), epochs=6, learning_rate=0.1)
+    found = natpp.finetune(
+        given, natpp.Task(loader(shuffle=True), loader(32, seed=1)), "tune:epochs=6,learning_rate=0.1"
+    )
     assert found.validation_accuracy > 90
     assert found.curve[-1]["loss"] < 0.5 * found.curve[0]["loss"]
     assert [row["epoch"] for row in found.curve] == list(range(1, 7))
@@ -69,7 +72,10 @@ def test_a_copy_learns_from_loaders() -> None:
 def test_the_steps_are_those_of_torch() -> None:
     batches = list(loader(40, 16))  # the last batch is smaller
     found = natpp.finetune(
-        model(), batches, epochs=2, learning_rate=0.1, weight_decay=1e-3, clip=0, label_smoothing=0.1, device="cpu"
+        model(),
+        batches,
+        "tune:epochs=2,learning_rate=0.1,weight_decay=0.001,clip=0,label_smoothing=0.1",
+        run=natpp.Run(device="cpu"),
     )
     other = model()
     optimizer = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3)
@@ -86,7 +92,7 @@ def test_the_steps_are_those_of_torch() -> None:
 def test_the_same_seed_gives_the_same_module() -> None:
     def tuned(seed: int) -> bytes:
         torch.manual_seed(7 * seed)  # chance of the caller does not matter
-        return bits(natpp.finetune(model(0.5), loader(), epochs=1, seed=seed, device="cpu"))
+        return bits(natpp.finetune(model(0.5), loader(), "tune:epochs=1", run=natpp.Run(seed=seed, device="cpu")))
 
     assert tuned(1) == tuned(1)
     assert tuned(1) != tuned(2)  # dropout
@@ -100,7 +106,7 @@ def test_a_result_is_tuned_with_shortcuts_that_come_in() -> None:
         if any(change.before == "null" for change in result.changes):
             break
     batches = [(images, torch.tensor([0, 1, 2, 3]))] * 5
-    found = natpp.finetune(result, batches, epochs=1, ema=0.5)
+    found = natpp.finetune(result, batches, "tune:epochs=1,ema=0.5")
     shares = [tensor for name, tensor in found.module.named_buffers() if name.endswith(".share")]
     assert shares
     assert all(0.01 < share < 0.05 for share in shares)  # the average of what rises to 1 - 0.99 ** 5
@@ -109,12 +115,12 @@ def test_a_result_is_tuned_with_shortcuts_that_come_in() -> None:
 
 def test_images_by_name_set_some_aside() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(36, 10))
-    by_name = natpp.finetune(net, "digits", epochs=1, seed=3, device="cpu")
-    given = natpp.finetune(net, load_images("digits"), epochs=1, seed=3, device="cpu")
+    by_name = natpp.finetune(net, "digits", "tune:epochs=1", run=natpp.Run(seed=3, device="cpu"))
+    given = natpp.finetune(net, load_images("digits"), "tune:epochs=1", run=natpp.Run(seed=3, device="cpu"))
     assert bits(by_name) == bits(given)
     assert 0 <= by_name.validation_accuracy <= 100
     with pytest.raises(SettingError, match="leave val out"):
-        natpp.finetune(net, "digits", loader(), epochs=1)
+        natpp.Task(load_images("digits"), loader())
 
 
 class Both(nn.Module):
@@ -138,22 +144,24 @@ def test_any_inputs_outputs_and_targets_with_a_loss() -> None:
         return functional.mse_loss(output["sum"], targets["wanted"])
 
     net = Both()
-    found = natpp.finetune(net, batches, batches, epochs=20, learning_rate=0.1, loss=loss)
+    found = natpp.finetune(net, natpp.Task(batches, batches, loss=loss), "tune:epochs=20,learning_rate=0.1")
     assert found.validation_loss < 0.1 < found.curve[0]["validation_loss"] * 2
     assert found.validation_accuracy is None
     assert "train_accuracy" not in found.curve[0]
-    same = natpp.finetune(net, named, named, epochs=20, learning_rate=0.1, loss=loss)
+    same = natpp.finetune(net, natpp.Task(named, named, loss=loss), "tune:epochs=20,learning_rate=0.1")
     assert same.validation_loss == pytest.approx(found.validation_loss)
 
 
 def test_a_teacher_is_followed_where_labels_are_wrong() -> None:
     """Labels without sense, and a teacher that knows: half of what is learned is what the teacher says."""
-    teacher = natpp.finetune(model(), loader(shuffle=True), loader(32, seed=1), epochs=6, learning_rate=0.1).module
+    teacher = natpp.finetune(
+        model(), natpp.Task(loader(shuffle=True), loader(32, seed=1)), "tune:epochs=6,learning_rate=0.1"
+    ).module
     before = copy.deepcopy(teacher.state_dict())
     images, _ = stripes()
     wrong = DataLoader(TensorDataset(images, torch.arange(48) // 2 % 2), 16)
     alone, taught = (
-        natpp.finetune(model(), wrong, loader(32, seed=1), epochs=6, learning_rate=0.1, teacher=one)
+        natpp.finetune(model(), natpp.Task(wrong, loader(32, seed=1)), "tune:epochs=6,learning_rate=0.1", teacher=one)
         for one in (None, teacher)
     )
     assert alone.validation_accuracy < 70
@@ -170,7 +178,10 @@ def test_a_teacher_of_any_form() -> None:
     teacher = nn.Linear(3, 1)
     student = nn.Linear(3, 1)
     found = natpp.finetune(
-        student, batches, batches, epochs=40, learning_rate=0.2, loss=functional.mse_loss, teacher=teacher
+        student,
+        natpp.Task(batches, batches, loss=functional.mse_loss),
+        "tune:epochs=40,learning_rate=0.2",
+        teacher=teacher,
     )
     halfway = (teacher(inputs) / 2).detach()  # between the targets and the teacher
     assert torch.allclose(found.module(inputs), halfway, atol=0.05)
@@ -179,17 +190,17 @@ def test_a_teacher_of_any_form() -> None:
 def test_a_teacher_of_another_form_is_refused() -> None:
     images = loader()
     with pytest.raises(SettingError, match=r"teacher's output is float32 \(16, 3\), but the module's is .*\(16, 2\)"):
-        natpp.finetune(model(), images, images, teacher=nn.Sequential(nn.Flatten(), nn.Linear(192, 3)))
+        natpp.finetune(model(), natpp.Task(images, images), teacher=nn.Sequential(nn.Flatten(), nn.Linear(192, 3)))
     with pytest.raises(SettingError, match="the teacher does not run on the inputs"):
-        natpp.finetune(model(), images, images, teacher=nn.Linear(3, 2))
+        natpp.finetune(model(), natpp.Task(images, images), teacher=nn.Linear(3, 2))
     with pytest.raises(SettingError, match="the teacher is str, expected"):
-        natpp.finetune(model(), images, images, teacher="resnet20")  # type: ignore[arg-type]
+        natpp.finetune(model(), natpp.Task(images, images), teacher="resnet20")  # type: ignore[arg-type]
 
 
 def test_frozen_parameters_stay() -> None:
     net = model()
     net[0].weight.requires_grad_(False)
-    found = natpp.finetune(net, loader(), epochs=1, ema=0.5)
+    found = natpp.finetune(net, loader(), "tune:epochs=1,ema=0.5")
     assert torch.equal(found.module[0].weight, net[0].weight)
     assert not torch.equal(found.module[3].weight, net[3].weight)
 
@@ -202,11 +213,15 @@ def test_a_crash_and_resume_give_the_same_bits(tmp_path: Path, monkeypatch: pyte
             raise KeyboardInterrupt
 
     given = list(loader())  # a loader that shuffles makes another order
-    settings: dict[str, Any] = {"epochs": 3, "learning_rate": 0.1, "device": "cpu"}
-    straight = natpp.finetune(model(0.2), given, given, out=tmp_path / "straight", **settings)
+
+    def tuned(name: str, **more: Any) -> Finetuned:
+        run = natpp.Run(out=tmp_path / name, device="cpu", **more)
+        return natpp.finetune(model(0.2), natpp.Task(given, given), "tune:epochs=3,learning_rate=0.1", run=run)
+
+    straight = tuned("straight")
     with pytest.raises(KeyboardInterrupt):
-        natpp.finetune(model(0.2), given, given, out=tmp_path / "crashed", watch=crash, **settings)
-    again = natpp.finetune(model(0.2), given, given, out=tmp_path / "crashed", resume=True, **settings)
+        tuned("crashed", watch=crash)
+    again = tuned("crashed", resume=True)
     assert bits(again) == bits(straight)
     files = [(tmp_path / name / "module.safetensors").read_bytes() for name in ("straight", "crashed")]
     assert files[0] == files[1]
@@ -233,29 +248,40 @@ X, LABELS = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 0, 1])
         ([(X, LABELS + 5)], {}, "targets go from 5 to 6, but there are 2 outputs"),
         ([(X, LABELS)], {"loss": lambda output, targets: output}, "expected a tensor of one number"),
         ([(X, LABELS)], {"loss": lambda output, targets: output["x"]}, "the loss does not take this output"),
-        ([(X, LABELS)], {"root": "x"}, "go with the name of data"),
-        ([(X, LABELS)], {"epochs": 0}, "epochs is 0"),
-        ([(X, LABELS)], {"learning_rate": float("nan")}, "learning_rate"),
-        ([(X, LABELS)], {"seed": -1}, "seed is -1"),
+        ([(X, LABELS)], {"recipe": "tune:epochs=0"}, "epochs is 0"),
+        ([(X, LABELS)], {"recipe": "tune:learning_rate=nan"}, "learning_rate"),
+        ([(X, LABELS)], {"recipe": "tuen"}, "Did you mean 'tune'"),
         ("digitz", {}, "digits"),
     ],
 )
 def test_wrong_input_stops_at_the_door(train: Any, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    def tuned() -> None:
+        parts = {name: options[name] for name in ("val", "loss") if name in options}
+        task = natpp.Task(train, **parts) if parts else train
+        natpp.finetune(model(), task, options.get("recipe", "tune"), run=natpp.Run(out=tmp_path / "run"))
+
     with pytest.raises(NatppError, match=message):
-        natpp.finetune(model(), train, out=tmp_path / "run", **options)
+        tuned()
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_steps_are_captured_and_the_module_comes_back(caplog: pytest.LogCaptureFixture) -> None:
     given = list(loader(56, 16))  # the last batch is smaller
-    found = natpp.finetune(model(0.1), given, loader(32, seed=1), epochs=8, learning_rate=0.1, device="cuda", ema=0.5)
+    found = natpp.finetune(
+        model(0.1),
+        natpp.Task(given, loader(32, seed=1)),
+        "tune:epochs=8,learning_rate=0.1,ema=0.5",
+        run=natpp.Run(device="cuda"),
+    )
     assert not caplog.records  # captured
     assert found.validation_accuracy > 90
     assert next(found.module.parameters()).device.type == "cpu"
     assert found.module[0].weight.is_contiguous()
-    exact = natpp.finetune(model(), given, epochs=2, learning_rate=0.1, device="cuda", precision="32")
-    by_hand = natpp.finetune(model(), given, epochs=2, learning_rate=0.1, device="cpu")
+    exact = natpp.finetune(
+        model(), given, "tune:epochs=2,learning_rate=0.1", run=natpp.Run(device="cuda", precision="32")
+    )
+    by_hand = natpp.finetune(model(), given, "tune:epochs=2,learning_rate=0.1", run=natpp.Run(device="cpu"))
     for name, tensor in by_hand.module.state_dict().items():
         torch.testing.assert_close(exact.module.state_dict()[name], tensor, rtol=0.05, atol=0.01)
 
@@ -266,4 +292,27 @@ def test_what_cannot_be_trained_is_refused() -> None:
     with pytest.raises(NatppError, match=r"expected a torch\.nn\.Module"):
         natpp.finetune("darts", loader())
     with pytest.raises(NatppError, match="the loss in step 0 is not a number"):
-        natpp.finetune(model(), [(X * float("nan"), LABELS)], epochs=1)
+        natpp.finetune(model(), [(X * float("nan"), LABELS)], "tune:epochs=1")
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "own.py"
+    file.write_text("from torch import nn\nmake = lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 10))\n")
+    out = tmp_path / "run"
+    given = ["finetune", f"{file}:make", "--data", "digits", "--epochs", "2", "--out", str(out)]
+    assert main([*given, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["recipe"]["epochs"], found["recipe"]["learning_rate"], len(found["curve"])) == (2, 0.02, 2)
+    assert main([*given, "--resume", "--teacher", f"{file}:make"]) == 2
+    assert "started with teacher null" in capsys.readouterr().err
+    assert main([*given, "--resume"]) == 0
+    assert str(out / "module.safetensors") in capsys.readouterr().out
+    result = natpp.optimize(natpp.zoo.network("resnet20"), example_input=torch.randn(1, 3, 32, 32))
+    for model, more, words in (
+        ("resnet2", [], "Did you mean 'resnet20'"),
+        (str(file), [], "FILE.py:FUNCTION"),
+        ("resnet20", ["--recipe", "quik"], "Did you mean 'quick'"),
+        (str(result.save(tmp_path / "saved")), ["--epochs", "0"], "epochs is 0"),
+    ):
+        assert main(["finetune", model, "--data", "digits", "--out", str(tmp_path / "new"), *more]) == 2
+        assert words in capsys.readouterr().err

@@ -20,16 +20,18 @@ import natpp
 from natpp.cli import main
 from natpp.data.batches import Batches
 from natpp.data.images import Images
+from natpp.data.named import Data
 from natpp.errors import NatppError, SettingError
 from natpp.folder import Interrupted
-from natpp.runs.jobs import make_fabric
+from natpp.registry import RECIPES
+from natpp.runs.fabric import make_fabric
 from natpp.runs.trainings import Trained
 from natpp.scorers.scratch import ScratchScorer
 from natpp.seeds import Use, generator, torch_generator
 from natpp.testing import check_scorer
 from natpp.training import loop
 from natpp.training.loop import fit
-from natpp.training.recipe import RECIPES, Recipe, named_recipe, quick
+from natpp.training.recipe import Recipe
 from natpp.training.scratch import Training
 from natpp.training.task import Task
 
@@ -53,7 +55,7 @@ def look_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def train(recipe: Recipe = TINY, **settings: Any) -> Trained:
-    return natpp.train("resnet_block", images(), recipe, **settings)
+    return natpp.train("resnet_block", images(), recipe, run=natpp.Run(**settings))
 
 
 def training(recipe: Recipe = TINY, *, size: int = 8, count: int = 64, seed: int = 0) -> Training:
@@ -86,7 +88,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_it_learns(tmp_path: Path) -> None:
-    found = train(replace(quick(), epochs=6, batch=16, channels=4, validation=16), out=tmp_path)
+    found = train(replace(RECIPES["quick"], epochs=6, batch=16, channels=4, validation=16), out=tmp_path)
     losses = [row["loss"] for row in found.curve]
     assert losses[-1] < 0.3 * losses[0]
     assert found.test_accuracy > 90
@@ -158,18 +160,19 @@ def test_the_test_images_are_read_once_at_the_end(tmp_path: Path, monkeypatch: p
 
 
 def test_what_a_run_keeps(tmp_path: Path) -> None:
-    found = train(replace(TINY, validation=10), out=tmp_path, epochs=1, seed=5)
+    found = train(replace(TINY, validation=10, epochs=1), out=tmp_path, seed=5)
     result = json.loads((tmp_path / "result.json").read_text())
     assert natpp.load(json.dumps(result["architecture"])) == natpp.load("resnet_block")
     assert result["recipe"] == asdict(replace(TINY, validation=10, epochs=1))
     assert result["network"] == {"network": "cifar", "channels": 4, "cells": 2, "classes": 2, "size": 8}
-    assert result["cost"] == natpp.cost("resnet_block", channels=4, cells=2, classes=2, size=8).to_dict()
-    assert (result["seed"], result["data"], result["name"]) == (5, "stripes", None)
+    assert result["cost"] == natpp.cost("resnet_block", "cifar:channels=4,cells=2,classes=2,size=8").to_dict()
+    assert (result["seed"], result["data"]) == (5, "stripes")
+    assert RECIPES.given(result["name"]) == Recipe.from_dict(result["recipe"])
     assert (result["curve"], result["test_accuracy"]) == (found.curve, found.test_accuracy)
     assert set(result["versions"]) == {"natpp", "torch", "numpy", "python"}
     assert result["device"].startswith("cpu")
     assert result["images_per_second"] > 0
-    network = natpp.build("resnet_block", channels=4, cells=2, classes=2, size=8).eval()
+    network = natpp.build("resnet_block", "cifar:channels=4,cells=2,classes=2,size=8").eval()
     with safe_open(tmp_path / "network.safetensors", "pt") as file:
         assert json.loads(file.metadata()["natpp"])["setting"] == result["network"]
         network.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (no dict)
@@ -248,20 +251,25 @@ def test_the_auxiliary_head_adds_its_loss() -> None:
 
 
 def test_weights_of_an_auxiliary_head_are_not_kept(tmp_path: Path) -> None:
-    natpp.train("resnet_block", images(8, 32), out=tmp_path, epochs=1, batch=4, channels=2, cells=3, auxiliary=0.4)
+    natpp.train(
+        "resnet_block",
+        images(8, 32),
+        "quick:epochs=1,batch=4,channels=2,cells=3,auxiliary=0.4",
+        run=natpp.Run(out=tmp_path),
+    )
     with safe_open(tmp_path / "network.safetensors", "pt") as file:
         assert not [name for name in file.keys() if name.startswith("auxiliary.")]  # noqa: SIM118 (no dict)
 
 
 def test_recipes_have_the_published_numbers() -> None:
-    assert set(RECIPES) == {"cifar-600", "random-600", "imagenet-250", "quick"}
-    cifar = named_recipe("cifar-600")
+    assert set(RECIPES) == {"cifar-600", "random-600", "imagenet-250", "quick", "tune"}
+    cifar = RECIPES["cifar-600"]
     assert (cifar.batch, cifar.learning_rate, cifar.weight_decay, cifar.epochs) == (96, 0.025, 3e-4, 600)
     assert (cifar.network, cifar.channels, cifar.cells) == ("cifar", 36, 20)
     assert (cifar.drop_path, cifar.cutout, cifar.auxiliary, cifar.clip) == (0.2, 16, 0.4, 5)
     assert (cifar.momentum, cifar.label_smoothing, cifar.ema, cifar.validation) == (0.9, 0, 0, 0)
-    assert named_recipe("random-600") == replace(cifar, batch=128)
-    imagenet = named_recipe("imagenet-250")
+    assert RECIPES["random-600"] == replace(cifar, batch=128)
+    imagenet = RECIPES["imagenet-250"]
     assert (imagenet.batch, imagenet.learning_rate, imagenet.weight_decay, imagenet.epochs) == (128, 0.1, 3e-5, 250)
     assert (imagenet.network, imagenet.channels, imagenet.cells) == ("imagenet", 48, 14)
     assert (imagenet.label_smoothing, imagenet.auxiliary, imagenet.clip, imagenet.drop_path) == (0.1, 0.4, 5, 0)
@@ -269,12 +277,12 @@ def test_recipes_have_the_published_numbers() -> None:
 
 @pytest.mark.parametrize(("size", "expected"), [(8, (8, 3, 0)), (32, (16, 8, 16))])
 def test_the_quick_recipe_suits_the_images(size: int, expected: tuple[int, int, int]) -> None:
-    made = training(quick(), size=size, count=4)
+    made = training(RECIPES["quick"], size=size, count=4)
     assert (made.where.channels, made.where.cells, made.images.augment.cutout) == expected
 
 
 def test_an_architecture_of_one_cell_is_trained_in_its_own_network() -> None:
-    found = natpp.train(ONE_CELL, images(), epochs=1, channels=2)
+    found = natpp.train(ONE_CELL, images(), "quick:epochs=1,channels=2")
     assert found.settings["network"] == {"network": "nasbench201", "channels": 2, "cells": 1, "classes": 2, "size": 8}
 
 
@@ -332,13 +340,14 @@ def test_out_of_memory_says_what_to_lower(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_run_is_not_overwritten_nor_resumed_with_other_settings(tmp_path: Path) -> None:
-    train(out=tmp_path, epochs=1)
+    short = replace(TINY, epochs=1)
+    train(short, out=tmp_path)
     with pytest.raises(SettingError, match="already holds a run"):
-        train(out=tmp_path, epochs=1)
+        train(short, out=tmp_path)
     with pytest.raises(SettingError, match="started with seed 0, not 1"):
-        train(out=tmp_path, epochs=1, seed=1, resume=True)
+        train(short, out=tmp_path, seed=1, resume=True)
     with pytest.raises(SettingError, match="started with epochs 1, not 2"):
-        train(out=tmp_path, epochs=2, resume=True)
+        train(replace(TINY, epochs=2), out=tmp_path, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -366,8 +375,14 @@ def test_a_run_is_not_overwritten_nor_resumed_with_other_settings(tmp_path: Path
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> None:
+    def trained() -> None:
+        recipe = settings.pop("recipe", TINY)
+        of_run = {name: settings.pop(name) for name in ("seed", "device", "precision", "resume") if name in settings}
+        train(replace(RECIPES.given(recipe), **settings), **of_run)
+
+    settings = dict(settings)
     with pytest.raises(NatppError, match=words):
-        natpp.train("resnet_block", images(), **{"recipe": TINY} | settings)
+        trained()
 
 
 def test_more_wrong_recipes_are_refused() -> None:
@@ -376,10 +391,10 @@ def test_more_wrong_recipes_are_refused() -> None:
             replace(TINY, **changes)
     with pytest.raises(SettingError, match="momentum above 0"):
         replace(TINY, momentum=0.0, nesterov=True)
-    with pytest.raises(SettingError, match="recipe is of type int"):
-        natpp.train("resnet_block", images(), recipe=3)
-    with pytest.raises(SettingError, match="data is of type list, expected a name"):
-        natpp.train("resnet_block", [images()], recipe=TINY)
+    with pytest.raises(SettingError, match="expected a recipe's name or Recipe, not '3'"):
+        natpp.train("resnet_block", images(), 3)
+    with pytest.raises(SettingError, match="the task list has loaders, expected images"):
+        natpp.train("resnet_block", [images()], TINY)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -387,7 +402,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     given = ["train", "resnet_block", "--data", "digits", *short]
     assert main([*given, "--out", str(tmp_path / "run"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["recipe"]["learning_rate"], found["recipe"]["ema"], found["name"]) == (0.05, 0.5, "quick")
+    assert (found["recipe"]["learning_rate"], found["recipe"]["ema"]) == (0.05, 0.5)
+    assert found["name"].startswith("quick:epochs=1,learning_rate=0.05,channels=2,cells=1,ema=0.5,validation=100")
     assert found["test_accuracy"] == json.loads((tmp_path / "run" / "result.json").read_text())["test_accuracy"]
     assert main([*given, "--out", str(tmp_path / "run"), "--resume"]) == 0
     said = capsys.readouterr().out
@@ -399,7 +415,8 @@ def test_photographs_and_resume_give_the_same_bits(photographs: Path, tmp_path: 
 
     def run(out: str, **settings: Any) -> Trained:
         recipe = replace(TINY, batch=8, epochs=2, validation=4)
-        return natpp.train("resnet_block", "imagenet", recipe, tmp_path / out, root=photographs, size=8, **settings)
+        where = natpp.Run(out=tmp_path / out, **settings)
+        return natpp.train("resnet_block", Data("imagenet", root=photographs, size=8), recipe, run=where)
 
     straight = run("straight")
     for moment in (1, 2, 3):  # of two epochs of two steps
@@ -448,7 +465,7 @@ def test_wrong_commands_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["darts", "--data", "imagenet", "--root", str(tmp_path)], "has no folder 'train': expected train/CLASS"),
         (["darts", "--data", str(tmp_path)], "has no class folders"),
         (["darts", "--data", "digits", "--recipe", "quik"], "Did you mean 'quick'"),
-        (["darts", "--data", "digits", "--learning-rate", "x"], "expected a number, not 'x'"),
+        (["darts", "--data", "digits", "--learning-rate", "x"], "learning_rate is 'x', expected a number above 0"),
         (["darts", "--data", "digits", "--epoch", "3"], "Did you mean '--epochs'"),
     ):
         assert main(["train", *flags, "--out", str(tmp_path / "run")]) == 2

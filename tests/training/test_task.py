@@ -18,7 +18,7 @@ from natpp.data.loader import Loaded
 from natpp.data.sets import NAMES
 from natpp.errors import NatppError, SettingError
 from natpp.registry import TASKS
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.testing import check_task
 from natpp.training.loop import Loop, fit
 from natpp.training.losses import ACCURACY, accuracy, cross_entropy, distance, softened, squared
@@ -221,7 +221,7 @@ def test_a_task_goes_to_another_process() -> None:
 
 
 def test_a_loss_may_be_a_module() -> None:
-    found = natpp.finetune(model(), loader(), loader(seed=1), epochs=1, loss=nn.CrossEntropyLoss())
-    same = natpp.finetune(model(), loader(), loader(seed=1), epochs=1)
+    found = natpp.finetune(model(), natpp.Task(loader(), loader(seed=1), loss=nn.CrossEntropyLoss()), "tune:epochs=1")
+    same = natpp.finetune(model(), natpp.Task(loader(), loader(seed=1)), "tune:epochs=1")
     assert found.validation_loss == pytest.approx(same.validation_loss)
     assert found.validation_accuracy == same.validation_accuracy

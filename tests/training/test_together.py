@@ -15,7 +15,7 @@ from natpp.data.batches import Batches
 from natpp.data.images import Images
 from natpp.data.loader import Loaded
 from natpp.errors import SettingError
-from natpp.runs.jobs import make_fabric
+from natpp.runs.fabric import make_fabric
 from natpp.scorers.short import in_half
 from natpp.training import together
 from natpp.training.branch import Branch, norms
@@ -170,7 +170,7 @@ def test_on_a_gpu_full_precision_computes_as_a_cpu_does(stripes: Batches, monkey
     for precision, asked in (("auto", True), ("bf16", True), ("32", False)):
         assert in_half(make_fabric("cuda", precision)) is asked
     with pytest.raises(SettingError, match="use --precision bf16, or 32"):
-        natpp.search("digits", device="cuda", precision="16")
+        natpp.search("digits", run=natpp.Run(device="cuda", precision="16"))
 
 
 @pytest.mark.parametrize(

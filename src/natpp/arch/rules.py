@@ -8,15 +8,16 @@ and a new loose end widens the output. So `subjects.cells` also compares the cos
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from natpp.arch.graph import NUM_INPUTS, Architecture, Edge
+from natpp.arch.graph import NUM_INPUTS, Architecture
 from natpp.arch.networks import CellBlock, Setting, Skeleton
 from natpp.arch.ops import Op, Place
+from natpp.core.decision import Change
 from natpp.errors import GraphError
 from natpp.registry import NETWORKS, OPS, RULES
 
@@ -144,21 +145,36 @@ def _places(
     }
 
 
-@dataclass(frozen=True)
-class Change:
-    """An edge whose operation changed."""
+def edge_names(arch: Architecture) -> dict[str, list[str]]:
+    """Per cell, a name for each edge; parallel edges are numbered.
 
-    cell: str
-    index: int
-    before: Edge
-    after: Edge
+    Examples:
+        >>> from natpp.arch.rules import edge_names
+        >>> edge_names(natpp.load("darts"))["reduce"][:2]
+        ['reduce 0 → 2', 'reduce 1 → 2']
+    """
+    found: dict[str, list[str]] = {}
+    for kind, graph in arch.cells():
+        seen: Counter[str] = Counter()
+        found[kind] = []
+        for edge in graph.edges:
+            name = f"{kind} {edge.source} → {edge.target}"
+            seen[name] += 1
+            found[kind].append(name if seen[name] == 1 else f"{name} #{seen[name]}")
+    return found
 
 
 def changes(before: Architecture, after: Architecture) -> list[Change]:
     """The edges that changed; both architectures must have the same graphs apart from operations."""
     if not same_graphs(before, after):
         raise GraphError("the two architectures have different graphs, expected graphs that differ in operations only")
-    return list(_changes(before, after))
+    names = edge_names(before)
+    return [
+        Change(name, "operation", old.op, new.op)
+        for (kind, was), (_, now) in zip(before.cells(), after.cells(), strict=True)
+        for name, old, new in zip(names[kind], was.edges, now.edges, strict=True)
+        if old.op != new.op
+    ]
 
 
 def same_graphs(before: Architecture, after: Architecture) -> bool:
@@ -171,10 +187,3 @@ def _topology(arch: Architecture) -> list[object]:
         (kind, graph.concat, [(edge.source, edge.target, edge.fixed) for edge in graph.edges])
         for kind, graph in arch.cells()
     ]
-
-
-def _changes(before: Architecture, after: Architecture) -> Iterator[Change]:
-    for (kind, old), (_, new) in zip(before.cells(), after.cells(), strict=True):
-        for index, pair in enumerate(zip(old.edges, new.edges, strict=True)):
-            if pair[0].op != pair[1].op:
-                yield Change(kind, index, *pair)

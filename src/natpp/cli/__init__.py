@@ -1,4 +1,4 @@
-"""The command line: one subcommand a verb, its flags made from a dataclass.
+"""The command line: one subcommand for each verb, its flags made from its parameters.
 
 Wrong input is one line on standard error and exit status 2. With --json there is JSON on standard output and nothing
 else; what is said on the way goes to standard error, and with --quiet nowhere.
@@ -10,29 +10,21 @@ import io
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from natpp import __version__
-from natpp.cli import architectures, reporting, searching, training
-from natpp.cli.flags import parse, summary
+from natpp.cli import commands
+from natpp.cli.flags import Command, parse, summary
 from natpp.cli.output import COMMAND, quietly
 from natpp.errors import NatppError, SettingError, did_you_mean
 
-VERBS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
-    "zoo": (architectures.Zoo, architectures.zoo),
-    "show": (architectures.Show, architectures.show),
-    "cost": (architectures.CostFlags, architectures.cost),
-    "transitions": (architectures.Transitions, architectures.transitions),
-    "convert": (architectures.Convert, architectures.convert),
-    "sample": (architectures.Sample, architectures.sample),
-    "search": (searching.Search, searching.search),
-    "score": (searching.Score, searching.score),
-    "optimize": (searching.Optimize, searching.optimize),
-    "benchmark": (searching.Benchmark, searching.benchmark),
-    "train": (training.Train, training.train),
-    "report": (reporting.Report, reporting.report),
-    "data": (searching.Data, searching.data),
+VERBS: dict[str, Command] = {
+    command.__name__: command
+    for command in (
+        *(commands.zoo, commands.show, commands.cost, commands.transitions, commands.convert, commands.sample),
+        *(commands.search, commands.score, commands.optimize, commands.benchmark, commands.train, commands.finetune),
+        *(commands.report, commands.data),
+    )
 }
 
 
@@ -50,11 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif given[0] not in VERBS:
             raise SettingError(f"unknown command {given[0]!r}. {did_you_mean(given[0], VERBS)}")
         else:
-            flags_type, run = VERBS[given[0]]
-            flags = parse(flags_type, given[0], given[1:])
+            run, quiet = parse(VERBS[given[0]], given[0], given[1:])
             COMMAND.set(shlex.join(["natpp", *given]))
-            with quietly(flags.quiet):
-                run(flags)
+            with quietly(quiet):
+                run()
         if sys.stdout is not None:
             sys.stdout.flush()
     except NatppError as error:
@@ -78,7 +69,7 @@ def _silence_output() -> None:
 
 def _overview() -> str:
     width = max(len(verb) for verb in VERBS)
-    lines = [f"  {verb:<{width}}  {summary(flags_type)}" for verb, (flags_type, _) in VERBS.items()]
+    lines = [f"  {verb:<{width}}  {summary(command)}" for verb, command in VERBS.items()]
     return "\n".join(
         [
             "natpp, an architecture optimizer for PyTorch",

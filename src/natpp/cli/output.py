@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from natpp.report.scene import Scene
-    from natpp.runs.search import Watch
+    from natpp.run import Watch
 
 
 COMMAND: ContextVar[str] = ContextVar("COMMAND", default="")  # as it was typed, for reports

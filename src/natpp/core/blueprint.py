@@ -150,7 +150,7 @@ class Blueprint:
         reached, alive = reached_and_alive(*self._wiring, passing, {len(passing) - 1: everyone})
         for number in self.idle:
             alive[number] = functools.reduce(
-                operator.and_, [alive[read] for read in self.steps[number].reads], everyone
+                operator.and_, [alive[read] for read in self.steps[number].reads], reached[number]
             )
         connected = reached[-1]
         for number in self._kept:

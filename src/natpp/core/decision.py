@@ -65,6 +65,19 @@ class Decision:
         return values.index(value)
 
 
+@dataclass(frozen=True)
+class Change:
+    """One decision that was taken otherwise than it was."""
+
+    name: str
+    """what a person calls its place: an edge, a layer, a shortcut"""
+    kind: str
+    before: Hashable
+    after: Hashable
+    probability: float | None = None
+    """how likely the policy found it; 1 for what went because its output is no longer used, None if nobody said"""
+
+
 def check_plan(decisions: Sequence[Decision], plan: Plan) -> Plan:
     """The plan itself, if it picks one allowed option for every decision."""
     if len(plan) != len(decisions):

@@ -14,8 +14,8 @@ Where a descent starts, from the subject as it is or from a policy's answer, is 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,6 +164,45 @@ def descend(
             break
         plan = best[1]
     return plan
+
+
+class Moves(NamedTuple):
+    """What a part of a plan may do next: what each change saves, the preference it loses, the options it sets."""
+
+    saved: NDArray[np.float64]
+    lost: NDArray[np.float64]
+    options: Sequence[Mapping[int, int]]
+
+
+def descend_in_parts(
+    parts: int,
+    moves: Callable[[int], Moves],
+    take: Callable[[Mapping[int, int]], Iterable[int]],
+    missing: Callable[[], float | None],
+) -> bool:
+    """Take the moves that lose least for what they save, one after the other; False where there was none at all.
+
+    `missing` is what is still to be saved, None where nothing is: what a move saves beyond it counts for nothing.
+    `take` answers the parts whose moves are others now: with many parts, few are looked at again.
+    """
+    taken, known = False, [moves(part) for part in range(parts)]
+    while (left := missing()) is not None:
+        best: tuple[float, Mapping[int, int]] | None = None
+        for one in known:
+            if len(one.options):
+                prices = one.lost / np.minimum(one.saved, max(left, 1e-12))
+                least = int(prices.argmin())
+                if best is None or prices[least] < best[0]:
+                    best = float(prices[least]), one.options[least]
+        if best is None:
+            return taken
+        taken = True
+        others = take(best[1])
+        if missing() is None:
+            return True
+        for part in others:
+            known[part] = moves(part)
+    return True
 
 
 def settle(plan: Plan, start: Plan, preferences: Preferences, allowed: Sequence[Sequence[int]], fits: Fits) -> Plan:

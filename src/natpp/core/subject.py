@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from natpp.core.blueprint import Blueprint
@@ -24,6 +24,14 @@ class Subject(Protocol):
     def blueprint(self) -> Blueprint:
         """Its steps by these decisions."""
 
+    @property
+    def given(self) -> Any:
+        """What is optimized, as it was given."""
+
+    @property
+    def places(self) -> Sequence[tuple[str, int]]:
+        """The name of every place, and the number of the decision about it; blocks decided together share one."""
+
     def count(self, plans: Sequence[Plan]) -> None:
         """Cost many plans at once, so that `living` looks them up."""
 
@@ -44,6 +52,12 @@ class Subject(Protocol):
 
     def apply(self, plan: Plan) -> Any:
         """What becomes of it under a plan."""
+
+    def told(self, plan: Plan, gone: Collection[str]) -> dict[str, Any]:
+        """For JSON: `groups`, its cells or blocks before and after, with what every place may become at which cost.
+
+        `gone` names places whose output is no longer used.
+        """
 
 
 class Candidate(NamedTuple):

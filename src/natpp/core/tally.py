@@ -94,6 +94,17 @@ class Tally:
         self.change(before)
         return found
 
+    def connected(self, options: Mapping[int, int]) -> bool:
+        """Whether the plan would be connected with some decisions changed."""
+        changed = {one: option for one, option in options.items() if self._plan.get(one, option) != option}
+        if self._repriced(changed) is not None:
+            return not self.missing
+        before = {one: self._plan[one] for one in changed}
+        self.change(changed)
+        found = not self.missing
+        self.change(before)
+        return found
+
     def _repriced(self, changed: Mapping[int, int]) -> Price | None:
         """The cost where only prices change; None where something opens or closes."""
         found = list(self._cost)

@@ -1,1 +1,5 @@
-"""One file for each kind of decision."""
+"""What kinds of change are there: one file each."""
+
+from natpp.decisions import operation, term  # they register themselves
+
+__all__ = ["operation", "term"]

@@ -1,51 +1,73 @@
-"""What an operation is at a site: its convolutions and poolings, what they cost, and the weights they inherit.
+"""Another operation at a site: what it is made of, what it costs, and where it may stand.
 
-A smaller kernel takes the centre of the larger one; a separable convolution takes, for every input channel, the best
-rank-one factors of the dense kernel; what pools and then mixes channels takes the kernel summed over its taps. A
-convolution that becomes a skip where the shape stays goes away with its norm and activation; all other replacements
-keep them. What mixes channels in place of a convolution in groups has the same groups, but for the factorized
-convolution of a skip that halves, which is dense. Nothing here draws random numbers but a shortcut that has to change
-the shape.
+A convolution that becomes a skip where the shape stays goes away with its norm and activation; all other replacements
+keep them. What mixes channels in place of a convolution in groups has the same groups, except for the factorized
+convolution of a skip that halves, which is dense.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.fx.node import Node
-from torch.nn import functional
 
+from natpp.arch.graph import NULL, SKIP
 from natpp.arch.layers import FACTORIZED, Form, area, halved
 from natpp.arch.modules import FactorizedConv2d
-from natpp.errors import SettingError
+from natpp.core.blueprint import Price
+from natpp.decisions.base import Decisions, Spot
+from natpp.decisions.inherit import Forms, fill
+from natpp.fx.blocks import Term
 from natpp.fx.sites import Site
-from natpp.fx.traced import value
-from natpp.registry import OPS
-
-FADE_RATE = 0.01  # of what is missing, each step of training
-Forms = tuple[Form, ...]
+from natpp.fx.traced import batch_of, parameters_of, value
+from natpp.registry import KINDS, OPS, RULES
 
 
-class FadeIn(nn.Module):
-    """A shortcut that is nothing at first and comes in while the network trains; its share is a buffer."""
+class Operation:
+    """Another operation at a site; `null` where something else is left."""
 
-    share: Tensor
+    def covers(self, term: Term) -> bool:
+        """Whether a term is decided here: a site, but not one that only brings a shortcut to the shape of a sum."""
+        return term.site is not None and term.op != SKIP
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("share", torch.zeros(()))
+    def why_not(self, spot: Spot, op: str, ask: Decisions) -> str:
+        """Why an operation may not stand there: rule, shape or cost; empty where it may."""
+        site, parts = spot.term.site, spot.traced.parts
+        assert site is not None
+        if op == NULL:
+            return ""
+        if not RULES[ask.rule](OPS[spot.term.op], OPS[op], site.place):
+            return "rule"
+        made = forms(site, op)
+        if made == forms(site, site.op) or (op == SKIP and made and site.form.kernel == 1):
+            return "shape"  # it is one already
+        if ask.strict:
+            batch = batch_of(spot.traced.example)
+            old, new = (cost(site, name, batch, parts) for name in (site.op, op))
+            if new[0] > old[0] or new[1] > old[1]:
+                return "cost"
+        return ""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:  # in its place, where averages and captured steps look for it
-            with torch.no_grad():
-                self.share += FADE_RATE * (1 - self.share)
-            return x * self.share.clone()  # it may come in further before the gradient is taken
-        return x * self.share
+    def price(self, term: Term, op: str, parts: Mapping[str, Any]) -> Price | None:
+        """Parameters, multiply-adds and bytes of the value of an operation there; None: nothing."""
+        site = term.site
+        assert site is not None
+        if op == NULL:
+            return None
+        made = value(site.output)
+        if op != term.op:
+            params, madds = cost(site, op, len(made), parts)
+            return params, madds, made.numel() * made.element_size() if forms(site, op) else 0
+        _, madds = cost(site, site.op, len(made), parts)
+        return own_params(site, parts), madds, made.numel() * made.element_size()
+
+
+KINDS.add("operation", Operation())
 
 
 def forms(site: Site, op: str) -> Forms:
@@ -86,36 +108,26 @@ def cost(site: Site, op: str, batch: int, parts: Mapping[str, Any]) -> tuple[int
 
 def around(site: Site, parts: Mapping[str, Any]) -> int:
     """Parameters of the norm and the activation of a site."""
-    params = 0
-    for node in (*site.before, *site.after):
-        if node.op == "call_module":
-            params += sum(parameter.numel() for parameter in parts[str(node.target)].parameters())
-        else:
-            held = (parts.get(str(read.target)) for read in node.all_input_nodes if read.op == "get_attr")
-            params += sum(tensor.numel() for tensor in held if isinstance(tensor, nn.Parameter))
-    return params
+    return _params([*site.before, *site.after], parts)
+
+
+def own_params(site: Site, parts: Mapping[str, Any]) -> int:
+    """Parameters of a site as it is, those that its convolution does not use among them."""
+    return _params(site.nodes, parts)
+
+
+def _params(nodes: Sequence[Node], parts: Mapping[str, Any]) -> int:
+    functions = (node for node in nodes if node.op != "call_module")
+    read = [one for node in functions for one in node.all_input_nodes if one.op == "get_attr"]
+    return sum(tensor.numel() for node in (*nodes, *read) for tensor in parameters_of(node, parts))
 
 
 def build(site: Site, op: str, parts: Mapping[str, Any]) -> nn.Module:
     """An operation at a site as a module, with the weights it inherits."""
     made = forms(site, op)
     modules = OrderedDict(zip(_names(made), (_empty(form) for form in made), strict=True))
-    _fill(site, made, list(modules.values()), parts)
+    fill(site, made, list(modules.values()), parts)
     return next(iter(modules.values())) if len(modules) == 1 else nn.Sequential(modules)
-
-
-def shortcut(channels_in: int, channels_out: int, halvings: int, like: Tensor) -> nn.Module:
-    """A new shortcut between feature maps of different shapes: ReLU, 1x1 convs, and a batch norm that starts at 0."""
-    steps: list[nn.Module] = [nn.ReLU()]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        if not halvings:
-            steps.append(nn.Conv2d(channels_in, channels_out, 1, bias=False))
-        for number in range(halvings):
-            steps.append(FactorizedConv2d(channels_in if not number else channels_out, channels_out))
-    norm = nn.BatchNorm2d(channels_out)
-    nn.init.zeros_(norm.weight)
-    return nn.Sequential(*steps, norm).to(like.device, like.dtype)
 
 
 def _names(made: Forms) -> list[str]:
@@ -138,120 +150,3 @@ def _empty(form: Form) -> nn.Module:
             *(form.channels_in, form.channels_out, form.kernel, form.stride, padding, form.dilation, form.groups),
             bias=form.bias,
         )
-
-
-def _fill(site: Site, made: Forms, modules: list[nn.Module], parts: Mapping[str, Any]) -> None:
-    """Give every convolution its weights."""
-    if made[-1].kind in ("max", "avg"):
-        return
-    if site.form.kind != "conv":  # a pooling has no weights: every channel is itself
-        seen = value(site.source)
-        ones = torch.eye(site.place.channels_in, device=seen.device, dtype=seen.dtype)[:, :, None, None]
-        _fill_kernel(made, modules, ones, None, nn.Parameter(ones))
-        return
-    weight, bias = weights(site.main[0], parts)
-    if not weight.is_meta and not weight.isfinite().all():
-        raise SettingError(f"the weights of {site.name} are not all finite: there is nothing to inherit. Keep it")
-    if site.pointwise is not None:
-        second, bias = weights(site.main[1], parts)
-        depthwise = _resized(weight.detach(), made[0].kernel)
-        if made[0].kind == "conv" and len(made) == 2:
-            _set(modules[0], depthwise, None, weight)
-            _set(modules[1], second.detach(), bias, second)
-        else:
-            mixed = second.detach() * weight.detach().sum(dim=(2, 3))[:, 0, None, None]
-            _fill_kernel(made, modules, mixed, bias, second)
-    elif site.form.depthwise:
-        if made[0].depthwise:
-            _set(modules[0], _resized(weight.detach(), made[0].kernel), bias, weight)
-        else:  # every channel has its own taps, and none of others
-            dense = torch.diag_embed(weight.detach()[:, 0].permute(1, 2, 0)).permute(2, 3, 0, 1)
-            _fill_kernel(made, modules, dense, bias, weight)
-    else:
-        kernel = weight.detach()
-        if made[0].kind == FACTORIZED:  # all others have the groups of the site
-            kernel = _dense(kernel, site.form.groups)
-        _fill_kernel(made, modules, kernel, bias, weight)
-
-
-def _dense(weight: Tensor, groups: int) -> Tensor:
-    """The kernel (out, in, k, k) of a convolution in groups: zeros between them."""
-    dense = weight.new_zeros(weight.shape[0], groups * weight.shape[1], *weight.shape[2:])
-    for number, (rows, kernel) in enumerate(zip(dense.chunk(groups), weight.chunk(groups), strict=True)):
-        rows.chunk(groups, 1)[number].copy_(kernel)
-    return dense
-
-
-def _fill_kernel(made: Forms, modules: list[nn.Module], dense: Tensor, bias: Tensor | None, like: Tensor) -> None:
-    """Weights from a kernel (out, in, k, k), or of the groups that they have too (out, in / groups, k, k)."""
-    first = made[0]
-    if first.kind == FACTORIZED:
-        module = modules[0]
-        assert isinstance(module, FactorizedConv2d)
-        centre, half = dense.shape[2] // 2, first.channels_out // 2
-        shifted = min(centre + 1, dense.shape[2] - 1)
-        halves = (module.conv_1, slice(0, half), centre), (module.conv_2, slice(half, None), shifted)
-        for conv, channels, tap in halves:
-            if conv is not None:
-                part = None if bias is None else bias.detach()[channels]
-                _set(conv, dense[channels, :, tap : tap + 1, tap : tap + 1], part, like, bias)
-    elif first.kind in ("max", "avg"):
-        _set(modules[1], dense.sum(dim=(2, 3), keepdim=True), bias, like)
-    elif len(made) == 2:
-        depthwise, pointwise = rank_one(_resized(dense, first.kernel), made[1].groups)
-        _set(modules[0], depthwise, None, like)
-        _set(modules[1], pointwise, bias, like)
-    else:
-        _set(modules[0], _resized(dense, first.kernel), bias, like)
-
-
-def rank_one(dense: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
-    """The separable kernel nearest to a dense one (out, in, k, k): depthwise (in, 1, k, k), pointwise (out, in, 1, 1).
-
-    For every input channel the kernel is a matrix (out, k²); its first singular vectors are the best factors, here
-    from the small Gram matrix (k², k²). In groups, dense and pointwise have only the channels of a group as `in`.
-    """
-
-    def turned(x: Tensor) -> Tensor:
-        """Of every group, what comes first and second the other way round."""
-        return torch.unflatten(x, 0, (groups, -1)).transpose(1, 2).flatten(0, 1)
-
-    matrices = turned(dense.double().flatten(2))  # (in, out / groups, k²)
-    _, vectors = torch.linalg.eigh(matrices.transpose(1, 2) @ matrices)
-    taps = vectors[:, :, -1]  # (in, k²)
-    mixed = (matrices @ taps[:, :, None])[:, :, 0]  # (in, out / groups)
-    scale = mixed.norm(dim=1, keepdim=True).sqrt()
-    safe = scale.clamp_min(torch.finfo(torch.float64).tiny)
-    side = dense.shape[2]
-    depthwise = (taps * scale).reshape(-1, 1, side, side)
-    pointwise = turned(mixed / safe)[:, :, None, None]
-    return depthwise.to(dense.dtype), pointwise.to(dense.dtype)
-
-
-def weights(node: Node, parts: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of a convolution's node."""
-    if node.op == "call_module":
-        module = parts[str(node.target)]
-        return module.weight, module.bias
-    weight = node.kwargs["weight"] if "weight" in node.kwargs else node.args[1]
-    bias = node.kwargs.get("bias", node.args[2] if len(node.args) > 2 else None)
-    assert isinstance(weight, Node)
-    return parts[str(weight.target)], parts[str(bias.target)] if isinstance(bias, Node) else None
-
-
-def _resized(weight: Tensor, kernel: int) -> Tensor:
-    """The centre of a kernel, or all of it with zeros around, which computes the same."""
-    before = -((weight.shape[2] - kernel) // 2)
-    after = kernel - weight.shape[2] - before
-    return functional.pad(weight, (before, after, before, after))
-
-
-def _set(module: nn.Module, weight: Tensor, bias: Tensor | None, like: Tensor, bias_like: Tensor | None = None) -> None:
-    """Give a convolution a copy of these weights, with the memory format and `requires_grad` of another's."""
-    flipped = like.is_contiguous(memory_format=torch.channels_last) and not like.is_contiguous()
-    layout = torch.channels_last if flipped else torch.contiguous_format
-    copied = weight.detach().to(like.dtype).clone(memory_format=layout)
-    module.weight = nn.Parameter(copied, requires_grad=like.requires_grad)
-    if bias is not None:
-        given = bias if bias_like is None else bias_like
-        module.bias = nn.Parameter(bias.detach().clone(), requires_grad=given.requires_grad)

@@ -22,6 +22,7 @@ from torch.fx.node import Node
 
 from natpp.arch.graph import NULL, SKIP, Graph
 from natpp.core.blueprint import Join, reached_and_alive
+from natpp.fx.aliasing import idle
 from natpp.fx.sites import Item, Keep, Site, Sum, find_items
 from natpp.fx.traced import Traced, value
 from natpp.registry import OPS
@@ -112,7 +113,9 @@ class Block:
 
 def find_blocks(traced: Traced, keep: Keep = ()) -> list[Block]:
     """The blocks of a traced module in the order in which they run."""
-    return _Partition(traced, find_items(traced, keep)).blocks()
+    unread = idle(traced.graph, traced.parts)  # it stays as it is
+    items = [item for item in find_items(traced, keep) if item.output not in unread]
+    return _Partition(traced, items).blocks()
 
 
 def grouped(blocks: Sequence[Block], *, share: bool = True) -> list[list[int]]:
@@ -375,3 +378,15 @@ def _unique(name: str, names: Counter[str]) -> str:
 def shape(node: Node) -> tuple[int, ...]:
     """The shape of a feature map."""
     return tuple(int(side) for side in value(node).shape)
+
+
+def node_shape(block: Block, number: int) -> tuple[int, ...]:
+    """The shape of a node's feature map."""
+    if number < 2:
+        given = block.inputs[number]
+        assert given is not None
+        return shape(given)
+    node = block.nodes[number - 2]
+    if node.item is not None:
+        return shape(node.item.output)
+    return node_shape(block, node.terms[-1].source)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -35,13 +37,18 @@ class Values:
         """The value of a node that calls something or names a parameter or buffer."""
         if node.op == "get_attr":
             return self.fake(self.find(str(node.target)))
-        read: Any = fx.node.map_arg((node.args, node.kwargs), lambda read: read.meta[VALUE])
-        args, kwargs = read
+        args, kwargs = _read(node)
         module = self.find(str(node.target)) if node.op == "call_module" else None
         if module is not None and len(args) == 1 and not kwargs and (known := plain_value(module, args[0])) is not None:
             return known
+        return self.run(node, contextlib.nullcontext())
+
+    def run(self, node: Node, watching: AbstractContextManager[Any]) -> Any:
+        """The value of a node that calls something, with all of it run while something watches, such as a counter."""
+        args, kwargs = _read(node)
+        module = self.find(str(node.target)) if node.op == "call_module" else None
         try:
-            with self.mode, torch.no_grad():
+            with self.mode, torch.no_grad(), watching:
                 if node.op == "call_function":
                     return node.target(*args, **kwargs)  # type: ignore[operator]
                 if module is None:
@@ -50,9 +57,9 @@ class Values:
         except (DataDependentOutputException, DynamicOutputShapeException):
             if module is None:
                 raise TraceError("its way depends on the data in a tensor") from None
-            return self._run_once(module, args, kwargs)
+            return self._run_once(module, args, kwargs, watching)
 
-    def _run_once(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def _run_once(self, module: nn.Module, args: Any, kwargs: Any, watching: AbstractContextManager[Any]) -> Any:
         """The value of a module that looks at data, by running it on random data of the right shapes."""
         generator = torch.Generator().manual_seed(0)
 
@@ -63,9 +70,17 @@ class Values:
                 return torch.zeros(leaf.shape, dtype=leaf.dtype, device=leaf.device)
             return torch.randn(leaf.shape, generator=generator).to(leaf.device, leaf.dtype)
 
-        with torch.no_grad():
-            found = copy.deepcopy(module)(*tree_map(filled, args), **tree_map(filled, kwargs))
+        module = copy.deepcopy(module)
+        with torch.no_grad(), watching:
+            found = module(*tree_map(filled, args), **tree_map(filled, kwargs))
         return self.fake(found)
+
+
+def _read(node: Node) -> tuple[Any, Any]:
+    """The arguments of a node, by the values of the nodes that it reads."""
+    read: Any = fx.node.map_arg((node.args, node.kwargs), lambda read: read.meta[VALUE])
+    args, kwargs = read
+    return args, kwargs
 
 
 def plain_value(module: nn.Module, x: Any) -> Tensor | None:

@@ -18,10 +18,12 @@ from torch import fx, nn
 from torch.fx.node import Node
 
 from natpp.arch.graph import NULL, SKIP
-from natpp.decisions.operation import FadeIn, build, forms, shortcut
+from natpp.decisions.operation import build, forms
+from natpp.decisions.term import shortcut
 from natpp.errors import GraphError
 from natpp.fx.aliasing import idle, mutated
-from natpp.fx.blocks import Block, BlockNode, Term, shape
+from natpp.fx.blocks import Block, BlockNode, Term, node_shape, shape
+from natpp.fx.parts import FadeIn
 from natpp.fx.sites import Site, Sum
 from natpp.fx.traced import Traced, copied, value
 
@@ -244,18 +246,6 @@ def read_outside_as(block: Block) -> dict[Node, int]:
         behind = last.terms[-1].source
         return {node: len(block.nodes) + 1 if number == behind else number for node, number in numbers.items()}
     return numbers
-
-
-def node_shape(block: Block, number: int) -> tuple[int, ...]:
-    """The shape of a node's feature map."""
-    if number < 2:
-        given = block.inputs[number]
-        assert given is not None
-        return shape(given)
-    node = block.nodes[number - 2]
-    if node.item is not None:
-        return shape(node.item.output)
-    return node_shape(block, node.terms[-1].source)
 
 
 def _halvings(wide: tuple[int, ...], target: tuple[int, ...]) -> int:

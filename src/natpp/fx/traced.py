@@ -67,6 +67,12 @@ def value(node: Node) -> Any:
     return node.meta.get(VALUE)
 
 
+def parameters_of(node: Node, parts: Mapping[str, Any]) -> list[nn.Parameter]:
+    """The parameters that a node brings along: those of the module it calls, or itself."""
+    part = parts.get(str(node.target)) if node.op in ("call_module", "get_attr") else None
+    return list(part.parameters()) if isinstance(part, nn.Module) else [part] if isinstance(part, nn.Parameter) else []
+
+
 def batch_of(example: Any) -> int:
     """The size of the batch that an example input is."""
     tensors = [leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor) and leaf.dim() > 0]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 
-from natpp.methods.learning import LearnConfig
 from natpp.scorers.base import Score
 from natpp.subjects.cells import Row
 from natpp.subjects.many import Inputs
@@ -18,9 +16,8 @@ class Method(Protocol):
 
     Examples:
         >>> import natpp.methods  # they register themselves
-        >>> from natpp.methods.learning import LearnConfig
         >>> from natpp.registry import METHODS
-        >>> METHODS["random"](LearnConfig()).asks, METHODS["random-best-of-10"](LearnConfig()).asks
+        >>> METHODS["random"].asks, METHODS.given("random:tries=5").asks
         (False, True)
     """
 
@@ -34,8 +31,8 @@ class Method(Protocol):
         """Whether it asks for scores at all."""
         ...
 
-    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
-        """Learn from training inputs; a method that learns nothing does nothing."""
+    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> Method:
+        """The method once it has learned from training inputs; itself where there is nothing to learn."""
         ...
 
     def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
@@ -45,9 +42,6 @@ class Method(Protocol):
     def candidates(self, inputs: Inputs, count: int, generator: np.random.Generator) -> list[list[Row]] | None:
         """`count` answers for every input, to choose from by a score; None where the method has but one."""
         ...
-
-
-MakeMethod = Callable[[LearnConfig], Method]  # what learns, learns as the config says
 
 
 def picked(inputs: Inputs, candidates: list[list[Row]], score: Score) -> list[Row]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar
 
 import numpy as np
 
+from natpp.config import At, Config, Plain
 from natpp.registry import METHODS
 from natpp.scorers.base import Score
 from natpp.subjects.cells import Row
@@ -15,21 +17,25 @@ from natpp.subjects.many import Inputs
 Place = tuple[str, int]  # cell and number of an edge
 
 
-@dataclass
-class Constant:
+@dataclass(frozen=True)
+class Constant(Config):
     """For every edge and operation one operation to put there, fitted by coordinate ascent on the mean score.
 
     Where graphs differ, the numbers of edges mean nothing: then there is one map for every kind of cell.
     """
 
     by_edge: bool = True
-    sample: int = 2000  # training inputs the map is fitted on
-    sweeps: int = 3
-    rule: str | None = None
-    asks: bool = True
-    map: dict[tuple[Place, int], int] = field(default_factory=dict)
+    """a map for every edge, else one for every kind of cell"""
+    sample: Annotated[int, At(least=1)] = 2000
+    """training inputs that the map is fitted on"""
+    sweeps: Annotated[int, At(least=0)] = 3
+    """how often every entry is tried, at most"""
+    map: Annotated[Mapping[tuple[Place, int], int], Plain] = field(default_factory=dict)
+    """the map, once it is fitted"""
+    rule: ClassVar[None] = None
+    asks: ClassVar[bool] = True
 
-    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
+    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> Constant:
         """Change one entry of the map at a time, from the map there is, for as long as the mean score rises."""
         chosen = generator.permutation(len(inputs))[: self.sample].tolist()
         entries: dict[tuple[Place, int], list[int]] = {}  # entry → the chosen inputs it concerns
@@ -38,26 +44,27 @@ class Constant:
                 concerned = entries.setdefault((self._at(place), op), [])
                 if not concerned or concerned[-1] != index:
                     concerned.append(index)
-        self.map = {entry: self.map.get(entry, entry[1]) for entry in entries}
+        found = {entry: self.map.get(entry, entry[1]) for entry in entries}
         for _ in range(self.sweeps):
-            before = dict(self.map)
+            before = dict(found)
             for entry, concerned in sorted(entries.items()):
                 op = entry[1]
                 masks = [inputs.masks[index][edge] for index in concerned for edge in self._edges(inputs, index, entry)]
                 options = np.flatnonzero(np.any(masks, axis=0)).tolist()
                 rows: list[Row] = []
                 for option in options:
-                    self.map[entry] = option
-                    rows += self._rows(inputs, concerned)
+                    found[entry] = option
+                    rows += self._rows(inputs, concerned, found)
                 scores = np.split(inputs.scores(concerned * len(options), rows, score), len(options))
                 means = {option: some.mean() for option, some in zip(options, scores, strict=True)}
-                self.map[entry] = max(options, key=lambda option: (means[option], option == op))
-            if self.map == before:
+                found[entry] = max(options, key=lambda option: (means[option], option == op))
+            if found == before:
                 break
+        return replace(self, map=found)
 
     def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
         """The map applied; an edge or operation it has never seen stays."""
-        return self._rows(inputs, range(len(inputs)))
+        return self._rows(inputs, range(len(inputs)), self.map)
 
     def candidates(self, inputs: Inputs, count: int, generator: np.random.Generator) -> None:
         """A map has one answer."""
@@ -72,17 +79,17 @@ class Constant:
         pairs = enumerate(zip(encoded.places, encoded.ops.tolist(), strict=True))
         return [edge for edge, (place, op) in pairs if (self._at(place), op) == entry]
 
-    def _rows(self, inputs: Inputs, indices: Sequence[int]) -> list[Row]:
-        """The map applied to some inputs, within the budget."""
-        rows = [self._row(inputs, index) for index in indices]
+    def _rows(self, inputs: Inputs, indices: Sequence[int], entries: Mapping[tuple[Place, int], int]) -> list[Row]:
+        """A map applied to some inputs, within the budget."""
+        rows = [self._row(inputs, index, entries) for index in indices]
         return inputs.all_repaired(indices, rows, [np.ones(len(row)) for row in rows])
 
-    def _row(self, inputs: Inputs, index: int) -> Row:
+    def _row(self, inputs: Inputs, index: int, entries: Mapping[tuple[Place, int], int]) -> Row:
         encoded = inputs.encoded[index]
         pairs = zip(encoded.places, encoded.ops.tolist(), strict=True)
-        row = np.array([self.map.get((self._at(place), op), op) for place, op in pairs], dtype=np.int64)
+        row = np.array([entries.get((self._at(place), op), op) for place, op in pairs], dtype=np.int64)
         allowed = inputs.masks[index][np.arange(len(row)), row]
         return np.where(allowed, row, encoded.ops)
 
 
-METHODS.add("constant", lambda _: Constant())
+METHODS.add("constant", Constant())

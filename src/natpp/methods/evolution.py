@@ -28,8 +28,9 @@ class Evolution(Config):
     rule: ClassVar[None] = None
     asks: ClassVar[bool] = True
 
-    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
+    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> Evolution:
         """Nothing to learn."""
+        return self
 
     def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
         """The best seen for every input; all inputs evolve side by side."""
@@ -67,4 +68,4 @@ class Evolution(Config):
         return child
 
 
-METHODS.add("evolution", lambda _: Evolution())
+METHODS.add("evolution", Evolution())

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from natpp.errors import NatppError, SettingError, did_you_mean
+from natpp.config import At, Config
+from natpp.errors import NatppError, SettingError
 from natpp.nets.policy import GraphBatch, Policy, PolicyConfig, Transitions
 from natpp.scorers.base import Score, Scores
 from natpp.subjects.cells import Row
@@ -26,22 +27,22 @@ from natpp.training.step import cosine
 
 
 @dataclass(frozen=True)
-class LearnConfig:
+class LearnConfig(Config):
     """How a policy learns; the defaults measured best on NAS-Bench-201."""
 
-    inputs: int = 64
+    inputs: Annotated[int, At(least=1)] = 64
     """m: input architectures per step"""
-    samples: int = 8
+    samples: Annotated[int, At(least=1)] = 8
     """n: transformations sampled for each"""
-    steps: int = 3000
+    steps: Annotated[int, At(least=1)] = 3000
     """gradient steps"""
-    learning_rate: float = 1e-3
+    learning_rate: Annotated[float, At(above=0)] = 1e-3
     """of Adam"""
     schedule: Literal["cosine", "constant"] = "cosine"
     """of the learning rate; the cosine ends at zero"""
-    entropy: float = 0.5
+    entropy: Annotated[float, At(least=0)] = 0.5
     """λ: weight of the entropy, relative to the normalized advantage if `normalize` is on"""
-    entropy_end: float = 0.0
+    entropy_end: Annotated[float, At(least=0)] = 0.0
     """λ at the last step; it changes linearly"""
     baseline: Literal["leave-one-out", "moving-average"] = "leave-one-out"
     """what an improvement is compared with: the other samples of the same input, or a running mean"""
@@ -49,23 +50,12 @@ class LearnConfig:
     """divide advantages by their standard deviation within the step"""
     reward_scale: float = 1.0
     """factor on improvements; only matters without `normalize`"""
-    over_budget: float = 0.2
+    over_budget: Annotated[float, At(least=0)] = 0.2
     """penalty for a sample that had to be repaired, in standard deviations of the step's improvements"""
-    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    policy: PolicyConfig = PolicyConfig()
     """shape of the policy network"""
 
-    def __post_init__(self) -> None:
-        if self.inputs < 1 or self.samples < 1 or self.steps < 1:
-            raise SettingError(
-                f"inputs is {self.inputs}, samples is {self.samples} and steps is {self.steps}, "
-                "expected whole numbers from 1 up"
-            )
-        for name, value, known in (
-            ("baseline", self.baseline, ("leave-one-out", "moving-average")),
-            ("schedule", self.schedule, ("cosine", "constant")),
-        ):
-            if value not in known:
-                raise SettingError(f"unknown {name} {value!r}. {did_you_mean(value, known)}")
+    def check(self) -> None:
         if self.baseline == "leave-one-out" and self.samples < 2:
             raise SettingError(
                 "a leave-one-out baseline compares the samples of an input: samples is 1, expected 2 or more"
@@ -73,11 +63,6 @@ class LearnConfig:
         if self.normalize and self.inputs * self.samples < 2:
             raise SettingError(
                 "one sample per step cannot be normalized: use normalize=False, or more inputs or samples"
-            )
-        if not self.learning_rate > 0 or not min(self.entropy, self.entropy_end, self.over_budget) >= 0:
-            raise SettingError(
-                f"learning_rate is {self.learning_rate}, expected above 0; entropy, entropy_end and over_budget are "
-                f"{self.entropy}, {self.entropy_end} and {self.over_budget}, expected from 0 up"
             )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
 
+from natpp.config import At, Config
 from natpp.methods.base import picked
 from natpp.registry import METHODS
 from natpp.scorers.base import Score
@@ -13,20 +15,22 @@ from natpp.subjects.cells import Row
 from natpp.subjects.many import Inputs
 
 
-@dataclass
-class Random:
+@dataclass(frozen=True)
+class Random(Config):
     """The best of some random valid transformations; of one, that one, without a look at the score."""
 
-    tries: int = 1
-    rule: str | None = None
+    tries: Annotated[int, At(least=1)] = 1
+    """transformations drawn for each input"""
+    rule: ClassVar[None] = None
 
     @property
     def asks(self) -> bool:
         """One try asks for nothing."""
         return self.tries > 1
 
-    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> None:
+    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> Random:
         """Nothing to learn."""
+        return self
 
     def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
         """The transformation drawn, or the best of those drawn."""
@@ -47,5 +51,5 @@ def random_rows(inputs: Inputs, count: int, generator: np.random.Generator) -> l
     return found
 
 
-METHODS.add("random", lambda _: Random())
-METHODS.add("random-best-of-10", lambda _: Random(10))
+METHODS.add("random", Random())
+METHODS.add("random-best-of-10", Random(10))

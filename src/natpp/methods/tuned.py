@@ -12,90 +12,71 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from natpp.arch.graph import NULL
+from natpp.config import At, Config
 from natpp.core.budget import Budget, BudgetError
+from natpp.core.decision import Plan
 from natpp.core.learned import Learned, Scored
-from natpp.core.measures import Cost, figures_of
+from natpp.core.measures import COUNTED, figures_of
+from natpp.core.result import Result
 from natpp.data.batches import Batches
 from natpp.data.loader import moved_to
-from natpp.errors import SettingError, did_you_mean
-from natpp.fx.rewrite import rewrite
+from natpp.errors import SettingError
 from natpp.fx.sites import Keep
 from natpp.methods.learning import LearnConfig, Learner
-from natpp.nets.measure import module_cost
 from natpp.nets.policy import GraphBatch, Policy
 from natpp.scorers.base import Scores
 from natpp.scorers.features import Features
 from natpp.scorers.module_supernet import Expanded
 from natpp.scorers.predicted import PredictConfig, Prediction
-from natpp.scorers.short import WORST, Rows, ShortTunings
+from natpp.scorers.short import WORST, ShortTunings
 from natpp.seeds import Use, generator, number, torch_generator
-from natpp.subjects.module import Task
-from natpp.subjects.module_budget import Descent, within
-from natpp.subjects.module_problem import Problem, Row, Table, perturbed
-from natpp.subjects.module_result import ModuleResult
+from natpp.subjects.module import Key, Row
+from natpp.subjects.module_answer import Asked, Table, perturbed, said
+from natpp.subjects.module_budget import Descent
 from natpp.training.recipe import ShortConfig
 from natpp.training.task import Task as TrainingTask
 from natpp.training.task import inputs_of
 from natpp.training.together import Trial
 
-SCORERS = ("short", "supernet")
 SCHEDULE = ShortConfig(steps=32, learning_rate=0.02, clip=5.0, together=16)  # batches are the loader's
 MOST_TRAINED = 64  # fine-tunings whose steps a supernet is trained for, however many candidates are scored
 FIRST = 32  # of which the first share is drawn before there is a plan for the time
 TRIES = 8  # draws for each candidate that is wanted
 TEMPERATURE = 3.0  # of the policy at first: flatter, since it was learned elsewhere
-Key = tuple[tuple[str, ...], ...]  # what a candidate computes: per block, the operations that are alive
 
 
 @dataclass(frozen=True)
-class TuneConfig:
+class TuneConfig(Config):
     """How a module's policy is tuned."""
 
     scorer: Literal["short", "supernet"] = "short"
     """short fine-tunings with inherited weights, or a supernet made of the module"""
-    evaluations: int = 32
+    evaluations: Annotated[int, At(least=2)] = 32
     """candidates that are scored"""
-    minutes: float | None = None
+    minutes: Annotated[float | None, At(above=0)] = None
     """time after which no more are scored"""
-    random_share: float = 0.4
+    random_share: Annotated[float, At(above=0, most=1)] = 0.4
     """share of them that is drawn before anything is predicted"""
-    probes: float = 0.5
+    probes: Annotated[float, At(least=0, most=1)] = 0.5
     """where the module is over its budget, the share of these that changes little: too dear, but one learns from it"""
-    rounds: int = 4
+    rounds: Annotated[int, At(least=1)] = 4
     """rounds in which the others are chosen"""
-    finalists: int = 4
+    finalists: Annotated[int, At(least=0)] = 4
     """of the best, how many are fine-tuned again for longer, if by short fine-tunings; the best of them is taken"""
-    longer: int = 4
+    longer: Annotated[int, At(least=1)] = 4
     """times as many steps as before"""
-    learn: LearnConfig = field(
-        default_factory=lambda: LearnConfig(inputs=1, samples=16, steps=120, learning_rate=1e-3, entropy=0.1)
-    )
+    learn: LearnConfig = LearnConfig(inputs=1, samples=16, steps=120, learning_rate=1e-3, entropy=0.1)
     """of the policy, on predicted scores"""
-    predict: PredictConfig = field(default_factory=PredictConfig)
-
-    def __post_init__(self) -> None:
-        if self.scorer not in SCORERS:
-            raise SettingError(f"unknown scorer {self.scorer!r} for a module. {did_you_mean(self.scorer, SCORERS)}")
-        if not isinstance(self.evaluations, int) or isinstance(self.evaluations, bool) or self.evaluations < 2:
-            raise SettingError(f"evaluations is {self.evaluations!r}, expected a whole number from 2 up")
-        if self.minutes is not None and not 0 < self.minutes < math.inf:
-            raise SettingError(f"minutes is {self.minutes!r}, expected a number above 0")
-        if not 0 < self.random_share <= 1 or self.rounds < 1:
-            raise SettingError("random_share is above 0 and up to 1, rounds is a whole number from 1 up")
-        if not 0 <= self.probes <= 1:
-            raise SettingError(f"probes is {self.probes!r}, expected a share from 0 to 1")
-        if self.finalists < 0 or self.longer < 1:
-            raise SettingError("finalists is a whole number from 0 up, longer one from 1 up")
+    predict: PredictConfig = PredictConfig()
 
 
 def learn_module(
@@ -114,7 +95,7 @@ def learn_module(
     measure_latency: bool = False,
     watch: Callable[[str, int, int, dict[str, float]], None] | None = None,
     say: Callable[[str], None] | None = None,
-) -> ModuleResult:
+) -> Result:
     """The best that was found for a module on its data, within rule and budget, with inherited weights.
 
     Statistics of batch norms are recomputed from training batches.
@@ -123,90 +104,70 @@ def learn_module(
     device = next((one.device for one in (*module.parameters(), *module.buffers())), torch.device("cpu"))
     data = task.kept(device, schedule.steps * config.longer)
     task.check(module, data.take(np.arange(2)) if isinstance(data, Batches) else moved_to(data.train[0], device))
-    asked = Task(module, example_input, policy, rule, budget, keep, share_blocks, measure_latency)
-    problem = asked.problem
+    asked = Asked(module, example_input, policy, rule, budget, keep, share_blocks, measure_latency)
     if asked.limits:  # says how near one gets, where they cannot be met
-        within(problem, problem.log_probs, asked.before, asked.limits)
-    learned, rows = None, problem.before
-    if problem.blocks:
+        asked.within(asked.log_probs)
+    learned, plan = None, (0,) * len(asked.module.decisions)
+    if asked.module.blocks:
         trial = Trial(data, schedule, device, seed, task.loss, say=say)
-        rows, learned = ModuleSearch(problem, asked.before, asked.limits, policy, trial, config, watch)()
-    made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows))
+        plan, learned = ModuleSearch(asked, policy, trial, config, watch)()
     settings = {"seed": seed, "learned": asdict(config), "schedule": asdict(schedule)}
-    return asked.result(made, rows, inputs_of(data, device), settings, learned)
+    return asked.result(plan, inputs_of(data, device), settings, learned)
 
 
 class Candidates:
     """What a module may become within its limits, and how such things are drawn."""
 
-    def __init__(self, problem: Problem, before: Cost, limits: Mapping[str, float]):
-        self.problem, self.before, self.limits = problem, before, dict(limits)
-        self.counted = all(name in ("params", "madds") for name in limits)
+    def __init__(self, asked: Asked, limits: Mapping[str, float]):
+        self.asked, self.module, self.before, self.limits = asked, asked.module, asked.before, limits
+        self.counted = all(name in COUNTED for name in self.limits)
 
-    def drawn(self, preferences: Sequence[Table]) -> Rows:
+    def drawn(self, table: Table) -> Plan:
         """The most preferred candidate within the limits."""
-        problem = self.problem
         if not self.limits:
-            rows = (table.argmax(axis=1) for table in preferences)
-            return [problem.repaired(number, row) for number, row in enumerate(rows)]
+            return self.asked.repaired(self.module.plan(table.argmax(axis=1)))
         if self.counted:
-            descent = Descent(problem, problem.before, self.before, self.limits, preferences)
+            descent = self._descent((0,) * len(self.module.decisions), table)
             if not descent.over() or (descent.count_down() and not descent.over()):
-                return descent.rows
+                return descent.plan
         try:
-            return within(problem, preferences, self.before, self.limits)
+            return self.asked.within(table)
         except BudgetError:  # these preferences lead to where nothing is left to save
-            return within(problem, problem.log_probs, self.before, self.limits)
+            return self.asked.within(self.asked.log_probs)
 
-    def repaired(self, rows: Rows, preferences: Sequence[Table]) -> Rows:
-        """Rows made connected and, as far as costs are counted, brought within the limits by further changes."""
-        problem = self.problem
-        rows = [problem.repaired(number, row) for number, row in enumerate(rows)]
-        descent = Descent(problem, rows, self.before, self.limits, preferences)
+    def repaired(self, plan: Plan, table: Table) -> Plan:
+        """A plan made connected and, where costs are counted, brought within the limits by further changes."""
+        descent = self._descent(self.asked.repaired(plan), table)
         if descent.over():
             descent.count_down()
-        return descent.rows
+        return descent.plan
 
-    def fits(self, rows: Rows) -> bool:
-        """Whether rows keep the limits, as far as costs are counted, and every output gets something."""
-        problem = self.problem
-        if not all(problem.connected(number, row) for number, row in enumerate(rows)):
-            return False
-        return not Descent(problem, rows, self.before, self.limits, problem.log_probs).over()
+    def fits(self, plan: Plan) -> bool:
+        """Whether a plan is connected and keeps the limits that are counted."""
+        return self.module.fits(plan) and not self._descent(plan, self.asked.log_probs).over()
 
-    def allowed(self, rows: Rows) -> bool:
-        """Whether rows that fit also keep limits that have to be measured."""
-        if self.counted or not self.fits(rows):
-            return self.fits(rows)
-        problem = self.problem
-        made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows))
-        found = figures_of(module_cost(made, problem.traced.example, latency="latency" in self.limits))
+    def allowed(self, plan: Plan) -> bool:
+        """Whether a plan that fits also keeps limits that have to be measured."""
+        if self.counted or not self.fits(plan):
+            return self.fits(plan)
+        _, cost = self.module.built(plan, self.module.copied, latency="latency" in self.limits)
+        found = figures_of(cost)
         return all(found[name] <= limit for name, limit in self.limits.items())
 
-    def mutated(self, rows: Rows, preferences: Sequence[Table], generator: np.random.Generator) -> Rows:
-        """Rows with some decisions drawn anew, brought within the limits."""
-        problem = self.problem
-        noisy = perturbed(preferences, generator, TEMPERATURE)
-        changed = [row.copy() for row in rows]
-        free = [(n, i) for n, mask in enumerate(problem.masks) for i in np.flatnonzero(mask.sum(axis=1) > 1)]
+    def mutated(self, plan: Plan, table: Table, generator: np.random.Generator) -> Plan:
+        """A plan with some decisions drawn anew, brought within the limits."""
+        noisy, changed = perturbed(table, generator, TEMPERATURE), list(plan)
+        free = [number for number, allowed in enumerate(self.module.allowed) if len(allowed) > 1]
         for place in generator.choice(len(free), size=min(1 + generator.poisson(1.0), len(free)), replace=False):
-            number, index = free[int(place)]
-            others = np.flatnonzero(problem.masks[number][index])
-            changed[number][index] = generator.choice(others[others != changed[number][index]])
-        return self.repaired(changed, noisy)
-
-    def key(self, rows: Rows) -> Key:
-        """What counts as the same candidate: what is alive of it."""
-        found = []
-        for block, ops in zip(self.problem.blocks, self.problem.block_ops(rows), strict=True):
-            live, _ = block.alive(ops)
-            found.append(tuple(op if alive else NULL for op, alive in zip(ops, live, strict=True)))
-        return tuple(found)
+            number = free[int(place)]
+            others = [option for option in self.module.allowed[number] if option != changed[number]]
+            changed[number] = int(generator.choice(others))
+        return self.repaired(tuple(changed), noisy)
 
     def features(self, key: Key) -> Features:
         """What a prediction sees: which operation stands where, and how many there are of each."""
         found: Features = {}
-        for place, (block, ops) in enumerate(zip(self.problem.blocks, key, strict=True)):
+        for place, (block, ops) in enumerate(zip(self.module.blocks, key, strict=True)):
             for index, (op, own) in enumerate(zip(ops, block.ops, strict=True)):
                 if op != own:
                     found["at", str(place), str(index), op] = 1.0
@@ -214,20 +175,23 @@ class Candidates:
                     found["changes",] = found.get(("changes",), 0.0) + 1.0
         return found
 
-    def madds(self, rows: Rows) -> float:
-        """Multiply-adds as counted."""
-        return float(Descent(self.problem, rows, self.before, self.limits, self.problem.log_probs).total[1])
+    def madds(self, plan: Plan) -> float:
+        """Multiply-adds."""
+        return float(self.module.living(plan)["madds"])
+
+    def _descent(self, plan: Plan, table: Table) -> Descent:
+        return Descent(self.module, plan, self.before, self.limits, self.module.preferences(table))
 
 
 class Decisions:
     """The one input that a policy learns for: all decisions of a module as one row."""
 
     def __init__(self, candidates: Candidates):
-        self.candidates, self.problem = candidates, candidates.problem
-        self.encoded = [SimpleNamespace(ops=np.concatenate(self.problem.before))]
-        graph = self.problem.graph
+        self.candidates, self.module = candidates, candidates.module
+        self.encoded = [SimpleNamespace(ops=self.module.before)]
+        graph = self.module.graph()
         self.graph = graph._replace(owners=torch.zeros_like(graph.owners), size=1)
-        self.preferences: Sequence[Table] = self.problem.log_probs
+        self.table = candidates.asked.log_probs
 
     def __len__(self) -> int:
         return 1
@@ -242,12 +206,12 @@ class Decisions:
         """Choices as (index, row as drawn, row within the limits)."""
         found = []
         for drawn in choices:
-            now = np.concatenate(self.candidates.repaired(self.problem.split(drawn), self.preferences))
+            now = self.module.row(self.candidates.repaired(self.module.plan(drawn), self.table))
             found.append((0, drawn, drawn if (now == drawn).all() else now))
         return found
 
     def scores(self, indices: Sequence[int], rows: Sequence[Row], score: Callable[[Sequence[Key]], Scores]) -> Scores:
-        return score([self.candidates.key(self.problem.split(row)) for row in rows])
+        return score([self.module.key(self.module.plan(row)) for row in rows])
 
 
 class ModuleSearch:
@@ -255,33 +219,31 @@ class ModuleSearch:
 
     def __init__(
         self,
-        problem: Problem,
-        before: Cost,
-        limits: Mapping[str, float],
+        asked: Asked,
         policy: Policy,
         trial: Trial,
         config: TuneConfig,
         watch: Callable[[str, int, int, dict[str, float]], None] | None = None,
     ):
-        self.problem, self.config, self.trial, self.watch = problem, config, trial, watch
-        self.candidates = Candidates(problem, before, limits)
+        self.asked, self.module, self.config, self.trial, self.watch = asked, asked.module, config, trial, watch
+        self.candidates = Candidates(asked, asked.limits)
         self.learner = Learner(policy.ops, config.learn, number(trial.seed, Use.START, 3), policy)
         self.decisions = Decisions(self.candidates)
         self.known: dict[Key, float] = {}
         self.probed: dict[Key, float] = {}  # too dear to be taken
-        self.rows: dict[Key, Rows] = {}
+        self.plans: dict[Key, Plan] = {}
         self.expected: dict[Key, float] = {}  # of candidates that a prediction chose
         self.policy_curve: list[tuple[float, float]] = []
         self._made, self._seconds = 0, 0.0  # scores, and what they took
         self._over = False  # whether the module itself is too dear, and scored for comparison only
         self.started = time.perf_counter()
         self.scorer: ShortTunings | Expanded = (
-            ShortTunings(problem, trial) if config.scorer == "short" else Expanded(problem, trial)
+            ShortTunings(self.module, trial) if config.scorer == "short" else Expanded(self.module, trial)
         )
 
-    def __call__(self) -> tuple[Rows, Learned]:
+    def __call__(self) -> tuple[Plan, Learned]:
         """The best candidate, and all that was learned."""
-        original = [row.copy() for row in self.problem.before]
+        original = (0,) * len(self.module.decisions)
         if isinstance(self.scorer, Expanded):
             steps = min(self.config.evaluations, MOST_TRAINED) * self.trial.schedule.steps
             chances = functools.partial(generator, self.trial.seed, Use.DRAW, 3)
@@ -291,19 +253,19 @@ class ModuleSearch:
         allowed = self.candidates.allowed(original)
         self._over = not allowed
         first = max(round(min(self.config.evaluations, FIRST) * self.config.random_share), 2)
-        usual = self.candidates.drawn(self.problem.log_probs)
+        usual = self.candidates.drawn(self.asked.log_probs)
         share = 0.0 if allowed else self.config.probes
         drawn = self._new([usual], round((1 - share) * (first - 1)) + self._over, lambda: self._random(chance))
         drawn = drawn or [usual]
         self._score([original, *drawn])
-        own = self.known[self.candidates.key(original)]
+        own = self.known[self.module.key(original)]
         if max(self.known.values()) <= WORST:
             raise SettingError(
                 "the loss of the module and of all candidates is not a number: look at data and loss, or give a lower "
                 "learning_rate"
             )
         if not allowed:  # it was scored to be compared with, and to learn from
-            key = self.candidates.key(original)
+            key = self.module.key(original)
             self.probed[key] = self.known.pop(key)
         total = self._planned()
         random = max(round(total * self.config.random_share), 2)
@@ -319,7 +281,7 @@ class ModuleSearch:
                 break  # everything there is has been scored
         best, finals = self._best()
         scored = [
-            Scored(score, tuple(self.problem.block_ops(self.rows[key])), self.candidates.madds(self.rows[key]))
+            Scored(score, tuple(self.module.block_ops(self.plans[key])), self.candidates.madds(self.plans[key]))
             for key, score in self.known.items()
         ]
         spent, scoring = time.perf_counter() - self.started, self.scorer.spent
@@ -336,26 +298,28 @@ class ModuleSearch:
             {**scoring, "predicting and learning": spent - sum(scoring.values()) - trained} | weights,
             {list(self.known).index(key): score for key, score in finals.items()},
         )
-        return self.rows[best], learned
+        return self.plans[best], learned
 
-    def _random(self, chance: np.random.Generator) -> Rows:
+    def _random(self, chance: np.random.Generator) -> Plan:
         """A candidate drawn from the policy made flatter, or from anything that is allowed."""
-        flat = [np.where(mask, 0.0, -1e9) for mask in self.problem.masks]
-        tables = self.problem.log_probs if chance.random() < 0.5 else flat
-        return self.candidates.drawn(perturbed(tables, chance, TEMPERATURE))
+        table = self.asked.log_probs if chance.random() < 0.5 else self._flat()
+        return self.candidates.drawn(perturbed(table, chance, TEMPERATURE))
+
+    def _flat(self) -> Table:
+        """Preferences that find all that is allowed alike."""
+        return np.where(self.module.mask, 0.0, -1e9)
 
     def _probe(self, count: int, chance: np.random.Generator) -> None:
         """Score the module with one to three decisions drawn anew, whatever it costs."""
-        free = Candidates(self.problem, self.candidates.before, {})
-        flat = [np.where(mask, 0.0, -1e9) for mask in self.problem.masks]
-        found: dict[Key, Rows] = {}
+        free = Candidates(self.asked, {})
+        found: dict[Key, Plan] = {}
         for _ in range(TRIES * count):
             if len(found) >= count:
                 break
-            rows = free.mutated(self.problem.before, flat, chance)
-            key = free.key(rows)
+            plan = free.mutated((0,) * len(self.module.decisions), self._flat(), chance)
+            key = self.module.key(plan)
             if key not in self.known and key not in self.probed:
-                found[key] = rows
+                found[key] = plan
         scores = self._scores(list(found.values()))
         self.probed |= dict(zip(found, scores, strict=False))
 
@@ -374,21 +338,21 @@ class ModuleSearch:
                 torch_generator(self.trial.seed, Use.LEARN, 3, step),
             )
             self.policy_curve.append(figures)
-        _, tables = self.problem.asked(self.learner.policy)
-        self.decisions.preferences = tables
+        _, table = said(self.learner.policy, self.module)
+        self.decisions.table = table
         best = sorted(keys, key=self.known.__getitem__, reverse=True)[:3]
 
-        def propose() -> Rows:
+        def propose() -> Plan:
             if chance.random() < 0.5:
-                return self.candidates.drawn(perturbed(tables, chance))
-            return self.candidates.mutated(self.rows[best[int(chance.integers(len(best)))]], tables, chance)
+                return self.candidates.drawn(perturbed(table, chance))
+            return self.candidates.mutated(self.plans[best[int(chance.integers(len(best)))]], table, chance)
 
         tries = TRIES if self.candidates.counted else 2  # what has to be built and measured is dear
-        pool = self._new([self.candidates.drawn(tables)], tries * wanted, propose)
-        worth = prediction.hopeful([self.candidates.key(rows) for rows in pool]) if pool else np.zeros(0)
+        pool = self._new([self.candidates.drawn(table)], tries * wanted, propose)
+        worth = prediction.hopeful([self.module.key(plan) for plan in pool]) if pool else np.zeros(0)
         order = np.argsort(-worth, kind="stable")
         chosen = [pool[int(place)] for place in order[:wanted]]
-        keys = [self.candidates.key(rows) for rows in chosen]
+        keys = [self.module.key(plan) for plan in chosen]
         self.expected |= dict(zip(keys, prediction.expected(keys).tolist(), strict=True)) if keys else {}
         self._score(chosen)
 
@@ -399,22 +363,22 @@ class ModuleSearch:
         if len(some) < 2 or not isinstance(self.scorer, ShortTunings) or self._late():
             return order[0], {}
         begin = time.perf_counter()
-        scores = self.scorer([self.rows[key] for key in some], self.config.longer)
+        scores = self.scorer([self.plans[key] for key in some], self.config.longer)
         self._seconds += time.perf_counter() - begin
         finals = dict(zip(some, scores, strict=True))
         return max(finals, key=finals.__getitem__), finals
 
-    def _new(self, given: Sequence[Rows], count: int, draw: Callable[[], Rows]) -> list[Rows]:
+    def _new(self, given: Sequence[Plan], count: int, draw: Callable[[], Plan]) -> list[Plan]:
         """So many candidates that were not scored before: those given, then drawn ones."""
-        found: dict[Key, Rows] = {}
+        found: dict[Key, Plan] = {}
         waiting = list(given)
         for _ in range(TRIES * max(count, 1)):
             if len(found) >= count:
                 break
-            rows = waiting.pop(0) if waiting else draw()
-            key = self.candidates.key(rows)
-            if key not in self.known and key not in found and self.candidates.allowed(rows):
-                found[key] = rows
+            plan = waiting.pop(0) if waiting else draw()
+            key = self.module.key(plan)
+            if key not in self.known and key not in found and self.candidates.allowed(plan):
+                found[key] = plan
         return list(found.values())
 
     def _planned(self) -> int:
@@ -428,17 +392,17 @@ class ModuleSearch:
             more -= self.config.finalists * self.config.longer
         return min(total, len(self.known) + max(more, 0))
 
-    def _score(self, candidates: Sequence[Rows]) -> None:
+    def _score(self, candidates: Sequence[Plan]) -> None:
         """Score candidates, as many as there is time for."""
-        for rows, score in zip(candidates, self._scores(candidates), strict=False):
-            key = self.candidates.key(rows)
-            self.known[key], self.rows[key] = score, rows
+        for plan, score in zip(candidates, self._scores(candidates), strict=False):
+            key = self.module.key(plan)
+            self.known[key], self.plans[key] = score, plan
             if self.watch is not None:
                 best = {"best": max(self.known.values())}
                 done = len(self.known) + len(self.probed) - self._over
                 self.watch("scores", done, self.config.evaluations, best)
 
-    def _scores(self, candidates: Sequence[Rows]) -> Iterator[float]:
+    def _scores(self, candidates: Sequence[Plan]) -> Iterator[float]:
         """Scores of as many as there is time for, but of two at least: the first may be there for comparison only."""
         for start in range(0, len(candidates), self.scorer.together):
             if self._late() and self._made > 1:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from natpp.arch.graph import KINDS, NUM_INPUTS, Architecture, Graph
 from natpp.arch.rules import Mask
+from natpp.config import At, Config, fields_of
 from natpp.errors import FormatError, SettingError
 from natpp.files import write_whole
 from natpp.registry import OPS
@@ -159,21 +160,15 @@ def masked_log_softmax(logits: Tensor, mask: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PolicyConfig:
+class PolicyConfig(Config):
     """The architecture of a policy network."""
 
     form: Literal["edges", "paper"] = "edges"
     """edges: logits from both nodes and the edge's own operation; paper: the GCN of the paper"""
-    depth: int = 2
+    depth: Annotated[int, At(least=1)] = 2
     """number of graph-convolution layers"""
-    width: int = 64
+    width: Annotated[int, At(least=1)] = 64
     """number of features per node"""
-
-    def __post_init__(self) -> None:
-        if self.form not in ("edges", "paper"):
-            raise SettingError(f"the form of a policy is {self.form!r}, expected 'edges' or 'paper'")
-        if self.depth < 1 or self.width < 1:
-            raise SettingError(f"depth and width of a policy are {self.depth} and {self.width}, expected at least 1")
 
 
 class Policy(nn.Module):
@@ -289,7 +284,7 @@ def load_policy(path: str | Path) -> tuple[Policy, dict[str, object]]:
     if not isinstance(metadata, dict) or metadata.get("natpp") != "policy":
         raise FormatError(f"{str(path)!r} holds weights, but not those of a natpp policy")
     try:
-        known = {field.name for field in fields(PolicyConfig)}
+        known = fields_of(PolicyConfig)
         policy = Policy(PolicyConfig(**{k: v for k, v in metadata["config"].items() if k in known}), metadata["ops"])
         policy.load_state_dict(weights)
         notes = dict(metadata["notes"])

@@ -1,4 +1,4 @@
-"""What stands on a page: of an architecture of cells, of a module, of a search."""
+"""What a page shows of a result or a search."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any
 
 from natpp.arch.cost import cost_of
 from natpp.arch.formats import from_dict
+from natpp.arch.groups import cell_groups
 from natpp.arch.networks import Setting, setting
+from natpp.arch.rules import changes as arch_changes
+from natpp.core.result import FORMAT
 from natpp.errors import FormatError
 from natpp.report import searches
-from natpp.report.cells import cell_figures, copied_form, picture
 from natpp.report.edges import Book
-from natpp.report.modules import block_figures
+from natpp.report.groups import copied_form, group_cards, picture
 from natpp.report.rows import change_rows, cost_rows, counted, measured_rows, plain, setting_rows, turn
-from natpp.report.sources import MODULE, RESULT, SEARCH, trained_accuracies
+from natpp.report.sources import SEARCH, trained_accuracies
 
 Page = dict[str, Any]
 Folders = Sequence[str | Path]
@@ -30,11 +32,11 @@ SCORERS = {"short": "short trainings", "supernet": "a supernet"}
 
 def page_of(source: Mapping[str, Any], trained: Folders = (), limit: int | None = None) -> Page:
     """All that the template shows; `limit` is how many blocks of a module, where they are too many."""
-    make = {RESULT: cells_page, MODULE: module_page, SEARCH: search_page}.get(str(source.get("format")))
+    make = {FORMAT: result_page, SEARCH: search_page}.get(str(source.get("format")))
     if make is None:
         raise FormatError("expected what result.to_dict() gives, or the folder of a search")
     usual: Page = {
-        **{name: [] for name in ("measures", "measured", "figures", "blocks", "changes", "curves", "seconds")},
+        **{name: [] for name in ("measures", "measured", "groups", "changes", "curves", "seconds")},
         **{name: [] for name in ("candidates", "best", "missing", "notes", "copies")},
         "command_note": "",
         "example": "",
@@ -45,97 +47,69 @@ def page_of(source: Mapping[str, Any], trained: Folders = (), limit: int | None 
     return usual | make(source, trained, limit)
 
 
-# An architecture of cells.
+# A result.
 
 
-def cells_page(data: Mapping[str, Any], trained: Folders, limit: int | None) -> Page:
-    missing = []
-    after = from_dict(data["after"])
-    if isinstance(data.get("network"), Mapping):
-        where = Setting(**data["network"])
-    else:
-        where = setting("cifar" if after.reduce is not None else "nasbench201")
-        missing.append(f"the network that costs were counted in: places are those of {_where_text(where)}")
-    book = Book()
-    figures, changes = cell_figures(data, where, book)
-    if not data.get("probabilities"):
-        missing.append("how likely each transition was, and what was masked: the result does not say")
-    accuracy = trained_accuracies(trained, data["before"], data["after"])
-    text, form = copied_form(after)
-    changed = sum(edge["before"] != edge["after"] for edge in book.edges)
-    free = sum(not edge.fixed for _, graph in after.cells() for edge in graph.edges)
-    asked = f"by the policy {data.get('policy', 'that was given')} under the rule {data.get('rule', '–')}"
-    return {
-        "title": str(data.get("name") or "An architecture"),
-        "lead": f"{counted(changed, 'edge')} of {free} changed {asked} with the budget "
-        f"{plain(data.get('budget', '–'))}. Costs are of what is alive in {_where_text(where)}.",
-        "measures": cost_rows(data, "live_"),
-        "measured": measured_rows([*data.get("measured", ()), *([] if accuracy is None else [accuracy])]),
-        "figures": figures,
-        "changes": change_rows(changes),
-        "book": book.data(),
-        "copies": [
-            {"label": f"Copy {form}", "text": text},
-            {"label": "Copy JSON", "text": json.dumps(data, indent=1)},
-        ],
-        "settings": setting_rows(data),
-        "command": _command(data, repr(data.get("name") or "…")),
-        "command_note": "" if data.get("command") else PYTHON,
-        "missing": missing,
-    }
-
-
-# A module.
-
-
-def module_page(data: Mapping[str, Any], trained: Folders, limit: int | None) -> Page:
-    if trained:
+def result_page(data: Mapping[str, Any], trained: Folders, limit: int | None) -> Page:
+    """Of an architecture in a network, or of a module."""
+    if trained and "before" not in data:
         raise FormatError("trainings from scratch go with an architecture, not with a module")
-    book, missing = Book(), []
-    blocks, changes, drawings = block_figures(data, book, limit)
-    if not data.get("probabilities"):
-        missing.append("how likely each transition was, and what was masked: it was saved before that was kept")
-    if blocks and not any("costs" in term for block in data["blocks"] for term in block["terms"]):
-        missing.append("the cost at every place: it was saved before that was kept")
-    kept = {key: value for key, value in data.items() if key != "module"}
+    book, settings, missing = Book(), data["settings"], []
+    cards, changes, drawings = group_cards(data, book, limit)
+    kept, count = {key: value for key, value in data.items() if key != "module"}, len(data["groups"])
+    if not any("options" in place for group in data["groups"] for place in group["decisions"]):
+        missing.append("how likely each transition was, and what was masked: the result does not say")
     if limit is not None:
         missing.append(
-            f"of {len(data['blocks'])} blocks all but the first {limit}, and what the copied JSON says of blocks: the "
-            "page would be too large. The result's own file has all of it"
+            f"of {count} blocks all but the first {limit}, and what the copied JSON says of blocks: the page would be "
+            "too large. The result's own file has all of it"
         )
         changes = changes[: 5 * limit]
-        kept = {key: value for key, value in kept.items() if key not in ("probabilities", "masked", "blocks")}
-    most = max((block["before"][1] for block in blocks), default=0) or 1
-    for block in blocks:
-        block["widths"] = [100 * block[side][1] / most for side in ("before", "after")]
-        block["madds"] = turn(block["before"][1], block["after"][1])
-    settings, learned = data.get("settings", {}), data.get("learned")
-    asked = f"by the policy {settings.get('policy', 'that was given')} under the rule {settings.get('rule', '–')}"
+        del kept["groups"]
+    most = max((card["before"][1] for card in cards), default=0) or 1
+    for card in cards:
+        card["widths"] = [100 * card[side][1] / most for side in ("before", "after")]
+        card["madds"] = turn(card["before"][1], card["after"][1])
+    accuracy = trained_accuracies(trained, data["before"], data["after"]) if trained else None
+    learned, where = data.get("learned"), settings.get("network")
     return {
-        "title": str(settings.get("name") or "A module"),
-        "lead": f"{counted(len(data['changes']), 'operation')} changed in {len(data['blocks'])} blocks {asked} with "
-        f"the budget {plain(settings.get('budget', '–'))}.",
+        "title": str(settings.get("name") or f"An optimized {data.get('subject', 'architecture')}"),
+        "lead": f"{_counted(data)} by the policy {settings.get('policy', 'that was given')} under the rule "
+        f"{settings.get('rule', '–')} with the budget {plain(settings.get('budget', '–'))}."
+        + (f" Costs are of what is alive in {_where_text(Setting(**where))}." if where else ""),
         "measures": cost_rows(data),
-        "measured": measured_rows(data.get("measured", ())),
-        "blocks": blocks,
+        "measured": measured_rows([*data.get("measured", ()), *([] if accuracy is None else [accuracy])]),
+        "groups": cards,
         "drawings": drawings,
         "changes": change_rows(changes),
         "curves": [] if not learned else searches.learned_curves(learned),
         "seconds": [] if not learned else searches.phase_rows(learned.get("phases") or {}),
         "book": book.data(),
-        "copies": [
-            {
-                "label": "Copy changes",
-                "text": "\n".join(f"{one['name']}: {one['before']} → {one['after']}" for one in data["changes"]),
-            },
-            {"label": "Copy JSON", "text": json.dumps(kept, separators=(",", ":"))},
-        ],
+        "copies": [_answer(data), {"label": "Copy JSON", "text": json.dumps(kept, separators=(",", ":"))}],
         "settings": setting_rows({**settings, **_learning(settings), "versions": data.get("versions", {})}),
-        "command": _command({**settings, **_learning_asked(settings)}, "module, example_input=x"),
+        "command": _command(
+            settings, repr(settings.get("name") or "…") if "after" in data else "module, example_input=x"
+        ),
         "command_note": "" if settings.get("command") else PYTHON,
         "notes": [str(note) for note in data.get("notes", ())],
         "missing": missing,
     }
+
+
+def _counted(data: Mapping[str, Any]) -> str:
+    """How much changed, in words."""
+    changed, free = len(data["changes"]), sum(len(group["decisions"]) for group in data["groups"])
+    unit = "cell" if "after" in data else "block"
+    return f"{counted(changed, 'change')} at {counted(free, 'place')} in {counted(len(data['groups']), unit)}"
+
+
+def _answer(data: Mapping[str, Any]) -> dict[str, str]:
+    """What most want to copy: the architecture, or the changes of a module."""
+    if "after" in data:
+        text, form = copied_form(from_dict(data["after"]))
+        return {"label": f"Copy {form}", "text": text}
+    changes = (f"{one['name']}: {one['before']} → {one['after']}" for one in data["changes"])
+    return {"label": "Copy changes", "text": "\n".join(changes)}
 
 
 def _learning(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,11 +141,11 @@ def search_page(source: Mapping[str, Any], trained: Folders, limit: int | None) 
     if result is None and arch is not None and source["chosen"] is not None:
         result = _bare_result(config, source["chosen"], where)
     if result is not None:
-        inner = cells_page(result, trained, limit)
-        names = ("measures", "measured", "figures", "changes", "book", "copies")
+        inner = result_page(result, trained, limit)
+        names = ("measures", "measured", "groups", "drawings", "changes", "book", "copies")
         page: Page = {name: inner[name] for name in names}
         missing += inner["missing"]
-        if "example" in result:
+        if "example" in result["settings"]:
             page["example"] = searches.example_text(source, result)
             page["measured"] = [row | {"what": f"{row['what']}, of the example"} for row in page["measured"]]
     elif trained:
@@ -198,6 +172,9 @@ def search_page(source: Mapping[str, Any], trained: Folders, limit: int | None) 
             missing.append(f"{what}: the run's files do not tell")
     subject = "one given architecture" if arch is not None else f"the space {config.get('space')}"
     by = SCORERS.get(str(config.get("scorer")), str(config.get("scorer")))
+    command = searches.search_command(config, source["folder"])
+    if not command:
+        missing.append("the command that makes it again: this run was made before it was kept")
     return {
         **page,
         "title": f"Search on {config['data']}" if config.get("data") else "Search",
@@ -210,16 +187,27 @@ def search_page(source: Mapping[str, Any], trained: Folders, limit: int | None) 
         "seconds": spent,
         "candidates": rows,
         "settings": setting_rows(searches.settings(config)),
-        "command": searches.search_command(config, source["folder"]),
+        "command": command,
         "missing": [*missing, *absent],
     }
 
 
 def _bare_result(config: Mapping[str, Any], chosen: Mapping[str, Any], where: Setting) -> dict[str, Any]:
-    """The result of a search that did not keep one."""
-    graphs = {"before": config["arch"], "after": chosen}
-    costs = {f"cost_{side}": cost_of(from_dict(arch), where).to_dict() for side, arch in graphs.items()}
-    return {**graphs, **costs, "network": vars(where), "rule": config["rule"], "budget": config.get("budget", "–")}
+    """The result of a search that did not keep one, or kept one of natpp 0.1."""
+    before, after = from_dict(config["arch"]), from_dict(chosen)
+    groups = cell_groups(before, after, where)
+    for group in groups:
+        for place in group["decisions"]:
+            del place["costs"]
+    return {
+        "before": config["arch"],
+        "after": chosen,
+        "groups": groups,
+        "changes": [vars(change) for change in arch_changes(before, after)],
+        "cost_before": cost_of(before, where).to_dict(),
+        "cost_after": cost_of(after, where).to_dict(),
+        "settings": {"network": vars(where), "rule": config["rule"], "budget": config.get("budget", "–")},
+    }
 
 
 # Words.
@@ -229,6 +217,7 @@ def _command(settings: Mapping[str, Any], subject: str) -> str:
     """The command that makes it again; for what was made in Python, the call."""
     if settings.get("command"):
         return str(settings["command"])
+    settings = {**settings, **_learning_asked(settings)}
     given = {name: settings[name] for name in ASKED if settings.get(name) not in (None, [])}
     words = (f"{name}={'…' if value == 'given' else repr(value)}" for name, value in given.items())
     return f"natpp.optimize({', '.join([subject, *words])})"

@@ -9,9 +9,11 @@ from typing import Any
 
 REASONS = {
     "rule": "the rule does not allow it",
-    "budget": "it would raise the cost here",
+    "ops": "it is not one of the requested operations",
+    "cost": "it would raise the cost here",
     "shape": "its shape does not fit here",
     "connection": "it would disconnect the network",
+    "kept": "it was set to stay unchanged",
 }
 
 

@@ -14,19 +14,16 @@ MEASURES = (
     ("peak memory, bytes", "peak_memory_bytes"),
     ("latency, ms", "latency_ms"),
 )
-SHOWN = (  # keys of a result that have their own sections on the page
-    *("format", "version", "before", "after", "changes", "cost_before", "cost_after", "log_prob", "probabilities"),
-    *("masked", "measured", "name", "command", "learned", "blocks", "notes"),
-)
+SHOWN = ("name", "command", "learned")  # settings that have their own sections on the page
 WHOLE = ("budget", "price")  # settings with several parts that are shown as one
 
 
-def cost_rows(data: Mapping[str, Any], alive: str = "") -> list[dict[str, Any]]:
-    """Costs before and after, as numbers and bar widths; `alive` is the key prefix of the costs to compare."""
+def cost_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Live costs before and after, as numbers and bar widths."""
     found = []
     costs = [data["cost_before"], data["cost_after"]]
     for name, key in MEASURES:
-        before, after = (cost.get(f"{alive}{key}", cost.get(key)) for cost in costs)
+        before, after = (cost.get(f"live_{key}", cost.get(key)) for cost in costs)
         if before is None or after is None:
             continue
         timed = key == "latency_ms"

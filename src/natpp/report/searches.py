@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
@@ -21,35 +20,6 @@ PHASES = {
     "policy": "learning the policy",
 }
 SCORES = {"short": "minus the loss after a short training", "supernet": "accuracy in the supernet, %"}
-USUAL = {  # defaults of a search: settings that the command need not repeat
-    "space": "cells",
-    "nodes": [4, 5],
-    "extras": False,
-    "rule": "nat++",
-    "budget": "strict",
-    "preset": "best",
-    "reward": "val_200",
-    "seed": 0,
-    "device": "auto",
-    "precision": "auto",
-}
-FLAGS = (
-    *("data", "root", "size", "space", "nodes", "extras", "arch", "rule", "budget", "preset", "scorer", "reward"),
-    *(
-        "evaluations",
-        "minutes",
-        "random_share",
-        "price",
-        "caution",
-        "epochs",
-        "architectures",
-        "batch",
-        "steps",
-        "train_steps",
-        "together",
-    ),
-    *("channels", "cells", "seed", "device", "precision"),
-)
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -76,7 +46,8 @@ def figure(title: str, series: Sequence[Series], across: str, note: str = "") ->
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of a search, flattened by one level."""
-    found = {key: value for key, value in config.items() if key not in ("arch", "settings", "short", "trained")}
+    apart = ("arch", "command", "settings", "short", "trained")
+    found = {key: value for key, value in config.items() if key not in apart}
     for name in ("trained", "short"):
         found |= {f"{name}: {key}": value for key, value in (config.get(name) or {}).items()}
     for name, value in (config.get("settings") or {}).items():
@@ -247,33 +218,16 @@ def measured(source: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def example_text(source: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """Which of the inputs the example is, and its scores."""
-    before, after = result["example"]
+    before, after = result["settings"]["example"]
     tried = last(source["rows"], "examples")
     of = "" if tried is None else f" of {len(tried['before'])} inputs"
     return f"the one{of} with the largest gain, score {number(before)} → {number(after)}"
 
 
 def search_command(config: Mapping[str, Any], folder: str) -> str:
-    """The command that repeats a run."""
-    words = ["natpp", "search"]
-    for name in FLAGS:
-        value = config.get(name)
-        if value is None or value == USUAL.get(name, object()):
-            continue
-        if name == "scorer" and value == ("supernet" if config.get("preset") == "paper" else "short"):
-            continue
-        flag = f"--{name.replace('_', '-')}"
-        if value is True:
-            words.append(flag)
-        elif name == "arch":
-            words += [flag, json.dumps(value, separators=(",", ":"))]
-        elif name == "price":
-            words += [flag, ",".join(f"{key}={price}" for key, price in value.items())]
-        elif isinstance(value, list):
-            words += [flag, ",".join(map(str, value))]
-        elif value is not False:
-            words += [flag, str(value)]
-    return shlex.join([*words, "--out", f"{folder.rstrip('/')}-again"])
+    """The command that repeats a run; empty for runs of natpp 0.1, which did not save it."""
+    again = f"{folder.rstrip('/')}-again"
+    return f"{config['command']} --out {shlex.quote(again)}" if config.get("command") else ""
 
 
 def signed(value: float) -> str:

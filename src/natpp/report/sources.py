@@ -6,15 +6,16 @@ This needs no torch, and nothing that is read is executed.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from natpp.arch.formats import from_dict
+from natpp.core.result import FORMAT, VERSION
 from natpp.errors import FormatError, SettingError, shortened
 
-RESULT, MODULE, SEARCH = "natpp result", "natpp module", "natpp search"
+SEARCH, OLD_MODULE = "natpp search", "natpp module"
 LARGEST = 1 << 28  # maximum bytes of a file
 
 
@@ -50,22 +51,41 @@ def read_json(path: Path) -> Any:
 
 
 def _known(data: Any, path: Path) -> dict[str, Any]:
+    """The result in a file; one of an earlier natpp is answered with what to do."""
     if isinstance(data, dict):
         if isinstance(data.get("result"), dict):
             data = data["result"]
-        kind = data.get("format")
-        if kind in (RESULT, MODULE):
-            if data.get("version") != 1:
-                raise FormatError(f"{str(path)!r} has version {data.get('version')!r}, but this natpp reads version 1")
+        if data.get("format") == FORMAT and data.get("version") == VERSION:
             return dict(data)
-        if {"before", "after", "cost_before", "cost_after"} <= data.keys():  # written before results had a `format`
-            return {**data, "format": RESULT}
+        if is_older(data):
+            raise FormatError(
+                f"{str(path)!r} was written by natpp 0.1, whose results this natpp cannot show: optimize again"
+                + (f" with {asked}" if (asked := _command_of(data)) else ", or install natpp 0.1 for its report")
+            )
+        if data.get("format") == FORMAT:
+            raise FormatError(
+                f"{str(path)!r} has version {data.get('version')!r}, but this natpp reads version {VERSION}: "
+                "update natpp to read it"
+            )
         if "normal" in data:
             raise FormatError(
                 f"{str(path)!r} is an architecture without the result it came from: natpp show draws it, "
                 "natpp optimize … --out writes a full result"
             )
-    raise FormatError(f"{str(path)!r} is not a result of natpp optimize, a saved module or a search")
+    raise FormatError(f"{str(path)!r} is not a result of natpp optimize or a search")
+
+
+def is_older(data: Mapping[str, Any]) -> bool:
+    """Whether a result was written by natpp 0.1: it has version 1, or no format at all."""
+    if data.get("format") in (FORMAT, OLD_MODULE):
+        return data.get("version") == 1
+    return "format" not in data and {"before", "after", "cost_before", "cost_after"} <= data.keys()
+
+
+def _command_of(data: Mapping[str, Any]) -> str:
+    settings = data.get("settings")
+    found = data.get("command") or (settings.get("command") if isinstance(settings, dict) else None)
+    return shortened(str(found)) if found else ""
 
 
 def read_search(folder: Path) -> dict[str, Any]:
@@ -88,10 +108,18 @@ def read_search(folder: Path) -> dict[str, Any]:
         "config": config,
         "rows": _lines(folder / "metrics.jsonl"),
         "scores": _lines(folder / "scores.jsonl"),
-        "result": _known(read_json(result), result) if result.is_file() else None,
+        "result": _kept(result),
         "chosen": read_json(chosen) if chosen.is_file() else None,
         "ended": (folder / "policy.safetensors").is_file(),
     }
+
+
+def _kept(file: Path) -> dict[str, Any] | None:
+    """The result of a search; None if there is none or natpp 0.1 wrote it, so that the rest is still shown."""
+    if not file.is_file():
+        return None
+    data = read_json(file)
+    return None if isinstance(data, dict) and is_older(data) else _known(data, file)
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:

@@ -1,19 +1,21 @@
-"""What a search is asked for, as one value, and the parts it needs, joined from it.
+"""A search joined from its parts: space, data, scorer, device and the folder it is kept in.
 
-A run's folder keeps this value, so that another command can have its scorer (`--scorer RUN`) or its policy.
+The folder keeps what was asked for, so that another command can have its scorer (`--scorer RUN`) or its policy.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import math
 import os
+import shlex
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
@@ -21,263 +23,208 @@ from natpp.arch.formats import from_dict, to_dict, to_json
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting, setting
 from natpp.arch.space import Space, named_space, space_around
+from natpp.config import Config, fields_of
 from natpp.core.budget import NAMED
+from natpp.core.result import Result
 from natpp.data.batches import Batches
 from natpp.data.images import SMALL_IMAGE, Images
+from natpp.data.named import Data
 from natpp.errors import FormatError, SettingError, did_you_mean
 from natpp.files import write_whole
-from natpp.folder import Run, catching_signals, read_config
+from natpp.folder import Folder, catching_signals, read_config
+from natpp.methods.policy import explained, transform
 from natpp.nets.policy import Policy
 from natpp.nets.supernet import Supernet
-from natpp.registry import RULES
-from natpp.runs.search import Search, SearchConfig, Watch, preset
-from natpp.scorers.base import Scorer, Task, check_price
+from natpp.run import Run, Say, Watch
+from natpp.runs.fabric import leave, make_fabric
+from natpp.runs.phases import given, phases
+from natpp.runs.search import Search, Short
+from natpp.runs.searching import Searching
+from natpp.scorers.base import Scorer, Task
 from natpp.scorers.short import ShortScorer, in_half, usual_schedule
 from natpp.scorers.supernet import SharedWeights, SupernetScorer, usual_setting
 from natpp.scorers.table import TableScorer, read_table
-from natpp.subjects.cell_result import Result, explained, transform
 from natpp.training import task as training
+from natpp.training.outcome import Outcome
 from natpp.training.recipe import ShortConfig
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+C = TypeVar("C", bound=Config)
 SMALL_EVALUATIONS = 100  # that a search on small images, on a CPU most likely, takes by default
 TRAINED = ("short", "supernet")  # scorers that are trained on images
-SAID = ("data", "space", "nodes", "extras", "rule", "budget", "preset", "scorer", "evaluations", "price", "seed")
-WHOLE = (
-    *("size", "evaluations", "epochs", "architectures", "batch", "steps", "train_steps", "together"),
-    *("channels", "cells", "seed"),
-)
-NUMBERS = ("minutes", "random_share", "caution", "learning_rate")
+KEPT = ("data", "space", "nodes", "extras", "rule", "budget", "preset", "scorer", "evaluations", "price", "seed")
 LOG = logging.getLogger("natpp")
-PRECISIONS = {"auto": "", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
-Say = Callable[[str], None]  # what a person should know on the way
+class Goal(NamedTuple):
+    """What a policy is searched for: inputs from a space, or one architecture, within rule and budget."""
 
+    space: Space
+    task: Task
+    arch: Architecture | None
 
-@dataclass(frozen=True)
-class Ask:
-    """What a search is asked for. None stands for what is usual."""
-
-    data: str | None = None
-    root: str | None = None
-    size: int | None = None
-    space: str = "cells"
-    nodes: tuple[int, ...] = (4, 5)
-    extras: bool = False
-    arch: Architecture | None = None
-    rule: str = "nat++"
-    budget: str = "strict"
-    preset: str = "best"
-    scorer: str | None = None
-    reward: str = "val_200"
-    evaluations: int | None = None
-    minutes: float | None = None
-    random_share: float | None = None
-    price: Mapping[str, float] | None = None
-    caution: float | None = None
-    epochs: int | None = None
-    architectures: int | None = None
-    batch: int | None = None
-    learning_rate: float | None = None
-    steps: int | None = None
-    train_steps: int | None = None
-    together: int | None = None
-    channels: int | None = None
-    cells: int | None = None
-    seed: int = 0
-    device: str = "auto"
-    precision: str = "auto"
-
-    def __post_init__(self) -> None:
-        RULES[self.rule]  # answers an unknown name
-        if self.budget not in NAMED:
-            raise SettingError(f"unknown budget {self.budget!r}. {did_you_mean(self.budget, NAMED)}")
-        check_price(self.price or {})
-        for name in WHOLE:
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-                raise SettingError(f"{name} is {value!r}, expected a whole number")
-        for name in NUMBERS:
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
-                raise SettingError(f"{name} is {value!r}, expected a number")
-        if not 0 <= self.seed < 2**63:
-            raise SettingError(f"seed is {self.seed}, expected a whole number from 0 to 2^63 - 1")
-        if self.evaluations is not None and self.evaluations < 2:
-            raise SettingError(f"evaluations is {self.evaluations}, expected a whole number from 2 up")
-        if self.minutes is not None and not 0 < self.minutes < float("inf"):
-            raise SettingError(f"minutes is {self.minutes}, expected a number above 0")
-
-    @property
-    def scores(self) -> str:
-        """Where scores come from: by default short trainings, and the supernet with the paper's preset."""
-        return self.scorer or ("supernet" if self.preset == "paper" else "short")
-
-    @property
-    def trained(self) -> str:
-        """The kind of network that is trained for scores."""
-        return "paper" if self.preset == "paper" and self.scores == "supernet" else self.scores
+    @staticmethod
+    def of(search: Search, on: str | Architecture, budget: str) -> Goal:
+        """On a space by its name, or on what one architecture may become."""
+        if budget not in NAMED:
+            raise SettingError(f"unknown budget {budget!r}. {did_you_mean(budget, NAMED)}")
+        if isinstance(on, Architecture):
+            where = setting("cifar" if on.reduce is not None else "nasbench201")
+            space: Space = space_around(on, search.rule, where, strict=budget == "strict")
+        else:
+            where = setting("nasbench201" if on == "nasbench201" else "cifar")
+            space = named_space(on, search.nodes, extras=search.extras)
+        return Goal(
+            space, Task(search.rule, where, strict=budget == "strict"), on if isinstance(on, Architecture) else None
+        )
 
     @property
     def network(self) -> str:
         """The network that the architectures stand in."""
-        if self.arch is not None:
-            return "cifar" if self.arch.reduce is not None else "nasbench201"
-        return "nasbench201" if self.space == "nasbench201" else "cifar"
-
-    @property
-    def task(self) -> Task:
-        return Task(self.rule, setting(self.network), strict=self.budget == "strict")
-
-    def make_space(self) -> Space:
-        """The space, or what the given architecture may become."""
-        if self.arch is not None:
-            return space_around(self.arch, self.rule, self.task.where, strict=self.budget == "strict")
-        return named_space(self.space, self.nodes, extras=self.extras)
-
-    def config(self, *, free: bool) -> SearchConfig:
-        """The preset with what was asked for otherwise."""
-        found = preset(self.preset, free=free, network=self.network)
-        weights = _given(self, ("epochs", "architectures", "batch", "learning_rate"))
-        return replace(
-            found,
-            weights=replace(found.weights, **weights),
-            learn=replace(found.learn, **_given(self, ("steps",))),
-            predict=replace(found.predict, **_given(self, ("random_share", "caution"))),
-        )
-
-    def short(self, images: Batches) -> ShortConfig:
-        """The schedule of short trainings: what is usual for such images, with what was asked for otherwise."""
-        given = _given(self, ("batch", "learning_rate", "together"))
-        if self.train_steps is not None:
-            given["steps"] = self.train_steps
-        return replace(usual_schedule(images), **given)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        found = asdict(replace(self, arch=None))
-        return found | {"arch": None if self.arch is None else to_dict(self.arch)}
-
-    @staticmethod
-    def from_dict(data: dict[str, Any]) -> Ask:
-        """The way back."""
-        try:
-            arch = None if data["arch"] is None else from_dict(data["arch"])
-            return Ask(**data | {"arch": arch, "nodes": tuple(data["nodes"])})
-        except (KeyError, TypeError) as error:
-            raise FormatError(f"the settings of the run are damaged or of another version: {error}") from None
+        return self.task.where.network
 
 
 def run_search(
-    ask: Ask,
+    search: Search,
+    data: Data | training.Task,
+    budget: str = "strict",
     *,
-    images: Images | None = None,
-    scorer: Scorer | None = None,
-    out: str | Path | None = None,
-    store: str | Path | None = None,
-    resume: bool = False,
-    tensorboard: bool = False,
-    watch: Watch | None = None,
-    say: Say | None = None,
-) -> tuple[Policy, Architecture | None]:
-    """A policy by a search, and for one given architecture the best that was found.
-
-    `images` and `scorer` stand in for those that the words of `ask` name. Scores of short trainings go into the file
-    `store`, by default one in the run's folder.
-    """
+    on: str | Architecture = "cells",
+    scorer: Scorer | Short | str | None = None,
+    run: Run = Run(),
+) -> Policy:
+    """A policy by a search; the folder of the run also gets the best that was found for one architecture."""
     from natpp import __version__
 
     started = time.perf_counter()
-    fabric = make_fabric(ask.device, ask.precision)
+    fabric = make_fabric(run.device, run.precision)
     first = fabric.global_rank == 0
-    space = ask.make_space()
-    batches, trained = None, None
-    if scorer is None and ask.scores not in TRAINED:
-        scorer = make_scorer(ask.scores, reward=ask.reward, limit=ask.evaluations, root=ask.root, fabric=fabric)
-    elif scorer is None:
-        batches = _batches(ask, images, fabric, say)
-        trained = usual_setting(ask.network, batches, ask.trained, ask.channels, ask.cells)
-    config = ask.config(free=scorer is not None and scorer.free and ask.evaluations is None)
-    short = ask.short(batches) if batches is not None and ask.scores == "short" else None
+    goal = Goal.of(search, on, budget)
+    if isinstance(scorer, Short):
+        search, scorer = search.by(scorer), "short"
+    name, wanted = _scorer_name(search, scorer), search.short
+    batches, trained, at_hand = None, None, scorer if isinstance(scorer, Scorer) else None
+    if at_hand is None and name in TRAINED:
+        batches = _batches(data, fabric, run.say)
+        kind = "paper" if search.preset == "paper" and name == "supernet" else name
+        trained = usual_setting(goal.network, batches, kind, wanted.channels, wanted.cells)
+    elif at_hand is None:
+        limit, root = search.evaluations, named(data).root
+        at_hand = make_scorer(name, reward=search.reward, limit=limit, root=root, fabric=fabric)
+    free = at_hand is not None and at_hand.free and search.evaluations is None
+    config = phases(search, free=free, network=goal.network)
+    short = schedule(wanted, batches) if batches is not None and name == "short" else None
     if short is not None and batches is not None and batches.size < SMALL_IMAGE:
         config = replace(config, evaluations=SMALL_EVALUATIONS)
     kept = {
-        **ask.to_dict(),
-        "scorer": ask.scores,
+        **named(data).to_dict(),
+        "space": on if isinstance(on, str) else "cells",
+        "arch": None if goal.arch is None else to_dict(goal.arch),
+        "budget": budget,
+        "scorer": name,
+        **search.to_dict(),
+        **{key: value for key, value in run.to_dict().items() if key in ("seed", "device", "precision")},
         "trained": None if trained is None else asdict(trained),
         "short": None if short is None else {k: v for k, v in asdict(short).items() if k != "together"},
         "images": None if batches is None else batches.fingerprint,
         "settings": asdict(config),
         "versions": {"natpp": __version__, "torch": torch.__version__},
     }
+    kept["command"] = _command(search, kept)
     if short is not None:
         in_half(fabric)  # before the run has a folder: a wrong precision leaves none behind
-    if short is not None and batches is not None and trained is not None and store is not None:
+    if short is not None and batches is not None and trained is not None and wanted.store is not None:
         # nor does a wrong file
-        scorer = ShortScorer(batches, trained, short, fabric, seed=ask.seed, store=store, say=say)
+        at_hand = ShortScorer(batches, trained, short, fabric, seed=run.seed, store=wanted.store, say=run.say)
     with catching_signals() as stop:
-        run = Run(out if first else None, kept, resume=resume and first, tensorboard=tensorboard and first)
+        folder = Folder(
+            run.out if first else None, kept, resume=run.resume and first, tensorboard=run.tensorboard and first
+        )
         scores: Scorer | SharedWeights
-        if scorer is not None:
-            scores = scorer
+        if at_hand is not None:
+            scores = at_hand
         else:
             assert batches is not None
             assert trained is not None
             if short is None:
-                scores = SharedWeights(space, trained, batches, config.weights, fabric, ask.seed)
+                scores = SharedWeights(goal.space, trained, batches, config.weights, fabric, run.seed)
             else:
-                file = run.file("scores.jsonl")
-                scores = ShortScorer(batches, trained, short, fabric, seed=ask.seed, store=file, say=say)
-        search = Search(
-            space,
-            ask.task,
+                file = folder.file("scores.jsonl")
+                scores = ShortScorer(batches, trained, short, fabric, seed=run.seed, store=file, say=run.say)
+        searching = Searching(
+            goal.space,
+            goal.task,
             scores,
             config,
             fabric,
-            seed=ask.seed,
-            arch=ask.arch,
-            evaluations=ask.evaluations,
-            minutes=ask.minutes,
-            price=ask.price,
+            asked=search,
             run=run,
+            arch=goal.arch,
+            folder=folder,
             stop=stop,
-            watch=watch,
-            say=say,
-            started=started,
         )
-        policy = search()
-    if out is not None and first:
-        folder = Path(out)
-        if isinstance(scores, SharedWeights):
-            scores.weights.supernet.save(folder / "supernet.safetensors")
-        if search.chosen is not None:
-            write_whole(folder / "architecture.json", to_json(search.chosen) + "\n")
-        found = _result(ask, search, policy)
-        if found is not None:
-            if isinstance(scores, ShortScorer) and short is not None:
-                found = replace(found, measured=_measured(scores, found, short))
-            write_whole(folder / "result.json", json.dumps(found.to_dict()) + "\n")
-        policy.save(folder / "policy.safetensors", {name: kept[name] for name in SAID} | kept["versions"])
+        searching.started = started
+        policy = searching()
+    if run.out is not None and first:
+        _keep(Path(run.out), goal, searching, scores, policy)
+        notes = {name: kept[name] for name in KEPT} | kept["versions"]
+        policy.save(Path(run.out) / "policy.safetensors", notes)
     leave(fabric)
-    return policy, search.chosen
+    return policy
 
 
-def _result(ask: Ask, search: Search, policy: Policy) -> Result | None:
+def _scorer_name(search: Search, scorer: Scorer | str | None) -> str:
+    """Where scores come from: by default short trainings, and the supernet with the paper's preset."""
+    if scorer is None:
+        return "supernet" if search.preset == "paper" else "short"
+    return scorer if isinstance(scorer, str) else type(scorer).__name__
+
+
+def _command(search: Search, kept: Mapping[str, Any]) -> str:
+    """The command that searches so; a scorer or images that only Python can give stand in it by their names."""
+    usual = {"space": "cells", "budget": "strict", "scorer": _scorer_name(search, None), **Run().to_dict()}
+    arch = kept["arch"] and json.dumps(kept["arch"], separators=(",", ":"))
+    words = ["natpp", "search"]
+    for name in ("data", "root", "size", "space", "arch", "budget", "scorer", "seed", "device", "precision"):
+        value = arch if name == "arch" else kept[name]
+        if value is not None and value != usual.get(name):
+            words += [f"--{name}", str(value)]
+    return shlex.join([*words, *search.to_flags()])
+
+
+def schedule(short: Short, images: Batches) -> ShortConfig:
+    """The schedule of short trainings: what is usual for such images, with what is asked for otherwise."""
+    return replace(usual_schedule(images), **given(short, "steps", "batch", "learning_rate", "together"))
+
+
+def _keep(folder: Path, goal: Goal, search: Searching, scores: Scorer | SharedWeights, policy: Policy) -> None:
+    """Write what came out, beside the policy."""
+    if isinstance(scores, SharedWeights):
+        scores.weights.supernet.save(folder / "supernet.safetensors")
+    if search.chosen is not None:
+        write_whole(folder / "architecture.json", to_json(search.chosen) + "\n")
+    found = _result(goal, search, policy)
+    if found is not None:
+        if isinstance(scores, ShortScorer):
+            found = replace(found, measured=_measured(scores, found))
+        write_whole(folder / "result.json", json.dumps(found.to_dict()) + "\n")
+
+
+def _result(goal: Goal, search: Searching, policy: Policy) -> Result | None:
     """What became of the given architecture; of many inputs, what became of the one whose score rose most."""
-    if ask.arch is not None:
+    if goal.arch is not None:
         if search.chosen is None:
-            return transform(ask.arch, policy, ask.task)
-        return explained(ask.arch, search.chosen, policy, ask.task)
+            return transform(goal.arch, policy, goal.task)
+        return explained(goal.arch, search.chosen, policy, goal.task)
     if search.example is None:
         return None
-    found = explained(*search.example, policy, ask.task)
+    found = explained(*search.example, policy, goal.task)
     return replace(found, settings=found.settings | {"example": list(search.example_scores)})
 
 
-def _measured(scores: ShortScorer, found: Result, short: ShortConfig) -> tuple[dict[str, Any], ...]:
+def _measured(scores: ShortScorer, found: Result) -> tuple[dict[str, Any], ...]:
     """Accuracies before and after by short trainings, where both were trained."""
     outcomes = [scores.recorded(arch) for arch in (found.before, found.after)]
     before, after = (None if one is None else one.accuracy for one in outcomes)
@@ -293,7 +240,8 @@ def _measured(scores: ShortScorer, found: Result, short: ShortConfig) -> tuple[d
             "before_spread": spreads[0],
             "after_spread": spreads[1],
             "spread": f"standard error over {images} validation images",
-            "how": f"one short training each, {short.steps} steps in a small network, on images set aside to choose by",
+            "how": f"one short training each, {scores.config.steps} steps in a small network, on images set "
+            "aside to choose by",
         },
     )
 
@@ -303,7 +251,7 @@ def make_scorer(
     *,
     reward: str = "val_200",
     limit: int | None = None,
-    root: str | None = None,
+    root: str | Path | None = None,
     fabric: Fabric | None = None,
 ) -> Scorer:
     """The scorer at hand that a word names: a run's folder (its supernet), or a table's file."""
@@ -320,71 +268,34 @@ def make_scorer(
     )
 
 
-def short_scorer(
-    network: str,
-    data: str | Images,
-    *,
-    root: str | None = None,
-    size: int | None = None,
-    store: str | Path | None = None,
-    seed: int = 0,
-    train_steps: int | None = None,
-    channels: int | None = None,
-    cells: int | None = None,
-    device: str = "auto",
-    say: Say | None = None,
-) -> ShortScorer:
+def short_scorer(network: str, data: Data | training.Task, short: Short = Short(), run: Run = Run()) -> ShortScorer:
     """Short trainings as a scorer, for architectures of a network."""
-    ask = Ask(
-        data=data if isinstance(data, str) else data.name, root=root, size=size, train_steps=train_steps, seed=seed
-    )
-    fabric = make_fabric(device)
-    batches = _batches(ask, None if isinstance(data, str) else data, fabric, say)
-    where = usual_setting(network, batches, "short", channels, cells)
-    return ShortScorer(batches, where, ask.short(batches), fabric, seed=seed, store=store, say=say)
+    fabric = make_fabric(run.device)
+    batches = _batches(data, fabric, run.say)
+    where = usual_setting(network, batches, "short", short.channels, short.cells)
+    return ShortScorer(batches, where, schedule(short, batches), fabric, seed=run.seed, store=short.store, say=run.say)
 
 
-def make_fabric(device: str = "auto", precision: str = "auto") -> Fabric:
-    """Device, precision and processes: those of `torchrun` where it started us, else one."""
-    from lightning_fabric import Fabric
-    from lightning_fabric.strategies.ddp import DDPStrategy
-
-    if device not in ("auto", "cpu") and not device.startswith("cuda"):
-        raise SettingError(f"unknown device {device!r}. {did_you_mean(device, ['auto', 'cpu', 'cuda'])}")
-    cuda = torch.cuda.is_available() and device != "cpu"
-    if device.startswith("cuda") and not cuda:
-        raise SettingError("there is no CUDA device here. Use --device cpu, or auto")
-    if device.removeprefix("cuda").removeprefix(":") not in ("auto", "cpu", "") and not device[5:].isdigit():
-        raise SettingError(f"unknown device {device!r}, expected cuda or cuda:N")
-    if precision not in PRECISIONS:
-        raise SettingError(f"unknown precision {precision!r}. {did_you_mean(precision, PRECISIONS)}")
-    if precision == "16" and not cuda:
-        raise SettingError("precision 16 is for a GPU: use 32, or bf16")
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it tells what was asked for
-    wanted = PRECISIONS[precision] or ("bf16-mixed" if cuda else "32-true")
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    several = processes > 1
-    fabric = Fabric(
-        accelerator="cuda" if cuda else "cpu",
-        devices=[int(device[5:])] if device.startswith("cuda:") and not several else _local(processes),
-        num_nodes=processes // _local(processes),
-        strategy=DDPStrategy(find_unused_parameters=True) if several else "auto",
-        precision=wanted,  # type: ignore[arg-type]
-    )
-    if several:
-        fabric.launch()
-    return fabric
+def run_scores(
+    archs: Sequence[Architecture], scorer: Short | str | Path, data: Data | training.Task, run: Run
+) -> list[Outcome]:
+    """Scores of architectures by short trainings, or by a run's supernet or a table."""
+    if not isinstance(scorer, Short):
+        made = make_scorer(str(scorer), root=named(data).root, fabric=make_fabric(run.device))
+        return [Outcome(value=value, accuracy=value) for value in made(archs).tolist()]
+    found: dict[int, Outcome] = {}
+    for network in ("cifar", "nasbench201"):
+        places = [i for i, arch in enumerate(archs) if (arch.reduce is None) == (network == "nasbench201")]
+        if places:
+            short = short_scorer(network, data, scorer, run)
+            if run.watch is not None:
+                short.scored = functools.partial(_watched, run.watch, short, len(found), len(archs))
+            found |= zip(places, short.outcomes([archs[place] for place in places]), strict=True)
+    return [found[place] for place in range(len(archs))]
 
 
-def leave(fabric: Fabric) -> None:
-    """End together: a process that goes before another still talks to it may take it down."""
-    if fabric.world_size > 1:
-        fabric.barrier()
-        torch.distributed.destroy_process_group()
-
-
-def _local(processes: int) -> int:
-    return int(os.environ.get("LOCAL_WORLD_SIZE", processes))
+def _watched(watch: Watch, scorer: Scorer, before: int, total: int) -> None:
+    watch("scores", min(before + scorer.queries, total), total, {"best": max(scorer.known.values())})
 
 
 def run_policy(folder: str | Path) -> Path:
@@ -404,45 +315,49 @@ def _search_config(folder: str | Path) -> dict[str, Any]:
     return found
 
 
-def last_row(folder: str | Path, phase: str) -> dict[str, Any] | None:
-    """The last row of a run's curves for a phase; None where there is none."""
-    file = Path(folder) / "metrics.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    return next((row for row in reversed(rows) if row["phase"] == phase), None)
+def named(task: Data | training.Task) -> Data:
+    """What a run keeps of its data: of what was given as a value, the name alone."""
+    return task if isinstance(task, Data) else Data(task.name)
 
 
-def make_task(data: Any, fabric: Fabric, say: Say | None = None, **options: Any) -> training.Task:
-    """The task of `Task.of`; that some of its images cannot be read is reported, by default to the log."""
-    task = training.Task.of(data, say=say, **options)
-    left_out = task.train.left_out if isinstance(task.train, Images) and isinstance(data, str | Path) else None
+def make_task(given: Data | training.Task, fabric: Fabric, say: Say | None = None) -> training.Task:
+    """The task of a name; that some of its images cannot be read is said, by default to the log."""
+    if isinstance(given, training.Task):
+        return given
+    if given.data is None:
+        raise SettingError("networks are trained on images: give data, or a scorer at hand")
+    task = training.Task.of(given.data, root=given.root, size=given.size, say=say)
+    left_out = task.train.left_out if isinstance(task.train, Images) else None
     if left_out is not None and fabric.global_rank == 0:
         (say or LOG.warning)(left_out)
     return task
 
 
-def _batches(ask: Ask, images: Images | None, fabric: Fabric, say: Say | None = None) -> Batches:
-    if images is not None:
-        return make_task(images, fabric).batches(fabric.device)
-    if ask.data is None:
-        raise SettingError("networks are trained on images: give data, or a scorer at hand")
-    return make_task(ask.data, fabric, say, root=ask.root, size=ask.size).batches(fabric.device)
+def _batches(data: Data | training.Task, fabric: Fabric, say: Say | None = None) -> Batches:
+    return make_task(data, fabric, say).batches(fabric.device)
 
 
-def _run_scorer(folder: str, root: str | None, limit: int | None, fabric: Fabric) -> Scorer:
+def _run_scorer(folder: str, root: str | Path | None, limit: int | None, fabric: Fabric) -> Scorer:
     """The supernet of a run, on the validation images of that run."""
     kept = _search_config(folder)
-    ask = Ask.from_dict({name: kept.get(name) for name in Ask.__dataclass_fields__})
-    if ask.scores != "supernet" or kept.get("trained") is None:
-        raise SettingError(f"the run {folder!r} has no supernet: its scores came from {ask.scores}")
-    batches = _batches(replace(ask, root=root or ask.root), None, fabric)
-    supernet = Supernet(ask.make_space(), Setting(**kept["trained"]))
+    if kept.get("trained") is None or kept.get("scorer") != "supernet":
+        raise SettingError(f"the run {folder!r} has no supernet: its scores came from {kept.get('scorer')}")
+    try:
+        search, data = _kept(Search, kept), _kept(Data, kept)
+        on = kept["space"] if kept["arch"] is None else from_dict(kept["arch"])
+        goal = Goal.of(search, on, kept["budget"])
+        supernet = Supernet(goal.space, Setting(**kept["trained"]))
+    except (KeyError, TypeError, SettingError) as error:
+        raise FormatError(f"the settings of the run {folder!r} are damaged: {error}") from None
     file = Path(folder) / "supernet.safetensors"
     if not file.is_file():
         raise FormatError(f"the run {folder!r} has no supernet yet: it has not ended. --resume goes on with it")
+    batches = _batches(replace(data, root=root or data.root), fabric)
     supernet.load(file)
     supernet.to(fabric.device)
     return SupernetScorer(supernet, batches.validation, batches.validation_labels, fabric, limit)
 
 
-def _given(ask: Ask, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(ask, name) for name in names if getattr(ask, name) is not None}
+def _kept(config: type[C], kept: Mapping[str, Any]) -> C:
+    """Those of a run's settings that belong to a config."""
+    return config.from_dict({name: kept[name] for name in fields_of(config) if name in kept})

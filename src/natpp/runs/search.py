@@ -1,477 +1,102 @@
-"""A search from images, or from any scorer, to a policy: what comes when, kept so that it can be resumed.
-
-Preset `best`: train shared weights, score some architectures with them, fit a prediction on those scores, learn
-the policy on the prediction. Preset `paper`: an epoch of weights and an epoch of the policy in turn, every reward
-from one batch of validation images. With a scorer at hand there are no weights to train.
-"""
+"""What a search is asked for: one value, which verbs, flags, a run's config.json and reports share."""
 
 from __future__ import annotations
 
-import copy
-import functools
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
 
-import torch
-from torch import Tensor
+from natpp.config import Among, At, Config, Form
+from natpp.registry import RULES
+from natpp.scorers.base import PRICED
 
-from natpp.arch.formats import from_json, to_dict, to_json
-from natpp.arch.graph import Architecture
-from natpp.arch.space import Space
-from natpp.errors import SettingError, did_you_mean
-from natpp.folder import Interrupted, Run, Stop
-from natpp.methods.learning import LearnConfig, Learner, best, paper
-from natpp.nets.policy import Policy
-from natpp.scorers.base import Gain, Priced, Score, Scorer, Scores, Task
-from natpp.scorers.predicted import PredictConfig, Prediction, Round, predicted
-from natpp.scorers.supernet import SharedWeights, WeightsConfig
-from natpp.seeds import Use, generator, number, torch_generator
-from natpp.subjects.many import Inputs
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
-STEPS_A_ROW = 50  # of learning, between two rows of the curves
-MOST_EVALUATIONS = 100_000  # however much time there is
-SECONDS_TO_CHOOSE = 0.1  # what to score next, for every score
-SECONDS_TO_LEARN = 40  # kept, at least, for prediction and policy
-STEPS_TO_PLAN = 20  # of weights or of learning, that tell how fast it is
-SHARE_OF_WEIGHTS = 2 / 3  # of the time that is not for learning; the rest is for scores
-OVERTIME = 1.1  # times the time that was asked for, from which on a search took noticeably longer
-SECONDS_A_CHECKPOINT = 10  # at least, between two checkpoints of scores or of policy steps
-T = TypeVar("T")
-Watch = Callable[[str, int, int, dict[str, float]], None]  # phase, steps done, of how many, figures
+Price = Mapping[Annotated[str, Among(PRICED)], Annotated[float, At(least=0)]]  # in points of the score
+SHARED = ("batch", "learning_rate", "together", "channels", "cells", "store")  # settings of a search and of its scorer
 
 
 @dataclass(frozen=True)
-class SearchConfig:
-    """How a search goes, whatever its space, data and scorer."""
+class Search(Config):
+    """How a policy is searched for. None (auto) stands for what suits the preset and the data.
 
-    alternate: bool = False
-    """weights and policy in turn, epoch by epoch, rewards from one batch of images; else one after the other"""
-    pool: int = 2000
-    """input architectures that are drawn to learn from"""
-    evaluations: int = 200
-    """architectures to score, where scores are dear and nobody says how many"""
-    final: int = 20
-    """most of the evaluations that go to final choices"""
-    weights: WeightsConfig = field(default_factory=WeightsConfig)
-    learn: LearnConfig = field(default_factory=LearnConfig)
-    predict: PredictConfig = field(default_factory=PredictConfig)
+    Examples:
+        >>> from natpp.runs.search import Search
+        >>> Search(evaluations=160, price={"madds": 2.0}).to_text()
+        'evaluations=160,price=madds:2.0'
+    """
 
-    def __post_init__(self) -> None:
-        if self.pool < 1 or self.evaluations < 2 or self.final < 0:
-            raise SettingError("pool is a whole number from 1 up, evaluations from 2 up, final from 0 up")
+    nodes: tuple[Annotated[int, At(least=1)], ...] = (4, 5)
+    """nodes of the cells, with commas between"""
+    extras: bool = False
+    """draw operations beyond the paper's thirteen too"""
+    rule: Annotated[str, Among(RULES)] = "nat++"
+    """nat, nat++ or cost"""
+    preset: Literal["best", "paper"] = "best"
+    """best: score a few, predict the others, then learn the policy; paper: supernet and policy in turn, as published"""
+    reward: str = "val_200"
+    """column of the table that is the score"""
+    evaluations: Annotated[int | None, At(least=2)] = None
+    """maximum number of architectures to score, the others are predicted; auto: 200 where they are trained (100 on
+    small images), no limit with a table"""
+    minutes: Annotated[float | None, At(above=0)] = None
+    """time for the search: it scores as many as fit, at most `evaluations`, and learns the policy in what is left"""
+    random_share: Annotated[float | None, At(above=0, most=1)] = None
+    """share of the scored architectures that are drawn at random; the others are chosen by the scores so far"""
+    store: Annotated[str | Path | None, Form("FILE")] = None
+    """file that short trainings' scores are kept in and taken from; by default RUN/scores.jsonl"""
+    price: Annotated[Price | None, Form("madds=X,params=Y")] = None
+    """score points you would trade for halving live multiply-adds (or parameters)"""
+    caution: Annotated[float | None, At(least=0)] = None
+    """standard deviations that a predicted improvement loses: 1 leaves most of what is good already alone"""
+    train_steps: Annotated[int | None, At(least=1)] = None
+    """gradient steps of a short training"""
+    together: Annotated[int | None, At(least=1)] = None
+    """short trainings side by side on a GPU"""
+    epochs: Annotated[int | None, At(least=1)] = None
+    """epochs of the supernet (paper: of both)"""
+    architectures: Annotated[int | None, At(least=1)] = None
+    """architectures a step of the supernet, over all processes"""
+    batch: Annotated[int | None, At(least=2)] = None
+    """images a step, of each"""
+    learning_rate: Annotated[float | None, At(above=0)] = None
+    """of the networks that are trained, at first"""
+    steps: Annotated[int | None, At(least=1)] = None
+    """gradient steps of the policy (paper: follows from epochs)"""
+    channels: Annotated[int | None, At(least=1)] = None
+    """channels of the first cells of the networks that are trained"""
+    cells: Annotated[int | None, At(least=1)] = None
+    """their cells (nasbench201: a stage)"""
 
+    @property
+    def short(self) -> Short:
+        """The short trainings of such a search."""
+        return Short(steps=self.train_steps, **{name: getattr(self, name) for name in SHARED})
 
-def _best(*, free: bool, network: str) -> SearchConfig:
-    """What measured best; learning on predictions over large graphs takes smaller steps, and fewer of them."""
-    if free:
-        return SearchConfig(learn=best())
-    if network == "nasbench201":
-        learn = replace(best(), steps=1500)
-        return SearchConfig(pool=4000, evaluations=160, learn=learn, predict=PredictConfig(random_share=0.8, rounds=1))
-    learn = replace(best(), inputs=32, samples=4, steps=400, learning_rate=3e-3, entropy=0.2)
-    return SearchConfig(learn=learn, predict=PredictConfig(random_share=0.6, rounds=3))
-
-
-def _paper(*, free: bool, network: str) -> SearchConfig:
-    """The paper's settings: one architecture a step, weights and policy in turn for 200 epochs."""
-    weights = WeightsConfig(architectures=1, batch=64, epochs=200, learning_rate=0.025, fair=False)
-    return SearchConfig(alternate=not free, weights=weights, learn=paper())
-
-
-PRESETS = {"best": _best, "paper": _paper}
-
-
-def preset(name: str, *, free: bool, network: str = "cifar") -> SearchConfig:
-    """Settings by name, for scores that are free (a table's) or not, of architectures in a network."""
-    if name not in PRESETS:
-        raise SettingError(f"unknown preset {name!r}. {did_you_mean(name, PRESETS)}")
-    return PRESETS[name](free=free, network=network)
-
-
-class Search:
-    """A search under way: from `scores`, a scorer or shared weights still to be trained, to a policy."""
-
-    def __init__(
-        self,
-        space: Space,
-        task: Task,
-        scores: Scorer | SharedWeights,
-        config: SearchConfig,
-        fabric: Fabric,
-        *,
-        seed: int = 0,
-        arch: Architecture | None = None,
-        evaluations: int | None = None,
-        minutes: float | None = None,
-        price: Mapping[str, float] | None = None,
-        run: Run | None = None,
-        stop: Stop | None = None,
-        watch: Watch | None = None,
-        say: Callable[[str], None] | None = None,
-        started: float | None = None,
-    ):
-        """`arch` is the one input to learn for, Eq. (1); without it inputs are drawn from the space, Eq. (2).
-
-        `minutes` count from `started`, by `time.perf_counter`; by default from now.
-        """
-        self.shared = scores if isinstance(scores, SharedWeights) else None
-        self.scorer = scores if isinstance(scores, Scorer) else None
-        if self.shared is not None and config.alternate:
-            steps = config.weights.epochs * self.shared.policy_steps_an_epoch
-            config = replace(config, learn=replace(config.learn, steps=steps))
-        self.task, self.config, self.fabric, self.seed = task, config, fabric, seed
-        self.evaluations, self.minutes, self.price = evaluations, minutes, dict(price or {})
-        self.run, self.stop, self.watch, self.say = run or Run(None, {}), stop or Stop(), watch, say
-        pool = [arch] if arch is not None else space.draw(config.pool, generator(seed, Use.DRAW, 0))
-        self.inputs = Inputs(pool, task, space.ops)
-        self.learner = Learner(space.ops, config.learn, number(seed, Use.START, 1))
-        self.known: dict[Architecture, float] = {}  # scores, kept for a resumed run
-        self.planned: int | None = None  # scores there is time for, where minutes are given
-        self.planned_weights: int | None = None  # and steps of shared weights
-        self.planned_steps: int | None = None  # and steps of the policy
-        self.prediction: Prediction | None = None  # where scores are dear
-        self.chosen: Architecture | None = None  # for one given input: the best by real scores
-        self.example: tuple[Architecture, Architecture] | None = None  # for many inputs: the choice that gained most
-        self.example_scores = 0.0, 0.0
-        self.finished = False
-        self.best = float("-inf")  # of all scores
-        self.rounds = 0  # of choices by the prediction, as far as the curves have them: chosen is one, scored another
-        self.started = time.perf_counter() if started is None else started
-        self._saved = 0.0
-        self._paces: list[float] = []  # seconds of the first steps of shared weights
-
-    def __call__(self) -> Policy:
-        """Search, from the last checkpoint on."""
-        state = self._agreed(self.run.load())
-        if state is not None:
-            self._restore(state)
-        if not self.finished:
-            if self.shared is not None and self.config.alternate:
-                self._in_turn(self.shared)
-            else:
-                if self.shared is not None:
-                    self._weights(self.shared, self.shared.total)
-                self._policy_by_scores()
-            self.finished = True
-            self._save()
-            self._tell_overtime()
-        return self.learner.policy.eval()
-
-    def _in_turn(self, shared: SharedWeights) -> None:
-        """An epoch of weights and one of the policy in turn, until all steps of both are taken."""
-        epoch = 0
-        while shared.steps < shared.total or self.learner.steps < self.learner.config.steps:
-            epoch += 1
-            self._weights(shared, epoch * shared.steps_an_epoch)
-            self._policy_by_batches(shared, epoch * shared.policy_steps_an_epoch)
-
-    def _weights(self, shared: SharedWeights, steps: int) -> None:
-        """Train shared weights until so many steps are taken, or as many as there is time for."""
-        while shared.steps < min(steps, shared.total):
-            begin = time.perf_counter()
-            with self.run.keeping():
-                loss = shared.step()
-            if loss is not None:
-                self._tell("weights", shared.steps, shared.total, {"loss": loss})
-            if shared.steps % shared.steps_an_epoch == 0 or shared.steps == shared.total:
-                row = {"phase": "weights", "epoch": shared.epoch, "step": shared.steps, "loss": loss}
-                self._log(row | {"accuracy": shared.accuracy()})
-                self._save()
-            if self.minutes is not None and self.planned_weights is None:
-                self._pace_weights(shared, begin)
-            self._end_if_asked()
-
-    def _pace_weights(self, shared: SharedWeights, begin: float) -> None:
-        """Note what a step took; plan the rest after some, or as soon as a tenth of the time went into them."""
-        assert self.minutes is not None
-        self._wait()
-        self._paces.append(time.perf_counter() - begin)
-        paces = self._paces[1:]  # the first step also compiles and captures
-        late = sum(self._paces) > 6 * self.minutes and len(paces) > 0
-        if shared.steps < shared.total and self._agreed(late or len(paces) == STEPS_TO_PLAN):
-            self._plan_weights(shared, sum(paces) / len(paces))
-
-    def _plan_weights(self, shared: SharedWeights, each: float) -> None:
-        """As many steps of shared weights as there is time for, and of the policy where it learns in turn with them."""
-        weights, policy = shared.total, self.learner.config.steps
-        if self.config.alternate:
-            policy_each = self._policy_pace(shared)
-            seconds = shared.steps * each + self.learner.steps * policy_each + self._seconds_left()
-            epochs = seconds / (shared.steps_an_epoch * each + shared.policy_steps_an_epoch * policy_each)
-            epochs = self._agreed(float(int(epochs)) if epochs > 1 else epochs)
-            self.planned_weights = max(int(epochs * shared.steps_an_epoch), shared.steps + 1)
-            self.planned_steps = max(int(epochs * shared.policy_steps_an_epoch), self.learner.steps + 1)
-            self.planned_steps = min(self.planned_steps, policy)
-            self.learner.config = replace(self.learner.config, steps=self.planned_steps)
-        else:
-            seconds = SHARE_OF_WEIGHTS * (self._seconds_left() - self._seconds_to_learn())
-            self.planned_weights = self._agreed(shared.steps + max(int(seconds / each), 1))
-        self.planned_weights = shared.total = min(self.planned_weights, weights)
-        self._save()
-        if shared.total < weights and self.say is not None and self.fabric.global_rank == 0:
-            also = f" and {self.planned_steps} of {policy} of the policy" if self.config.alternate else ""
-            self.say(
-                f"there is time for {shared.total} of {weights} steps of the shared weights{also}: "
-                "more minutes may help"
-            )
-
-    def _policy_pace(self, shared: SharedWeights) -> float:
-        """Seconds of a step of the policy by a batch of images: a copy takes two, the first of which loads kernels."""
-        learner, seconds = copy.deepcopy(self.learner), 0.0
-        for _ in range(2):
-            begin = time.perf_counter()
-            score = Priced(shared.batch_scorer(0), self.task.where, self.price)
-            chance = generator(self.seed, Use.LEARN, 0), torch_generator(self.seed, Use.LEARN, 0)
-            learner.step(self.inputs, score, *chance)
-            self._wait()
-            seconds = time.perf_counter() - begin
-        return seconds
-
-    def _policy_by_batches(self, shared: SharedWeights, steps: int) -> None:
-        """Learn until so many steps are taken, each from one batch of validation images."""
-        while self.learner.steps < min(steps, self.learner.config.steps):
-            score = Priced(shared.batch_scorer(self.learner.steps), self.task.where, self.price)
-            self._policy_step(score, shared.policy_steps_an_epoch)
-
-    def _policy_by_scores(self) -> None:
-        """Score, predict where scores are dear, learn; then score some of the final choices."""
-        scorer = self._limited()
-        scorer.recall(self.known)
-        scorer.scored = lambda: self._scored(scorer)
-        if scorer.limit is not None:
-            plan = None if self.minutes is None else functools.partial(self._planned, scorer)
-            final = self._kept_back(scorer.limit)
-            scorer.limit -= final if plan is None else 0  # a plan keeps them back itself
-            chance = generator(self.seed, Use.SCORE)
-            self.prediction = predicted(self.inputs, scorer, self.config.predict, chance, plan, self._told)
-            scorer.limit += final if plan is None else 0
-        first, begin = self.learner.steps, time.perf_counter()
-        while self.learner.steps < self.learner.config.steps:
-            self._policy_step(self._reward(scorer), STEPS_A_ROW)
-            taken = self.learner.steps - first
-            if self.minutes is not None and self.planned_steps is None and taken == STEPS_TO_PLAN:
-                self._plan_learning(scorer, (time.perf_counter() - begin) / taken)
-        if scorer.limit is not None or len(self.inputs) == 1:
-            self._score_choices(scorer)
-
-    def _reward(self, scorer: Scorer) -> Score | Gain:
-        """What the next step of the policy learns on: the prediction, or scores where they are free."""
-        if self.prediction is None:
-            return scorer
-        return self.prediction.reward(self.learner.steps / self.learner.config.steps)
-
-    def _policy_step(self, score: Score | Gain, steps_a_row: int) -> None:
-        step = self.learner.steps
-        gain, entropy = self.learner.step(
-            self.inputs,
-            score,
-            generator(self.seed, Use.LEARN, step),
-            torch_generator(self.seed, Use.LEARN, step),
-        )
-        step, total = self.learner.steps, self.learner.config.steps
-        figures = {"improvement": gain, "entropy": entropy}
-        self._tell("policy", step, total, figures)
-        if step % steps_a_row == 0 or step == total:
-            self._log({"phase": "policy", "step": step, **figures})
-            self._save(seldom=True)
-        self._end_if_asked()
-
-    def _score_choices(self, scorer: Scorer) -> None:
-        """What the policy chooses, by real scores as far as the limit goes.
-
-        For one given input several choices are scored, and the best of all scores is kept; else one for each of some.
-        """
-        alone = len(self.inputs) == 1
-        left = self.config.final if scorer.left is None else min(scorer.left, self.config.final)
-        indices = generator(self.seed, Use.FINAL).permutation(len(self.inputs)).tolist()[: left // 2]
-        chosen: list[Architecture] = []
-        if indices:
-            with torch.no_grad():
-                transitions = self.learner.policy.eval()(self.inputs.batch(indices))
-                choices = transitions.greedy()[None]
-                if alone and left > 2:
-                    samples = transitions.sample(left - 2, torch_generator(self.seed, Use.FINAL))
-                    choices = torch.cat([choices, samples])
-            rows = self.inputs.rows(indices, choices.numpy(), transitions.probabilities(choices))
-            chosen = [self.inputs.transformed(index, row) for index, _, row in rows]
-        fresh = len(chosen)
-        if alone and self.prediction is not None:  # all that was scored is something the input may become
-            indices = [0]
-            chosen += self.prediction.archs
-        if not chosen:
-            return
-        before = scorer([self.inputs.archs[index] for index in indices])
-        after = scorer(chosen)
-        if alone:
-            self.chosen = chosen[int(after.argmax())]
-        if self.prediction is not None and fresh:
-            expected = self.prediction.expected(chosen[:fresh])
-            self._log({"phase": "predictions", "round": "final", **_lists(expected, after[:fresh])})
-        if not alone:
-            self._log({"phase": "examples", "before": before.tolist(), "after": after.tolist()})
-            most = int((after - before).argmax())
-            self.example = self.inputs.archs[indices[most]], chosen[most]
-            self.example_scores = float(before[most]), float(after[most])
-        self._log(
-            {
-                "phase": "choices",
-                "inputs": len(indices),
-                "before": float(before.mean()),
-                "after": float(after.max() if alone else after.mean()),
-                "evaluations": scorer.queries,
-            }
-        )
-
-    def _told(self, chosen: Round) -> None:
-        """Put a round of choices into the curves, unless they have it from before the run was resumed."""
-        place = 2 * chosen.number - (chosen.scores is None)
-        if place <= self.rounds:
-            return
-        self.rounds = place
-        if chosen.scores is None:
-            self._log({"phase": "chosen", "round": chosen.number, "architectures": len(chosen.expected)})
-        else:
-            row = {"phase": "predictions", "round": chosen.number}
-            self._log(row | _lists(chosen.expected, chosen.scores))
-
-    def _planned(self, scorer: Scorer) -> int:
-        """How many scores there is time for, by the speed of the first ones; the last quarter is for learning."""
-        assert self.minutes is not None
-        if self.planned is None:
-            left = self._seconds_left() - self._seconds_to_learn()
-            each = scorer.seconds_each + SECONDS_TO_CHOOSE
-            planned = scorer.queries + max(int(left / each), 0)
-            self.planned = self._agreed(planned if scorer.limit is None else min(planned, scorer.limit))
-            self._save()
-        scorer.limit = self.planned
-        return self.planned - self._kept_back(self.planned)
-
-    def _kept_back(self, evaluations: int) -> int:
-        """Of so many scores, those for final choices: two for each input, before and after, so an even number."""
-        return min(self.config.final, evaluations // 10) // 2 * 2
-
-    def _plan_learning(self, scorer: Scorer, seconds_each: float) -> None:
-        """As many steps of the policy as there is time for, with some left to score final choices."""
-        total = self.learner.config.steps
-        left = self._seconds_left() - min(scorer.left or 0, self.config.final) * scorer.seconds_each
-        self.planned_steps = self._agreed(min(self.learner.steps + max(int(left / seconds_each), 0), total))
-        self.learner.config = replace(self.learner.config, steps=self.planned_steps)
-        self._save()
-        if self.planned_steps < total and self.say is not None and self.fabric.global_rank == 0:
-            self.say(f"there is time for {self.planned_steps} of {total} steps of the policy: more minutes may help it")
-
-    def _tell_overtime(self) -> None:
-        """Say it where the search took longer than it was asked to: the first steps and scores are always taken."""
-        if self.minutes is None or self.say is None or self.fabric.global_rank != 0:
-            return
-        asked, taken = 60 * self.minutes, 60 * self.minutes - self._seconds_left()
-        if taken > OVERTIME * asked:
-            self.say(f"the search took {taken:.1f} seconds, more than the {asked:g} that were asked for")
-
-    def _seconds_left(self) -> float:
-        assert self.minutes is not None
-        return 60 * self.minutes - (time.perf_counter() - self.started)
-
-    def _seconds_to_learn(self) -> float:
-        """A quarter of the time, and no less than it takes."""
-        assert self.minutes is not None
-        return max(15 * self.minutes, SECONDS_TO_LEARN)
-
-    def _wait(self) -> None:
-        """Until the device has done what it was told, so that a clock says what that took."""
-        if self.fabric.device.type == "cuda":
-            torch.cuda.synchronize(self.fabric.device)
-
-    def _limited(self) -> Scorer:
-        """The scorer, with the limit and the price of this search."""
-        scorer = self.scorer if self.shared is None else self.shared.scorer()
-        assert scorer is not None
-        limit = self.evaluations if self.evaluations is not None else scorer.left
-        if limit is None and not scorer.free:
-            limit = MOST_EVALUATIONS if self.minutes is not None else self.config.evaluations
-        return Priced(scorer, self.task.where, self.price, limit)
-
-    def _scored(self, scorer: Scorer) -> None:
-        if scorer.limit is None:
-            return
-        self.known |= scorer.known
-        scores = list(scorer.known.values())
-        figures = {"mean": sum(scores) / len(scores), "best": max(scores)}
-        self._tell("scores", scorer.queries, scorer.limit, figures)
-        row: dict[str, Any] = {"phase": "scores", "step": scorer.queries, **figures}
-        if figures["best"] > self.best:
-            self.best = figures["best"]
-            row["candidate"] = to_dict(max(scorer.known, key=scorer.known.__getitem__))
-        self._log(row)
-        self._save(seldom=True)
-        self._end_if_asked()
-
-    def _save(self, *, seldom: bool = False) -> None:
-        if self.fabric.global_rank == 0 and not (seldom and time.monotonic() - self._saved < SECONDS_A_CHECKPOINT):
-            self._saved = time.monotonic()
-            state = {
-                "weights": None if self.shared is None else self.shared.state(),
-                "learner": self.learner.state(),
-                "known": [(to_json(arch), score) for arch, score in self.known.items()],
-                "evaluations": self.planned,
-                "steps": self.planned_steps,
-                "weight_steps": self.planned_weights,
-                "rounds": self.rounds,
-                "chosen": None if self.chosen is None else to_json(self.chosen),
-                "example": None if self.example is None else [to_json(arch) for arch in self.example],
-                "example_scores": list(self.example_scores),
-                "finished": self.finished,
-            }
-            self.run.save(state)
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        if self.shared is not None:
-            self.shared.restore(state["weights"])
-        self.learner.restore(state["learner"])
-        self.known = {from_json(text): score for text, score in state["known"]}
-        self.best = max(self.known.values(), default=self.best)
-        self.planned, self.planned_steps = state["evaluations"], state.get("steps")
-        self.planned_weights = state.get("weight_steps")
-        if self.shared is not None and self.planned_weights is not None:
-            self.shared.total = self.planned_weights
-        if self.planned_steps is not None:
-            self.learner.config = replace(self.learner.config, steps=self.planned_steps)
-        self.rounds = state.get("rounds", 0)  # a run of an earlier version has none
-        self.chosen = None if state["chosen"] is None else from_json(state["chosen"])
-        example = state.get("example")
-        if example is not None:
-            self.example = from_json(example[0]), from_json(example[1])
-            self.example_scores = state["example_scores"][0], state["example_scores"][1]
-        self.finished = state["finished"]
-
-    def _agreed(self, value: T) -> T:
-        """What the first process says, for all."""
-        return self.fabric.broadcast(value) if self.fabric.world_size > 1 else value
-
-    def _log(self, row: dict[str, Any]) -> None:
-        if self.fabric.global_rank == 0:
-            self.run.log(row | {"seconds": round(time.perf_counter() - self.started, 3)})
-
-    def _tell(self, phase: str, done: int, total: int, figures: dict[str, float]) -> None:
-        if self.watch is not None and self.fabric.global_rank == 0:
-            self.watch(phase, done, total, figures)
-
-    def _end_if_asked(self) -> None:
-        """End after the step, with everything saved; all processes at the same step."""
-        asked = self.stop.signal
-        if self.fabric.world_size > 1:
-            most = self.fabric.all_reduce(torch.tensor(asked, device=self.fabric.device), reduce_op="max")
-            assert isinstance(most, Tensor)
-            asked = int(most.item())
-        if asked:
-            self._save()
-            raise Interrupted(asked, self.run.folder)
+    def by(self, short: Short) -> Search:
+        """The same search by such short trainings."""
+        return replace(self, train_steps=short.steps, **{name: getattr(short, name) for name in SHARED})
 
 
-def _lists(expected: Scores, scored: Scores) -> dict[str, list[float]]:
-    return {"predicted": expected.round(4).tolist(), "scored": scored.tolist()}
+@dataclass(frozen=True)
+class Short(Config):
+    """Short real trainings as a scorer. None (auto) stands for what suits the images.
+
+    Examples:
+        >>> natpp.Short.parse("steps=200,store=scores.jsonl").steps
+        200
+    """
+
+    steps: Annotated[int | None, At(least=1)] = None
+    """gradient steps of a training"""
+    batch: Annotated[int | None, At(least=2)] = None
+    """images a step"""
+    learning_rate: Annotated[float | None, At(above=0)] = None
+    """of SGD, at its highest"""
+    together: Annotated[int | None, At(least=1)] = None
+    """trainings side by side on a GPU"""
+    channels: Annotated[int | None, At(least=1)] = None
+    """channels of the first cells of the networks that are trained"""
+    cells: Annotated[int | None, At(least=1)] = None
+    """their cells (nasbench201: a stage)"""
+    store: Annotated[str | Path | None, Form("FILE")] = None
+    """file that scores are kept in and taken from"""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,19 +14,20 @@ import torch
 from natpp.arch.cost import cost_of
 from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
-from natpp.data.images import Images
-from natpp.errors import SettingError
+from natpp.data.named import Data
 from natpp.files import write_whole
-from natpp.folder import Run, catching_signals
+from natpp.folder import Folder, catching_signals
 from natpp.nets.network import Network
-from natpp.runs.jobs import Say, leave, make_fabric, make_task
-from natpp.training.recipe import Recipe, named_recipe
+from natpp.registry import RECIPES
+from natpp.run import Run
+from natpp.runs.fabric import leave, make_fabric
+from natpp.runs.jobs import make_task, named
+from natpp.training.recipe import Recipe
 from natpp.training.scratch import Training, train
+from natpp.training.task import Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-    from natpp.runs.search import Watch
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,47 +44,22 @@ class Trained:
     """all that was asked for, and where it ran: what result.json has besides"""
 
 
-def run_training(
-    arch: Architecture,
-    data: str | Images,
-    recipe: str | Recipe,
-    *,
-    changes: Mapping[str, Any] | None = None,
-    root: str | None = None,
-    size: int | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    precision: str = "auto",
-    out: str | Path | None = None,
-    resume: bool = False,
-    tensorboard: bool = False,
-    watch: Watch | None = None,
-    say: Say | None = None,
-) -> Trained:
-    """Train by a recipe with some changes, and keep all of it in the folder `out`."""
+def run_training(arch: Architecture, data: Data | Task, recipe: Recipe, *, run: Run = Run()) -> Trained:
+    """Train by a recipe, and keep all of it in the run's folder."""
     from natpp import __version__
 
-    found = named_recipe(recipe) if isinstance(recipe, str) else recipe
-    if not isinstance(found, Recipe):
-        raise SettingError(f"the recipe is of type {type(found).__name__}, expected a name or a Recipe")
-    found = replace(found, **{name: value for name, value in (changes or {}).items() if value is not None})
-    if not 0 <= seed < 2**63:
-        raise SettingError(f"seed is {seed}, expected a whole number from 0 to 2^63 - 1")
-    fabric = make_fabric(device, precision)
-    named = {} if isinstance(data, Images) else {"root": root, "size": size}
-    task = make_task(data, fabric, say, **named)
+    fabric = make_fabric(run.device, run.precision)
+    task = make_task(data, fabric, run.say)
     with catching_signals() as stop:
-        training = Training(arch, task.batches(fabric.device, found, validation=0), found, fabric, seed)
+        training = Training(arch, task.batches(fabric.device, recipe, validation=0), recipe, fabric, run.seed)
         settings = {
             "architecture": to_dict(arch),
-            "data": task.name,
-            "root": root,
-            "size": size,
-            "name": recipe if isinstance(recipe, str) else None,
-            "recipe": asdict(found),
+            **named(data).to_dict(),
+            "name": RECIPES.text_of(recipe),
+            "recipe": recipe.to_dict(),
             "network": asdict(training.where),
-            "seed": seed,
-            "precision": precision,
+            "seed": run.seed,
+            "precision": run.precision,
             "device": _in_words(fabric),
             "versions": {
                 "natpp": __version__,
@@ -94,12 +69,14 @@ def run_training(
             },
         }
         first = fabric.global_rank == 0
-        run = Run(out if first else None, settings, resume=resume and first, tensorboard=tensorboard and first)
-        accuracy = train(training, run=run, stop=stop, watch=watch)
+        folder = Folder(
+            run.out if first else None, settings, resume=run.resume and first, tensorboard=run.tensorboard and first
+        )
+        accuracy = train(training, folder=folder, stop=stop, watch=run.watch)
     network = training.judged.eval()
     result = Trained(network, accuracy, training.curve, settings)
-    if out is not None and first:
-        _keep(result, training, Path(out))
+    if run.out is not None and first:
+        _keep(result, training, Path(run.out))
     leave(fabric)
     return result
 

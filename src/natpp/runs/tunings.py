@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from natpp.core.result import Result
 from natpp.data.images import Images
+from natpp.data.named import Data
 from natpp.errors import SettingError
 from natpp.files import write_whole
-from natpp.folder import Run, catching_signals
+from natpp.folder import Folder, catching_signals
 from natpp.fx.traced import copied
 from natpp.methods.tuned import SCHEDULE, TuneConfig
-from natpp.runs.jobs import Say, leave, make_fabric, make_task
+from natpp.run import Run, Say, Watch
+from natpp.runs.fabric import leave, make_fabric
+from natpp.runs.jobs import make_task
 from natpp.training.loop import Loop, fit
-from natpp.training.losses import Loss, check_teacher
+from natpp.training.losses import Loss, check_teacher, cross_entropy
 from natpp.training.recipe import Recipe
 from natpp.training.task import Task
-
-if TYPE_CHECKING:
-    from natpp.runs.search import Watch
-    from natpp.subjects.module_result import ModuleResult
 
 MOST_EVALUATIONS = 1000  # however much time there is
 
@@ -41,7 +41,7 @@ class Finetuned:
     """a row for each epoch: loss, accuracies in per cent, learning rate, seconds"""
     settings: dict[str, Any]
     """all that was asked for, and where it ran"""
-    result: ModuleResult | None = None
+    result: Result | None = None
     """what was fine-tuned, where it was the result of natpp.optimize"""
 
     def save(self, folder: str | Path) -> Path:
@@ -52,7 +52,7 @@ class Finetuned:
         """Write the page of the result that was fine-tuned, with what came of it, as one HTML file."""
         return self._tuned().report(path)
 
-    def _tuned(self) -> ModuleResult:
+    def _tuned(self) -> Result:
         if self.result is None:
             raise SettingError("a module of your own is not written: save its state_dict, or fine-tune a result")
         figures = {"validation accuracy, %": self.validation_accuracy, "validation loss": self.validation_loss}
@@ -60,7 +60,7 @@ class Finetuned:
         measured = tuple(
             {"what": what, "after": after, "how": how} for what, after in figures.items() if after is not None
         )
-        return replace(self.result, module=self.module, measured=measured)
+        return replace(self.result, after=self.module, measured=measured)
 
     @property
     def validation_accuracy(self) -> float | None:
@@ -80,34 +80,16 @@ class Finetuned:
 
 
 def run_finetuning(
-    module: nn.Module,
-    train: Any,
-    val: Any,
-    recipe: Recipe,
-    *,
-    loss: Loss | None = None,
-    teacher: nn.Module | None = None,
-    root: str | None = None,
-    size: int | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    precision: str = "auto",
-    out: str | Path | None = None,
-    resume: bool = False,
-    tensorboard: bool = False,
-    watch: Watch | None = None,
-    say: Say | None = None,
+    module: nn.Module, data: Data | Task, recipe: Recipe, *, teacher: nn.Module | None = None, run: Run = Run()
 ) -> Finetuned:
-    """Train a copy of a module by a recipe, and keep all of it in the folder `out`."""
+    """Train a copy of a module by a recipe, and keep all of it in the run's folder."""
     from natpp import __version__
 
-    if not 0 <= seed < 2**63:
-        raise SettingError(f"seed is {seed}, expected a whole number from 0 to 2^63 - 1")
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise SettingError(f"{type(module).__name__} has no parameters that could be trained")
-    fabric = make_fabric(device, precision)
-    task = make_task(train, fabric, say, val=val, root=root, size=size, loss=loss)
-    feed = task.feed(recipe, fabric, seed)
+    fabric = make_fabric(run.device, run.precision)
+    task = make_task(data, fabric, run.say)
+    feed = task.feed(recipe, fabric, run.seed)
     network: nn.Module = copied({"": module})[""].to(fabric.device)
     task.check(network, feed.example())
     if teacher is not None:
@@ -118,11 +100,11 @@ def run_finetuning(
     settings = {
         "module": type(module).__name__,
         "data": task.name,
-        "recipe": asdict(recipe),
-        "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
+        "recipe": recipe.to_dict(),
+        "loss": None if task.loss is cross_entropy else getattr(task.loss, "__name__", type(task.loss).__name__),
         "teacher": None if teacher is None else type(teacher).__name__,
-        "seed": seed,
-        "precision": precision,
+        "seed": run.seed,
+        "precision": run.precision,
         "device": str(fabric.device),
         "versions": {
             "natpp": __version__,
@@ -133,12 +115,14 @@ def run_finetuning(
     }
     with catching_signals() as stop:
         first = fabric.global_rank == 0
-        run = Run(out if first else None, settings, resume=resume and first, tensorboard=tensorboard and first)
-        training = Loop(network, feed, recipe, fabric, seed, loss=task.loss, metrics=task.metrics, teacher=teacher)
-        fit(training, run=run, stop=stop, watch=watch)
+        folder = Folder(
+            run.out if first else None, settings, resume=run.resume and first, tensorboard=run.tensorboard and first
+        )
+        training = Loop(network, feed, recipe, fabric, run.seed, loss=task.loss, metrics=task.metrics, teacher=teacher)
+        fit(training, folder=folder, stop=stop, watch=run.watch)
     result = Finetuned(_given_back(training.judged, module), training.curve, settings)
-    if out is not None and first:
-        _keep(result, Path(out))
+    if run.out is not None and first:
+        _keep(result, Path(run.out))
     leave(fabric)
     return result
 

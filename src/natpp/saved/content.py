@@ -18,8 +18,6 @@ WEIGHTS = "weights.safetensors"
 CONSTANTS = "constants.safetensors"
 ARCHITECTURE = "architecture.json"
 SOURCE = "model.py"
-FORMAT = "natpp module"
-VERSION = 1
 PATH = re.compile(r"[\w-]+(\.[\w-]+)*")
 
 

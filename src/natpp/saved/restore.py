@@ -17,14 +17,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, fx, nn
 
+from natpp.core.result import FORMAT, VERSION
 from natpp.errors import FormatError, NatppError, SettingError
 from natpp.fx.trace import trace
 from natpp.fx.traced import copied
-from natpp.saved.content import ARCHITECTURE, CONSTANTS, FORMAT, PATH, VERSION, WEIGHTS
+from natpp.saved.content import ARCHITECTURE, CONSTANTS, PATH, WEIGHTS
 from natpp.saved.describe import CONTAINERS, OWN, Layer
 from natpp.saved.values import decode
 from natpp.saved.vocabulary import ATTRIBUTES, address_of, function_named, is_method, name_of
 
+OLDER = {"natpp module": 1}  # formats of natpp 0.1, whose modules are still read
 KINDS = ("placeholder", "get_attr", "call_module", "call_function", "call_method", "output")
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, SyntaxError)
 
@@ -67,9 +69,10 @@ def read_architecture(folder: str | Path) -> dict[str, Any]:
         raise FormatError(f"{str(folder)!r} is not the folder of a saved module: it has no {ARCHITECTURE}") from None
     except (ValueError, RecursionError):
         raise FormatError(f"{str(file)!r} is not valid JSON: the folder is damaged") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("module"), dict):
+    known = {FORMAT: VERSION, **OLDER}
+    if not isinstance(data, dict) or data.get("format") not in known or not isinstance(data.get("module"), dict):
         raise FormatError(f"{str(file)!r} is not a saved module of natpp")
-    if data.get("version") != VERSION:
+    if data.get("version") != known[data["format"]]:
         raise FormatError(f"{str(file)!r} has version {data.get('version')!r}, but this natpp reads version {VERSION}")
     return data
 

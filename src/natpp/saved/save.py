@@ -11,43 +11,36 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, fx, nn
 
-from natpp.arch.graph import NULL
-from natpp.decisions.operation import cost as site_cost
+from natpp.core.result import Result
 from natpp.errors import NatppError, SettingError
 from natpp.files import whole_folder
-from natpp.fx.blocks import Block, Term
-from natpp.fx.traced import batch_of
-from natpp.saved.content import ARCHITECTURE, CONSTANTS, FORMAT, SOURCE, VERSION, WEIGHTS, Content, content_of
+from natpp.saved.content import ARCHITECTURE, CONSTANTS, SOURCE, WEIGHTS, Content, content_of
 from natpp.saved.describe import CONTAINERS, Layer
 from natpp.saved.source import module_source
 from natpp.saved.values import UnwritableError, encode
 from natpp.saved.vocabulary import address_of, name_of
-
-if TYPE_CHECKING:
-    from natpp.subjects.module_result import ModuleResult
+from natpp.subjects.module import Module
 
 LOG = logging.getLogger("natpp")
 
 
-def save_result(result: ModuleResult, folder: str | Path) -> Path:
-    """Write a result to a folder atomically; returns the folder."""
-
-    module = result.module
-    if not isinstance(module, fx.GraphModule):
+def save_result(result: Result, folder: str | Path) -> Path:
+    """Write the result for a module to a folder atomically; returns the folder."""
+    module, subject = result.after, result.subject
+    if not isinstance(module, fx.GraphModule) or not isinstance(subject, Module):
         raise SettingError(f"cannot save a {type(module).__name__}: expected the module that natpp made")
-    content = content_of(module, result.traced.example)
+    content = content_of(module, subject.traced.example)
     try:
         source, missing = module_source(content), None
     except UnwritableError as error:
         source, missing = None, str(error)
-    data = result_data(result) | {"missing": missing, "module": content_data(content)}
+    data = result.to_dict() | {"missing": missing, "module": content_data(content)}
     with whole_folder(folder, ARCHITECTURE, (WEIGHTS, CONSTANTS, ARCHITECTURE, SOURCE)) as fresh:
         _write_tensors(fresh / WEIGHTS, module.state_dict())
         if content.constants:
@@ -133,53 +126,6 @@ def _form(example: Any) -> Any:
     if type(example) is tuple:
         return {"tuple": [_form(value) for value in example]}
     return [_form(value) for value in example] if type(example) is list else encode(example)
-
-
-def result_data(result: ModuleResult) -> dict[str, Any]:
-    """The result as readable JSON data."""
-    from natpp import __version__
-
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "versions": {"natpp": __version__, "torch": torch.__version__},
-        "settings": result.settings,
-        "cost_before": result.cost_before.to_dict(),
-        "cost_after": result.cost_after.to_dict(),
-        "changes": [vars(change) for change in result.changes],
-        "blocks": [_block_data(result, block, ops) for block, ops in zip(result.blocks, result.ops, strict=True)],
-        "log_prob": result.log_prob,
-        "probabilities": result.probabilities,
-        "masked": result.masked,
-        "measured": [*([] if result.learned is None else [result.learned.measured]), *result.measured],
-        "learned": None if result.learned is None else result.learned.to_dict(),
-        "notes": list(result.notes),
-    }
-
-
-def _block_data(result: ModuleResult, block: Block, ops: tuple[str, ...]) -> dict[str, Any]:
-    """A block with its terms: what each was and is, and [parameters, multiply-adds] of its alternatives."""
-    (before, _), (after, _) = block.alive(block.ops), block.alive(ops)
-    gone = {change.name for change in result.changes if change.after == NULL}
-    terms = []
-    for index, ((target, term), op) in enumerate(zip(block.terms, ops, strict=True)):
-        name = block.edge_name(index)
-        data: dict[str, Any] = {"from": term.source, "to": target, "before": term.op, "after": op, "site": None}
-        data |= {"name": name, "alive": [before[index], after[index] and name not in gone]}
-        if term.site is not None:
-            place = term.site.place
-            data |= {"site": term.site.name, "channels": [place.channels_in, place.channels_out]}
-            data |= {"stride": place.stride, "size": list(place.size)}
-            kept = {**dict.fromkeys(result.probabilities.get(name, ())), term.op: None, op: None}
-            data["costs"] = {other: list(_term_cost(result, term, other)) for other in kept}
-        terms.append(data)
-    return {"name": block.name, "kind": block.kind, "outputs": list(block.outputs), "terms": terms}
-
-
-def _term_cost(result: ModuleResult, term: Term, op: str) -> tuple[int, int]:
-    assert term.site is not None
-    own = term.site.op if op == term.op else op  # a projection is listed as a skip in its block
-    return site_cost(term.site, own, batch_of(result.traced.example), result.traced.parts)
 
 
 def _write_tensors(file: Path, tensors: Mapping[str, Any]) -> None:

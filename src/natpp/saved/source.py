@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.fx.node import Node
 
 from natpp.arch.modules import FactorizedConv2d
-from natpp.decisions.operation import FADE_RATE, FadeIn
 from natpp.fx.modes import ByMode
+from natpp.fx.parts import FADE_RATE, FadeIn
 from natpp.fx.tracer import INFIX
 from natpp.saved.content import CONSTANTS, WEIGHTS, Content
 from natpp.saved.describe import CONTAINERS, Layer, required

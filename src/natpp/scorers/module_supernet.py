@@ -15,18 +15,19 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import fx
 
+from natpp.core.decision import Plan
 from natpp.data.loader import Batch, samples_in
 from natpp.errors import NatppError, SettingError
-from natpp.fx.rewrite import Shared, rewrite
-from natpp.scorers.short import WORST, Rows
+from natpp.fx.rewrite import Shared
+from natpp.scorers.short import WORST
 from natpp.seeds import from_text
-from natpp.subjects.module_problem import Problem
+from natpp.subjects.module import Module
 from natpp.training.branch import output_and_loss, use_batch_statistics
 from natpp.training.losses import cross_entropy
 from natpp.training.step import Sgd, cosine
 from natpp.training.together import Trial
 
-Draw = Callable[[int], Rows]  # a random candidate, by the number of the step
+Draw = Callable[[int], Plan]  # a random candidate, by the number of the step
 
 
 class Expanded:
@@ -34,19 +35,17 @@ class Expanded:
 
     together = 1
 
-    def __init__(self, problem: Problem, trial: Trial):
-        self.problem, self.trial = problem, trial
-        self.shared = Shared(problem.traced)
+    def __init__(self, module: Module, trial: Trial):
+        self.module, self.trial = module, trial
+        self.shared = Shared(module.traced)
         self.loss, self.feed = trial.loss or cross_entropy, trial.feed()
         self.losses: list[float] = []  # of the steps so far
         self.spent: defaultdict[str, float] = defaultdict(float)  # seconds of judging
         self._sgd: Sgd | None = None
 
-    def path(self, rows: Rows) -> fx.GraphModule:
+    def path(self, plan: Plan) -> fx.GraphModule:
         """The module of a candidate, whose weights are those of the supernet."""
-        problem = self.problem
-        made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows), self.shared)
-        made = made.float().to(self.trial.device)
+        made = self.module.rewritten(plan, self.shared).float().to(self.trial.device)
         use_batch_statistics(made)  # running statistics would mix candidates
         return made
 
@@ -85,11 +84,11 @@ class Expanded:
         return output_and_loss(path, *batch, self.loss, self.trial.device)[1]
 
     @torch.no_grad()
-    def __call__(self, candidates: Sequence[Rows]) -> list[float]:
+    def __call__(self, candidates: Sequence[Plan]) -> list[float]:
         """A score for each candidate."""
         found, start = [], time.perf_counter()
-        for rows in candidates:
-            path, total, count = self.path(rows).eval(), 0.0, 0
+        for plan in candidates:
+            path, total, count = self.path(plan).eval(), 0.0, 0
             for batch in self.feed.validation():
                 size = samples_in(batch)
                 total += self._loss(path, batch).item() * size

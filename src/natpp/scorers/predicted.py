@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from natpp.arch.graph import Architecture
+from natpp.config import At, Config
 from natpp.errors import SettingError
 from natpp.scorers.base import Gain, Score, Scorer, Scores
 from natpp.scorers.features import Features, flow_features, walk_features
@@ -40,28 +41,18 @@ VIEWS: tuple[View, ...] = (flow_features, walk_features)
 
 
 @dataclass(frozen=True)
-class PredictConfig:
+class PredictConfig(Config):
     """How scores are predicted and chosen."""
 
-    random_share: float = 0.4
+    random_share: Annotated[float, At(above=0, most=1)] = 0.4
     """share of the scores that go to architectures drawn at random"""
-    rounds: int = 8
+    rounds: Annotated[int, At(least=1)] = 8
     """rounds in which the others are chosen by the prediction so far"""
-    doubt: float = 0.5
+    doubt: Annotated[float, At(least=0)] = 0.5
     """how many of its standard deviations a final prediction loses"""
-    caution: float = 0.0
+    caution: Annotated[float, At(least=0)] = 0.0
     """how many standard deviations a predicted improvement over the input loses instead, where above 0: what the
     prediction is not sure to improve then stays as it is"""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.random_share <= 1:
-            raise SettingError(f"random_share is {self.random_share}, expected a share above 0 and up to 1")
-        if not self.doubt >= 0:
-            raise SettingError(f"doubt is {self.doubt}, expected a number from 0 up")
-        if not self.caution >= 0:
-            raise SettingError(f"caution is {self.caution}, expected a number from 0 up")
-        if self.rounds < 1:
-            raise SettingError(f"rounds is {self.rounds}, expected a whole number from 1 up")
 
 
 class Prediction:

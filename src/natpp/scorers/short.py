@@ -17,15 +17,15 @@ from natpp.arch.cost import counts
 from natpp.arch.formats import to_json
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting
+from natpp.core.decision import Plan
 from natpp.data.batches import Batches
 from natpp.data.images import SMALL_IMAGE
 from natpp.errors import SettingError
-from natpp.fx.rewrite import rewrite
 from natpp.nets.network import build_network
 from natpp.scorers.base import Scorer, Scores
 from natpp.scorers.store import Store
 from natpp.seeds import from_text
-from natpp.subjects.module_problem import Problem, Row
+from natpp.subjects.module import Module
 from natpp.training.outcome import Outcome
 from natpp.training.recipe import ShortConfig
 from natpp.training.together import NO_ROOM, Room, Seconds, Trial, train_together
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 WORST = -1e6  # the lowest score, also of a candidate whose loss is not a number
-Rows = list[Row]
 
 
 def usual_schedule(images: Batches) -> ShortConfig:
@@ -157,23 +156,22 @@ class ShortScorer(Scorer):
 class ShortTunings:
     """Minus the validation loss of a candidate for a module, after a few steps of fine-tuning."""
 
-    def __init__(self, problem: Problem, trial: Trial):
-        self.problem, self.trial = problem, trial
+    def __init__(self, module: Module, trial: Trial):
+        self.module, self.trial = module, trial
         self.together = trial.schedule.together if trial.device.type == "cuda" else 1
         self.room = Room()
         self.spent: Seconds = defaultdict(float)
 
-    def __call__(self, candidates: Sequence[Rows], longer: int = 1) -> list[float]:
+    def __call__(self, candidates: Sequence[Plan], longer: int = 1) -> list[float]:
         """A score for each candidate, after `longer` times the steps of the schedule; failures get the lowest score."""
-        problem, trial = self.problem, self.trial
-        trial = replace(trial, schedule=replace(trial.schedule, steps=longer * trial.schedule.steps))
-        ops = [problem.block_ops(rows) for rows in candidates]
+        module, schedule = self.module, self.trial.schedule
+        trial = replace(self.trial, schedule=replace(schedule, steps=longer * schedule.steps))
         found: list[float] = []
-        for start in range(0, len(ops), self.together):
-            some = ops[start : start + self.together]
+        for start in range(0, len(candidates), self.together):
+            some = candidates[start : start + self.together]
             outcomes = train_together(
-                [functools.partial(rewrite, problem.traced, problem.blocks, one) for one in some],
-                [from_text(one, trial.seed) for one in some],
+                [functools.partial(module.rewritten, plan) for plan in some],
+                [from_text(module.block_ops(plan), trial.seed) for plan in some],
                 trial,
                 spent=self.spent,
                 room=self.room,

@@ -10,7 +10,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from natpp.arch.formats import to_json
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting, setting
 from natpp.arch.space import Space, dealt_again
+from natpp.config import At, Config
 from natpp.data.batches import Batches
 from natpp.data.feeds import in_parts
 from natpp.data.images import SMALL_IMAGE
@@ -70,36 +71,23 @@ def usual_setting(
 
 
 @dataclass(frozen=True)
-class WeightsConfig:
+class WeightsConfig(Config):
     """How shared weights are trained."""
 
-    architectures: int = 13
+    architectures: Annotated[int, At(least=1)] = 13
     """m: architectures per step, each with its own images"""
-    batch: int = 16
+    batch: Annotated[int, At(least=2)] = 16
     """images for each architecture"""
-    epochs: int = 40
+    epochs: Annotated[int, At(least=1)] = 40
     """passes over all training images"""
-    learning_rate: float = 0.1
+    learning_rate: Annotated[float, At(above=0)] = 0.1
     """of SGD with momentum 0.9, falling to zero along a cosine"""
-    weight_decay: float = 3e-4
+    weight_decay: Annotated[float, At(least=0)] = 3e-4
     """of SGD"""
-    clip: float = 5.0
+    clip: Annotated[float, At(above=0)] = 5.0
     """maximum norm of a gradient"""
     fair: bool = True
     """deal operations out evenly: each operation of an edge is trained equally often"""
-
-    def __post_init__(self) -> None:
-        if min(self.architectures, self.epochs) < 1:
-            raise SettingError(
-                f"architectures is {self.architectures} and epochs is {self.epochs}, expected whole numbers from 1 up"
-            )
-        if self.batch < 2:
-            raise SettingError(f"batch is {self.batch}, expected at least 2: batch norms need statistics")
-        if not self.learning_rate > 0 or not self.weight_decay >= 0 or not self.clip > 0:
-            raise SettingError(
-                f"learning_rate is {self.learning_rate} and clip is {self.clip}, expected above 0; weight_decay is "
-                f"{self.weight_decay}, expected from 0 up"
-            )
 
 
 class Weights:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from natpp.arch.blueprints import drawing
+from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
+from natpp.arch.groups import cell_groups
 from natpp.arch.networks import Setting
-from natpp.arch.rules import Mask, masks
+from natpp.arch.rules import Mask, edge_names, masks
 from natpp.core.blueprint import Blueprint, Spent
 from natpp.core.budget import no_dearer
 from natpp.core.decision import Decision, Option, Plan
@@ -32,7 +35,7 @@ class Cells:
         >>> from natpp.subjects.cells import Cells
         >>> cells = Cells(natpp.load("darts"), list(natpp.registry.OPS), "nat++", setting("cifar"))
         >>> cells.decisions[0].name, [option.value for option in cells.decisions[0].options if option.allowed][:2]
-        ('normal 0: 0 → 2', ['sep_conv_3x3', 'dil_conv_3x3'])
+        ('normal 0 → 2', ['sep_conv_3x3', 'dil_conv_3x3'])
         >>> cells.living((0,) * 16) == {"params": 3349342, "madds": 528359040}
         True
     """
@@ -62,13 +65,25 @@ class Cells:
     def decisions(self) -> tuple[Decision, ...]:
         """One for each free edge, cell by cell."""
         by_rule = self._mask(strict=False) if self.strict else self.mask
+        names = edge_names(self.arch)
         found = []
-        for place, numbers, rule, both in zip(self.encoded.places, self.numbers, by_rule, self.mask, strict=True):
-            edge = self.arch.graph(place[0]).edges[place[1]]
+        for (kind, index), numbers, rule, both in zip(
+            self.encoded.places, self.numbers, by_rule, self.mask, strict=True
+        ):
             why = ["" if both[one] else "cost" if rule[one] else "rule" for one in numbers]
             options = tuple(Option(self.ops[one], said) for one, said in zip(numbers, why, strict=True))
-            found.append(Decision(f"{place[0]} {place[1]}: {edge.source} → {edge.target}", "operation", options))
+            found.append(Decision(names[kind][index], "operation", options))
         return tuple(found)
+
+    @property
+    def given(self) -> Architecture:
+        """The architecture."""
+        return self.arch
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Every free edge by its name."""
+        return [(decision.name, number) for number, decision in enumerate(self.decisions)]
 
     @functools.cached_property
     def blueprint(self) -> Blueprint:
@@ -107,6 +122,15 @@ class Cells:
     def apply(self, plan: Plan) -> Architecture:
         """The architecture with other operations."""
         return self.with_row(self.row(plan))
+
+    def told(self, plan: Plan, gone: Collection[str]) -> dict[str, Any]:
+        """For JSON: its cells before and after."""
+        after = self.apply(plan)
+        return {
+            "before": to_dict(self.arch),
+            "after": to_dict(after),
+            "groups": cell_groups(self.arch, after, self.where, self.ops),
+        }
 
     def _found(self, plan: Plan) -> tuple[tuple[int, ...], bool]:
         if plan not in self._spent:

@@ -1,185 +1,311 @@
-"""A policy applied to any module: what changes, within the rule and the budget, with the reasons.
+"""A traced module as a subject: its decisions are the terms of its blocks.
 
-Blocks that are alike get one decision, as in the paper, or each its own. A transition is allowed where the rule allows
-it at the site's place, where the shapes agree, where it costs no more than what really stands there, and where the
-network stays connected: every output of a block gets something, and nothing that was learned outside of blocks
-(attention, squeeze-excite) loses its last reader. A budget in figures is met from the module as it is, by as few
-changes as it takes: those first that lose the least log-probability for what they save. What turns out not to be needed
-is given back, and what could be milder becomes what is preferred.
+Blocks that are alike share their decisions, as in the paper, or each has its own. An option is allowed where the rule
+allows it at the site's place, where shapes agree, where it costs no more than what it replaces, and where the network
+stays connected: every output of a block gets something, and nothing that was learned outside of blocks (attention,
+squeeze-excite) loses its last reader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import fx, nn
 
-from natpp.arch.graph import Architecture, Graph
-from natpp.core.budget import (
-    SAVES_NOTHING,
-    Budget,
-    check_budget,
-    limits_of,
-)
-from natpp.core.learned import Learned
+from natpp.arch.graph import NULL
+from natpp.arch.groups import told_group, told_place, told_where
+from natpp.arch.rules import Mask
+from natpp.core.blueprint import Blueprint
+from natpp.core.decision import Decision, Plan
 from natpp.core.measures import Cost
-from natpp.errors import SettingError, did_you_mean
-from natpp.fx.blocks import Block, find_blocks
+from natpp.core.solve import Preferences
+from natpp.core.tally import Tally
+from natpp.decisions.base import Decisions, Spot, kind_of, options
+from natpp.decisions.operation import cost
+from natpp.decisions.term import room_for_shortcut
+from natpp.errors import SettingError
+from natpp.fx.blocks import Block, Term, find_blocks, grouped
 from natpp.fx.rewrite import Shared, rewrite
-from natpp.fx.sites import Keep, called_twice, kept_parts, own_modes
-from natpp.fx.trace import trace
-from natpp.fx.traced import Traced
+from natpp.fx.traced import Traced, batch_of
 from natpp.nets.measure import module_cost
-from natpp.nets.policy import Policy
-from natpp.registry import RULES
-from natpp.subjects.module_budget import within
-from natpp.subjects.module_problem import Problem, Row
-from natpp.subjects.module_result import ModuleResult, vanished
-from natpp.training.recalibrate import recalibrate
+from natpp.nets.policy import GraphBatch, collate, encode_cells
+from natpp.registry import OPS
+from natpp.subjects.module_blueprint import Choice, module_blueprint
 
-MODES = ("greedy", "sample")
+Row = NDArray[np.int64]  # one operation for every decision, by its number in a policy
+Key = tuple[tuple[str, ...], ...]  # per block, the operations that are alive
+MOST_KNOWN = 1 << 18  # plans of a group whose connection is remembered
+MOST_NEXT = 1 << 14  # plans of a group whose changes are remembered
 
 
-def optimize_module(
-    module: nn.Module,
-    example_input: Any,
-    policy: Policy,
-    *,
-    rule: str = "nat++",
-    mode: str = "greedy",
-    seed: int = 0,
-    budget: Budget = "strict",
-    keep: Keep = (),
-    share_blocks: bool | None = None,
-    measure_latency: bool = False,
-    batches: Iterable[Any] | None = None,
-) -> ModuleResult:
-    """The policy's answer for a module, within rule and budget, with inherited weights.
+class Module:
+    """A traced module: what each of its terms may become.
 
-    Blocks that are alike get one decision, but under a budget in figures each its own, so as to come near it.
-    `batches` are a few inputs like the example: with them the statistics of batch norms are recomputed.
+    Examples:
+        >>> from natpp.fx.trace import trace
+        >>> from natpp.subjects.module import Module
+        >>> module = Module(trace(natpp.zoo.network("resnet20"), torch.randn(1, 3, 32, 32)))
+        >>> one = module.decisions[3]
+        >>> one.name, one.kind, [option.value for option in one.options if option.allowed][:3]
+        ('conv1', 'operation', ['conv_3x3', 'conv_1x1', 'sep_conv_3x3'])
+        >>> module.apply((0,) * len(module.decisions))(torch.randn(1, 3, 32, 32)).shape
+        torch.Size([1, 10])
     """
-    if mode not in MODES:
-        raise SettingError(f"unknown mode {mode!r} for a module. {did_you_mean(mode, MODES)}")
-    task = Task(module, example_input, policy, rule, budget, keep, share_blocks, measure_latency)
-    problem = task.problem
-    if task.limits:
-        rows = within(problem, problem.preferences(mode, seed), task.before, task.limits)
-    else:
-        rows = problem.answer(mode, seed)
-    made = rewrite(problem.traced, problem.blocks, problem.block_ops(rows), task.shared)
-    return task.result(made, rows, batches, settings={"mode": mode, "seed": seed})
 
+    name = "module"
 
-class Task:
-    """What is asked for a module: its problem, what it costs, and the limits."""
+    def __init__(self, traced: Traced, ask: Decisions | None = None):
+        self.traced, self.ask = traced, ask or Decisions()
+        self.ops = self.ask.ops
+        self.blocks = find_blocks(traced, self.ask.keep)
+        self.groups = grouped(self.blocks, share=self.ask.share_blocks)
+        self.first = [self.blocks[group[0]] for group in self.groups]
+        ends = np.cumsum([0, *(len(block.terms) for block in self.first)]).tolist()
+        self.parts = [range(start, end) for start, end in pairwise(ends)]
+        """per group the numbers of its decisions"""
+        self.part_of = [number for number, part in enumerate(self.parts) for _ in part]
+        present = [name for block in self.first for name in known(block.ops, self.ops)]
+        self.before: Row = np.array([self.ops.index(name) for name in present], dtype=np.int64)
+        count = len(self.ops)
+        self.numbers = tuple((own, *range(own), *range(own + 1, count)) for own in self.before.tolist())
+        """per decision the operation that each option is, by its number in `ops`: first the one that is there"""
+        found = self._found(present)
+        self.choices = self._choices(found)
+        self.blueprint: Blueprint = module_blueprint(traced, self.blocks, self.choices)
+        self.tally = Tally(self.blueprint)
+        """of the module as it is"""
+        self.decisions: tuple[Decision, ...] = tuple(self._connected(n, one) for n, one in enumerate(found))
+        self.mask: Mask = np.zeros((len(found), count), dtype=bool)
+        for row, numbers, one in zip(self.mask, self.numbers, self.decisions, strict=True):
+            row[[numbers[option] for option in one.allowed]] = True
+        self._whole: dict[tuple[int, Plan], bool] = {}
+        self._next: dict[tuple[int, Plan], list[dict[int, int]]] = {}
 
-    def __init__(
-        self,
-        module: nn.Module,
-        example_input: Any,
-        policy: Policy,
-        rule: str,
-        budget: Budget,
-        keep: Keep,
-        share_blocks: bool | None,
-        measure_latency: bool,
-    ):
-        RULES[rule]  # answers an unknown name
-        wanted, keep = check_budget(budget), kept_parts(keep)
-        share = not wanted if share_blocks is None else share_blocks
-        traced = trace(module, example_input)
-        self.problem = Problem(traced, find_blocks(traced, keep), policy, rule, strict=budget != "rule", share=share)
-        self.timed = measure_latency or "latency" in wanted
-        self.shared = Shared(traced)  # copied once: what is only measured goes, and one result stays
-        self.before = _as_written(module_cost(module, example_input, latency=self.timed), traced, self.shared)
-        self.limits = limits_of(wanted, self.before)
-        self.strict = budget != "rule"
-        self.settings = {
-            "rule": rule,
-            "budget": budget if isinstance(budget, str) else dict(budget),
-            "share_blocks": share,
-            "keep": [part if isinstance(part, str) else part.__name__ for part in keep],
-        }
+    # What may be.
 
-    def result(
-        self,
-        made: fx.GraphModule,
-        rows: Sequence[Row],
-        batches: Iterable[Any] | None,
-        settings: Mapping[str, Any],
-        learned: Learned | None = None,
-    ) -> ModuleResult:
-        """The module that rows make, with all that led to it."""
-        problem, before = self.problem, self.before
-        if batches is not None and problem.changes(rows):
-            recalibrate(made, batches)
-        after = module_cost(made, problem.traced.example, latency=self.timed)
-        counted = problem.blueprint.cost(problem.plan(rows))
-        assert counted is not None
-        assert counted.living[:2] == (after.params, after.madds), f"counted {counted.living}, built {after}"
-        assert not self.strict or (after.params <= before.params and after.madds <= before.madds)
-        ops = problem.block_ops(rows)
-        saves = after.params < before.params or after.madds < before.madds
-        return ModuleResult(
-            module=made,
-            changes=[*problem.changes(rows), *vanished(problem.blocks, ops, made)],
-            cost_before=before,
-            cost_after=after,
-            log_prob=problem.log_prob(rows),
-            probabilities=problem.probabilities(),
-            masked=problem.masked(),
-            traced=problem.traced,
-            blocks=problem.blocks,
-            ops=ops,
-            settings=self.settings | dict(settings),
-            notes=(
-                *problem.traced.notes,
-                *called_twice(problem.traced),
-                *own_modes(problem.traced),
-                *([] if problem.blocks else ["there is nothing here that natpp can replace"]),
-                *([SAVES_NOTHING] if problem.blocks and not saves and not self.limits else []),
-            ),
-            learned=learned,
+    def _found(self, present: Sequence[str]) -> list[Decision]:
+        """The decisions, before it is known what would cut an output off."""
+        found = []
+        for group, part, block in zip(self.groups, self.parts, self.first, strict=True):
+            for index, number in enumerate(part):
+                spots = [Spot(self.traced, self.blocks[member], index) for member in group]
+                may_be = options(spots, present[number], self.ask)
+                found.append(Decision(block.edge_name(index), kind_of(block.terms[index][1]), may_be))
+        return found
+
+    def _choices(self, found: Sequence[Decision]) -> list[list[Choice]]:
+        """Per block and term its decision, and what the allowed options mean there.
+
+        What is not changed keeps its own operation; a shortcut stands only where there is room for it.
+        """
+        made: list[list[Choice]] = [[] for _ in self.blocks]
+        for group, part in zip(self.groups, self.parts, strict=True):
+            for member in group:
+                block = self.blocks[member]
+                for index, (number, own) in enumerate(zip(part, block.ops, strict=True)):
+                    kept = own == NULL and not room_for_shortcut(block, index)
+                    values = [option.value for option in found[number].options]
+                    ops = {one: own if not one or kept else str(values[one]) for one in found[number].allowed}
+                    made[member].append(Choice(number, ops))
+        return made
+
+    def _connected(self, number: int, decision: Decision) -> Decision:
+        """The decision without the options that by themselves would cut an output off."""
+        cut = {one for one in decision.allowed if not self.tally.connected({number: one})}
+        if not cut:
+            return decision
+        made = (
+            replace(option, why_not="connection") if one in cut else option
+            for one, option in enumerate(decision.options)
         )
+        return replace(decision, options=tuple(made))
+
+    def term(self, number: int) -> Term:
+        """The term of a decision, in the first block of its group."""
+        part = self.part_of[number]
+        return self.first[part].terms[number - self.parts[part].start][1]
+
+    @property
+    def given(self) -> nn.Module:
+        """The module."""
+        return self.traced.module
+
+    @functools.cached_property
+    def places(self) -> list[tuple[str, int]]:
+        """Every term of every block by its name, group by group."""
+        return [
+            (self.blocks[member].edge_name(index), number)
+            for group, part in zip(self.groups, self.parts, strict=True)
+            for member in group
+            for index, number in enumerate(part)
+        ]
+
+    # What plans mean and cost.
+
+    def block_ops(self, plan: Plan) -> list[tuple[str, ...]]:
+        """The operations of every block."""
+        return [tuple(choice.ops[plan[choice.decision]] for choice in choices) for choices in self.choices]
+
+    def living(self, plan: Plan) -> dict[str, float]:
+        """Parameters, multiply-adds and bytes made of what is alive."""
+        return dict(zip(self.blueprint.figures, self.tally.at(plan).cost, strict=True))
+
+    def count(self, plans: Sequence[Plan]) -> None:
+        """Nothing to do ahead of time: the tally costs a plan by what differs from the last one."""
+
+    def memory(self, plan: Plan) -> int:
+        """Bytes of peak memory, measured on what is built: modules may work in place."""
+        return self.built(plan, self.copied)[1].peak_memory_bytes
+
+    def fits(self, plan: Plan) -> bool:
+        """Whether every output of a block gets something, and what must be read is."""
+        return all(self.whole(number, plan[part.start : part.stop]) for number, part in enumerate(self.parts))
+
+    def whole(self, number: int, part: Plan) -> bool:
+        """The same of one group, by the options of its decisions."""
+        key = number, part
+        if key not in self._whole:
+            if len(self._whole) >= MOST_KNOWN:
+                self._whole.clear()
+            self._whole[key] = self.tally.connected(dict(zip(self.parts[number], part, strict=True)))
+        return self._whole[key]
+
+    def one_further(self, number: int, part: Plan) -> list[dict[int, int]]:
+        """What one further decision of a group changes, by its options now.
+
+        One that would cut an output off comes with the return of a term that was dropped.
+        """
+        key = number, part
+        if key not in self._next:
+            if len(self._next) >= MOST_NEXT:
+                self._next.clear()
+            self._next[key] = list(self._further(number, part))
+        return self._next[key]
+
+    def _further(self, number: int, part: Plan) -> list[dict[int, int]]:
+        start, found = self.parts[number].start, []
+        dropped = [one for one, option in enumerate(part) if option and self._null(start + one) == option]
+        for index, present in enumerate(part):
+            for option in self.allowed[start + index]:
+                if option == present:
+                    continue
+                changed = (*part[:index], option, *part[index + 1 :])
+                if self.whole(number, changed):
+                    found.append({start + index: option})
+                    continue
+                for other in dropped:
+                    if other != index and self.whole(number, (*changed[:other], 0, *changed[other + 1 :])):
+                        found.append({start + index: option, start + other: 0})
+        return found
+
+    def _null(self, number: int) -> int:
+        return self.numbers[number].index(self.ops.index(NULL))
+
+    @functools.cached_property
+    def allowed(self) -> list[list[int]]:
+        """Per decision the options that a plan may pick, in the order of operations."""
+        pairs = zip(self.decisions, self.numbers, strict=True)
+        return [sorted(one.allowed, key=numbers.__getitem__) for one, numbers in pairs]
+
+    # What becomes of it.
+
+    def apply(self, plan: Plan) -> fx.GraphModule:
+        """The module under a plan, with inherited weights."""
+        return self.built(plan)[0]
+
+    def built(self, plan: Plan, shared: Shared | None = None, *, latency: bool = False) -> tuple[fx.GraphModule, Cost]:
+        """The module under a plan, and what it costs: to the digit what the blueprint says."""
+        made = self.rewritten(plan, shared)
+        cost = module_cost(made, self.traced.example, latency=latency)
+        counted = self.blueprint.cost(plan)
+        assert counted is not None, "something is cut off"
+        assert counted.living[:2] == (cost.params, cost.madds), f"counted {counted.living}, built {cost}"
+        return made, cost
+
+    @functools.cached_property
+    def copied(self) -> Shared:
+        """One copy of its parts, for what is only measured, and for one result."""
+        return Shared(self.traced)
+
+    def rewritten(self, plan: Plan, shared: Shared | None = None) -> fx.GraphModule:
+        """The module under a plan, not measured; its parts are its own or those that are shared."""
+        return rewrite(self.traced, self.blocks, self.block_ops(plan), shared)
+
+    def key(self, plan: Plan) -> Key:
+        """What it computes under a plan: per block, the operations that are alive."""
+        found = []
+        for block, ops in zip(self.blocks, self.block_ops(plan), strict=True):
+            live, _ = block.alive(ops)
+            found.append(tuple(op if alive else NULL for op, alive in zip(ops, live, strict=True)))
+        return tuple(found)
+
+    def told(self, plan: Plan, gone: Collection[str]) -> dict[str, Any]:
+        """For JSON: its blocks before and after."""
+        pairs = zip(self.blocks, self.choices, self.block_ops(plan), strict=True)
+        return {"groups": [self._told(*one, gone) for one in pairs]}
+
+    def _told(
+        self, block: Block, choices: Sequence[Choice], ops: Sequence[str], gone: Collection[str]
+    ) -> dict[str, Any]:
+        (before, _), (after, _) = block.alive(block.ops), block.alive(ops)
+        decisions = []
+        for index, ((target, term), op) in enumerate(zip(block.terms, ops, strict=True)):
+            name, site = block.edge_name(index), term.site
+            options = self.decisions[choices[index].decision].options
+            may_be = dict.fromkeys(str(option.value) for option in options if option.allowed)
+            costs = {other: self._cost(term, other) for other in {**may_be, term.op: None, op: None}} if site else {}
+            alive = before[index], after[index] and name not in gone
+            spent = [costs.get(own, [0, 0]) if lives else None for own, lives in zip((term.op, op), alive, strict=True)]
+            data = told_place(name, (term.source, target), (term.op, op), spent)
+            decisions.append(data | {"places": [told_where(site.place)] if site else [], "costs": costs})
+        group = told_group(block.name, block.kind, 1, (block.graph, block.with_ops(ops)))
+        return group | {"decisions": decisions}
+
+    def _cost(self, term: Term, op: str) -> list[int]:
+        assert term.site is not None
+        own = term.site.op if op == term.op else op  # a projection is a skip in the block's words
+        return list(cost(term.site, own, batch_of(self.traced.example), self.traced.parts))
+
+    # What a policy sees.
+
+    def graph(self) -> GraphBatch:
+        """The first block of every group, as a graph each."""
+        names = [[self.ops[self.before[number]] for number in part] for part in self.parts]
+        pairs = zip(self.first, names, strict=True)
+        encoded = [encode_cells([(block.kind, block.with_ops(row))], self.ops) for block, row in pairs]
+        return collate(encoded, [self.mask[part.start : part.stop] for part in self.parts])
+
+    def row(self, plan: Plan) -> Row:
+        """The operation of every decision, by its number in `ops`."""
+        return np.array([numbers[one] for numbers, one in zip(self.numbers, plan, strict=True)], dtype=np.int64)
+
+    def plan(self, row: Row) -> Plan:
+        """The way back."""
+        return tuple([numbers.index(op) for numbers, op in zip(self.numbers, row.tolist(), strict=True)])
+
+    def preferences(self, table: NDArray[np.float64]) -> Preferences:
+        """Preferences of a policy, (decisions, ops), as those of options."""
+        return [row[list(numbers)] for row, numbers in zip(table, self.numbers, strict=True)]
 
 
-def _as_written(cost: Cost, traced: Traced, shared: Shared) -> Cost:
-    """The cost of a module with the peak memory that it has as natpp writes it, with nothing changed.
-
-    There every value is freed after its last reader, whatever the module's own Python holds on to: else a result would
-    save memory by being written anew.
-    """
-    written = module_cost(rewrite(traced, (), (), shared), traced.example)
-    return replace(cost, peak_memory_bytes=min(cost.peak_memory_bytes, written.peak_memory_bytes))
-
-
-def adopt(blocks: Sequence[Block], before: Architecture, after: Architecture) -> list[tuple[str, ...]]:
-    """The operations of blocks when what a published architecture changed is done to those of the same form.
-
-    Blocks of another form keep what they have. Shortcuts between different shapes get weights of their own, so the
-    result may cost more than the original.
-    """
+def known(ops: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Operations by names that a policy knows: of another kernel where it does not know one."""
     found = []
-    for block in blocks:
-        old, new = before.graph(block.kind), after.graph(block.kind)
-        if _topology(old) != _topology(block.graph) or (block.inputs[0] is None and _reads_older(new)):
-            found.append(block.ops)
+    for op in ops:
+        if op in names:
+            found.append(op)
             continue
-        edges = zip(block.graph.edges, old.edges, new.edges, strict=True)
-        ops = [own.op if first.op == second.op else second.op for own, first, second in edges if not own.fixed]
-        found.append(tuple(ops))
+        kind = op.rsplit("_", 1)[0]
+        near = [name for name in names if name.rsplit("_", 1)[0] == kind]
+        if not near:
+            raise SettingError(
+                f"the policy does not know the operation {op}, nor one like it: it was learned for another space"
+            )
+        found.append(min(near, key=lambda name: abs(OPS[name].kernel - OPS[op].kernel)))
     return found
-
-
-def _topology(graph: Graph) -> object:
-    return graph.concat, [(edge.source, edge.target, edge.fixed) for edge in graph.edges]
-
-
-def _reads_older(graph: Graph) -> bool:
-    return any(edge.source == 0 and not edge.is_null for edge in graph.edges)
-
-
-# Budgets.

@@ -12,32 +12,34 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.node import Node, map_arg
+from torch.fx.node import Node
 from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import FlopCounterMode
 
 from natpp.arch.graph import NULL
 from natpp.core.blueprint import Blueprint, Price, Step
-from natpp.core.decision import Plan
-from natpp.decisions.operation import cost, forms
+from natpp.decisions.base import kind_of
+from natpp.decisions.operation import forms
 from natpp.fx.aliasing import idle, way_out
 from natpp.fx.blocks import Block, Term
+from natpp.fx.fake import Values
+from natpp.fx.modes import in_mode
 from natpp.fx.rewrite import read_outside_as
 from natpp.fx.sites import Sum
-from natpp.fx.traced import Traced, value
-from natpp.nets.measure import evaluating, unfused
+from natpp.fx.traced import Traced, parameters_of, value
+from natpp.nets.measure import MultiplyAdds, unfused
+from natpp.registry import KINDS
 
 FIGURES = ("params", "madds", "made")  # made: bytes of the values that blocks make, which peak memory hangs on
 NOTHING = (0, 0, 0)
 
 
 class Choice(NamedTuple):
-    """What a term of a block may be: the number of its decision, and the operation that each option means there."""
+    """What a term of a block may be: the number of its decision, and the operation that each allowed option means."""
 
     decision: int
-    ops: tuple[str, ...]
+    ops: Mapping[int, str]
 
 
 def module_blueprint(traced: Traced, blocks: Sequence[Block], choices: Sequence[Sequence[Choice]]) -> Blueprint:
@@ -65,17 +67,14 @@ class _Drawn:
         }
         self.outside = [node for node in traced.graph.nodes if node not in self.inside and node not in self.weights]
         self.madds = node_madds(traced, self.outside)
-        users = Counter(id(one) for node in self.outside for one in _held(node, traced.parts))
+        users = Counter(id(one) for node in self.outside for one in parameters_of(node, traced.parts))
         self.shared = {key for key, count in users.items() if count > 1}
-        self.unchanged: dict[int, int] = {}  # by block: a step that lets through where nothing in it is changed
 
     def blueprint(self) -> Blueprint:
         outside, costly = {node for node in self.outside if node.op != "output"}, self._costly()
         for node in self.traced.graph.nodes:
             if node in self.owner:
                 self._of(self.owner[node])
-                if node in self.idle:
-                    self._unread(node)
             elif node in outside and (node not in self.idle or node in costly):
                 self._of(node)
         (output,) = (node for node in self.traced.graph.nodes if node.op == "output")
@@ -84,9 +83,7 @@ class _Drawn:
             for node in self.outside
             if node in outside and node.op != "placeholder" and node not in self.idle and set(node.users) <= self.idle
         ]
-        last = self._add("output", [*map(self._of, output.all_input_nodes), *kept], keep="reached")
-        if self.unchanged:
-            self._add("all", [last, *self.unchanged.values()], join="sum")
+        self._add("output", [*map(self._of, output.all_input_nodes), *kept])
         return Blueprint(tuple(self.steps), FIGURES)
 
     def _add(self, name: str, reads: Sequence[int], price: Price = (), **more: Any) -> int:
@@ -107,7 +104,7 @@ class _Drawn:
 
     def _outside(self, node: Node) -> int:
         reads = [self._of(one) for one in node.all_input_nodes]
-        held = _held(node, self.traced.parts)
+        held = parameters_of(node, self.traced.parts)
         for one in held:
             if id(one) in self.shared:
                 if id(one) not in self.known:
@@ -122,7 +119,7 @@ class _Drawn:
         found: set[Node] = set()
         for node in reversed(self.outside):
             if node in self.idle:
-                held = self.madds.get(node) or _held(node, self.traced.parts)
+                held = self.madds.get(node) or parameters_of(node, self.traced.parts)
                 if held or any(reader in found for reader in node.users):
                     found.add(node)
         return found
@@ -139,11 +136,11 @@ class _Drawn:
         node = block.nodes[place - 2]
         found = []
         for index, (target, term) in enumerate(block.terms):
-            if target == place and set(self.choices[number][index].ops) != {NULL}:
+            if target == place and set(self.choices[number][index].ops.values()) != {NULL}:
                 found.append(self._term(number, term, self.choices[number][index], block.edge_name(index)))
         params = 0
         if isinstance(node.item, Sum):
-            params = sum(one.numel() for step in node.item.after for one in _held(step, self.traced.parts))
+            params = sum(one.numel() for step in node.item.after for one in parameters_of(step, self.traced.parts))
         name = f"{block.name} {place}"
         keep = "reached" if place in block.outputs else ""
         return self._add(name, found, (params, 0, 0), join="sum", keep=keep)
@@ -163,39 +160,26 @@ class _Drawn:
         return self.known[key]
 
     def _term(self, number: int, term: Term, choice: Choice, name: str) -> int:
-        source, prices = self._read(number, term.source), [self._price(term, op) for op in choice.ops]
+        source = self._read(number, term.source)
+        prices = {option: self._price(term, op) for option, op in choice.ops.items()}
         extra = self._extra(term)
         if not extra:
             return self._priced(name, [source], choice, prices)
         assert term.site is not None
-        whole = [op in (term.op, NULL) or bool(forms(term.site, op)) for op in choice.ops]
-        sides = (True, [source, *extra]), (False, [source])
-        both = [
-            self._priced(
-                name, reads, choice, [price if had == has else None for price, had in zip(prices, whole, strict=True)]
-            )
-            for has, reads in sides
-        ]
-        return self._add(name, both, join="sum")
+        bare = {option for option, op in choice.ops.items() if op not in (term.op, NULL) and not forms(term.site, op)}
+        with_norm = {option: None if option in bare else price for option, price in prices.items()}
+        without = {option: price if option in bare else None for option, price in prices.items()}
+        sides = ([source, *extra], with_norm), ([source], without)
+        return self._add(name, [self._priced(name, reads, choice, some) for reads, some in sides], join="sum")
 
-    def _priced(self, name: str, reads: Sequence[int], choice: Choice, prices: Sequence[Price | None]) -> int:
-        if len(set(prices)) == 1:
+    def _priced(self, name: str, reads: Sequence[int], choice: Choice, prices: Mapping[int, Price | None]) -> int:
+        if len(set(prices.values())) == 1:
             return self._add(name, reads, prices={(): prices[0]})
-        return self._add(name, reads, prices=_table(prices), by=(choice.decision,))
+        table = {(option,): price for option, price in prices.items()}
+        return self._add(name, reads, prices=table, by=(choice.decision,))
 
     def _price(self, term: Term, op: str) -> Price | None:
-        """Parameters, multiply-adds and bytes of an operation; None where there is nothing."""
-        if op == NULL:
-            return None
-        if (site := term.site) is None:
-            return NOTHING
-        own, made = op == term.op, value(site.output)
-        params, madds = cost(site, site.op if own else op, len(made), self.traced.parts)
-        if own:
-            nodes = [*site.nodes, *(one for node in site.nodes for one in node.all_input_nodes if one in self.weights)]
-            params = sum(one.numel() for node in nodes for one in _held(node, self.traced.parts))
-        size = made.numel() * made.element_size() if forms(site, site.op if own else op) else 0
-        return params, madds, size
+        return KINDS[kind_of(term)].price(term, op, self.traced.parts)
 
     def _extra(self, term: Term) -> list[int]:
         """What a site reads beside its input that is not its own, such as a parametrized weight of its norm."""
@@ -205,70 +189,22 @@ class _Drawn:
         read = dict.fromkeys(one for node in term.site.nodes for one in node.all_input_nodes if one not in own)
         return [self._of(one) for one in read]
 
-    def _unread(self, node: Node) -> None:
-        """A site that nothing reads: it stays as long as nothing in its block is changed."""
-        number, place = self.owner[node]
-        ((index, term),) = (
-            (index, term)
-            for index, (target, term) in enumerate(self.blocks[number].terms)
-            if target == place and term.site
-        )
-        price = self._price(term, term.op)
-        assert price is not None
-        reads = [self._of((number, term.source)), self._unchanged(number)]
-        self._add(f"{self.blocks[number].edge_name(index)} unread", reads, price, idle=True)
-
-    def _unchanged(self, number: int) -> int:
-        if number not in self.unchanged:
-            gates = []
-            for choice, own in zip(self.choices[number], self.blocks[number].ops, strict=True):
-                if set(choice.ops) != {own}:
-                    prices = [NOTHING if op == own else None for op in choice.ops]
-                    gates.append(self._add("unchanged", (), prices=_table(prices), by=(choice.decision,)))
-            self.unchanged[number] = self._add("unchanged", gates)
-        return self.unchanged[number]
-
-
-def _table(prices: Sequence[Price | None]) -> Mapping[Plan, Price | None]:
-    return {(number,): price for number, price in enumerate(prices)}
-
 
 def _nodes(block: Block) -> list[Node]:
     return [node for item in block.items for node in item.nodes]
 
 
-def _held(node: Node, parts: Mapping[str, Any]) -> list[nn.Parameter]:
-    """The parameters that a node has: those of the module it calls, or itself."""
-    part = parts.get(str(node.target)) if node.op in ("call_module", "get_attr") else None
-    return list(part.parameters()) if isinstance(part, nn.Module) else [part] if isinstance(part, nn.Parameter) else []
-
-
 def node_madds(traced: Traced, nodes: Sequence[Node]) -> dict[Node, int]:
     """Multiply-adds of some nodes of a trace, counted on their fake values; those that have none are left out."""
     found: dict[Node, int] = {}
+    values = Values(traced.parts.__getitem__)
     fakes = (leaf for node in nodes for leaf in tree_iter(value(node)) if isinstance(leaf, FakeTensor))
-    fake = next((leaf.fake_mode for leaf in fakes), None)
-    if fake is None:
-        return found
-    with (
-        evaluating(traced.module),
-        unfused(traced.module),
-        torch.no_grad(),
-        fake,
-        FlopCounterMode(display=False) as counter,
-    ):
-        before = 0
+    values.mode = next((leaf.fake_mode for leaf in fakes), values.mode)
+    with in_mode(traced.module, training=False), unfused(traced.module), torch.no_grad():
         for node in nodes:
-            if not node.op.startswith("call_") or not any(isinstance(leaf, Tensor) for leaf in tree_iter(value(node))):
-                continue
-            args, kwargs = map_arg((node.args, node.kwargs), value)
-            if node.op == "call_method":
-                getattr(args[0], str(node.target))(*args[1:], **kwargs)
-            else:
-                called: Any = traced.parts[str(node.target)] if node.op == "call_module" else node.target
-                called(*args, **kwargs)
-            after = counter.get_total_flops()
-            if after > before:
-                found[node] = (after - before) // 2
-            before = after
+            if node.op.startswith("call_") and any(isinstance(leaf, Tensor) for leaf in tree_iter(value(node))):
+                counter = MultiplyAdds()
+                values.run(node, counter)
+                if counter.total:
+                    found[node] = counter.total
     return found

@@ -1,71 +1,63 @@
-"""A module within a budget in figures, by as few changes as it takes."""
+"""A module within a budget in figures, by as few changes as it takes.
+
+Parameters and multiply-adds are counted; for memory and latency, results are built and measured. Changes come one at a
+time: the least preference lost for what is saved.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from natpp.core.budget import excess, unreachable
+from natpp.core.decision import Plan
 from natpp.core.measures import COUNTED, Cost, figures_of
-from natpp.core.solve import REMEASURE, preferred
-from natpp.fx.rewrite import rewrite
-from natpp.nets.measure import module_cost
-from natpp.subjects.module_problem import Problem, Row, Table
+from natpp.core.solve import REMEASURE, Moves, Preferences, descend_in_parts, settle
+from natpp.subjects.module import Module
 
 
-def within(problem: Problem, preferences: Sequence[Table], before: Cost, limits: Mapping[str, float]) -> list[Row]:
-    """The rows within the limits, by the most preferred changes that it takes.
+def within(
+    module: Module, starts: Sequence[Plan], preferences: Preferences, before: Cost, limits: Mapping[str, float]
+) -> Plan:
+    """The plan within the limits, by the most preferred changes that it takes from the first start that leads there.
 
-    Parameters and multiply-adds are counted; for memory and latency, results are built and measured. Where no way leads
-    down from the module as it is, one from the policy's own answer may. Peak memory is that of one place, so some
-    changes may turn out not to be needed: these are given back.
+    Peak memory is that of one place, so some changes may turn out not to be needed: these are given back.
     """
     nearest: Cost | None = None
-    for start in (problem.before, problem.answer()):
-        descent = Descent(problem, start, before, limits, preferences)
+    for start in starts:
+        descent = Descent(module, start, before, limits, preferences)
         while True:
             found = descent.cost()
             over = [name for name in limits if figures_of(found)[name] > limits[name]]
             if not over:
                 if "memory" in limits and "latency" not in limits:  # which differs from time to time
-                    descent.give_back()
-                return descent.rows
+                    while descent.give_back(descent.changed()):
+                        pass
+                return descent.plan
             nearest = found if nearest is None else min(nearest, found, key=lambda cost: excess(cost, limits))
             counted = [name for name in over if name in COUNTED]
             if not (descent.count_down() if counted else descent.measured_down(over, found)):
                 break
     assert nearest is not None
-    less = "keep less, or decide block by block (share_blocks=False)" if problem.shared else "or keep less"
+    less = "keep less, or decide block by block (share_blocks=False)" if module.ask.share_blocks else "or keep less"
     raise unreachable(before, limits, nearest, "module", f"Raise it, {less}")
 
 
-class _Steps(NamedTuple):
-    """Further changes of a group that save something: what each saves, the preference it loses, the row it leads to."""
-
-    saved: NDArray[np.float64]
-    lost: NDArray[np.float64]
-    rows: list[Row]
-
-
 class Descent:
-    """Changes of some rows, one at a time: the least preference lost for what is saved."""
+    """A plan on its way down to limits."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        rows: Sequence[Row],
-        before: Cost,
-        limits: Mapping[str, float],
-        preferences: Sequence[Table],
-    ):
-        self.problem, self.rows, self.preferences = problem, list(rows), preferences
-        self.before, self.limits = before, limits
-        self.tally = problem.tally.at(problem.plan(self.rows))
+    def __init__(self, module: Module, plan: Plan, before: Cost, limits: Mapping[str, float], preferences: Preferences):
+        self.module, self.before, self.limits, self.preferences = module, before, limits, preferences
+        self._options, self.tally = list(plan), module.tally.at(plan)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as it is now."""
+        return tuple(self._options)
 
     @property
     def total(self) -> NDArray[np.float64]:
@@ -73,15 +65,14 @@ class Descent:
         return np.array(self.tally.cost, dtype=np.float64)
 
     def cost(self) -> Cost:
-        """What the rows cost: built and measured where a limit is of what cannot be counted."""
-        problem, limits = self.problem, self.limits
-        if set(limits) <= set(COUNTED):
+        """What the plan costs: built and measured where a limit is of what cannot be counted."""
+        if set(self.limits) <= set(COUNTED):
             params, madds, _ = self.tally.cost
             return replace(self.before, params=params, madds=madds, live_params=params, live_madds=madds)
-        made = rewrite(problem.traced, problem.blocks, problem.block_ops(self.rows))
-        return module_cost(made, problem.traced.example, latency="latency" in limits)
+        return self.module.built(self.plan, self.module.copied, latency="latency" in self.limits)[1]
 
     def over(self) -> list[str]:
+        """The limits that are counted and not met."""
         figures = dict(zip(COUNTED, self.total[:2], strict=True))
         return [name for name in figures if figures[name] > self.limits.get(name, float("inf"))]
 
@@ -92,12 +83,11 @@ class Descent:
         while over := self.over():
             weights = np.array([name in over for name in COUNTED] + [False]) / own
             limits = np.array([self.limits[name] if name in over else 0.0 for name in COUNTED] + [0.0])
-            done = functools.partial(lambda over: self.over() != over, over)
-            if not self._step_until(weights, float(weights @ limits), done):
+            if not self._down(weights, float(weights @ limits), over):
                 return saved
             saved = True
-        while self._soften():
-            pass
+        allowed, start = self.module.allowed, (0,) * len(self._options)
+        self._go(settle(self.plan, start, self.preferences, allowed, self._fits))
         return saved
 
     def measured_down(self, over: Sequence[str], found: Cost) -> bool:
@@ -109,108 +99,67 @@ class Descent:
         weights = np.array([0.0, ("latency" in over) / total[1], 1.0 / total[2]])
         missing = max(1 - self.limits[name] / figures[name] for name in over)
         goal = float(weights @ self.total) - max(REMEASURE, missing / 2) * float(weights @ total)
-        return self._step_until(weights, goal, lambda: float(weights @ self.total) <= goal)
+        return self._down(weights, goal, None)
 
-    def _step_until(self, weights: NDArray[np.float64], goal: float, done: Callable[[], bool]) -> bool:
-        """Take the best changes one after the other; False where not one was left.
+    def _down(self, weights: NDArray[np.float64], goal: float, over: Sequence[str] | None) -> bool:
+        """The best changes one after the other, until other limits are over or the goal is reached."""
 
-        What a change saves beyond the goal counts for nothing.
-        """
-        taken = False
-        steps = [self._steps(number, weights) for number in range(len(self.rows))]
-        while True:
-            missing = max(float(weights @ self.total) - goal, 1e-12)
-            best, number, place = np.inf, -1, -1
-            for index, one in enumerate(steps):
-                if len(one.rows):
-                    prices = one.lost / np.minimum(one.saved, missing)
-                    least = int(prices.argmin())
-                    if prices[least] < best:
-                        best, number, place = float(prices[least]), index, least
-            if number < 0:
-                return taken
-            changed = self._take(number, steps[number].rows[place])
-            taken = True
-            if done():
-                return True
-            for index in {number} | changed:
-                steps[index] = self._steps(index, weights)
+        def missing() -> float | None:
+            left = float(weights @ self.total) - goal
+            done = left <= 0 if over is None else self.over() != over
+            return None if done else left
 
-    def _take(self, number: int, row: Row) -> set[int]:
-        """Take another row for a group; returns the groups of which something came to life or died."""
-        self.rows[number] = row
-        steps = self.problem.blueprint.steps
-        changed = self.tally.change(self.problem.options(number, row))
-        return {self.problem.owner[decision] for step in changed for decision in steps[step].by}
+        moves = functools.partial(self._moves, weights)
+        return descend_in_parts(len(self.module.parts), moves, self._take, missing)
 
-    def _steps(self, number: int, weights: NDArray[np.float64]) -> _Steps:
+    def _moves(self, weights: NDArray[np.float64], number: int) -> Moves:
         """The changes of a group that save something."""
-        row, table, spent = self.rows[number], self.preferences[number], self.total
-        terms = np.arange(len(row))
-        own = table[terms, row]
-        found: list[tuple[float, float, Row]] = []
-        for changed in self.problem.one_further(number, row):
-            saved = float(weights @ (spent - np.array(self.tally.tried(self.problem.options(number, changed)))))
+        part, spent = self.module.parts[number], self.total
+        found: list[tuple[float, float, dict[int, int]]] = []
+        for changed in self.module.one_further(number, tuple(self._options[part.start : part.stop])):
+            saved = float(weights @ (spent - np.array(self.tally.tried(changed))))
             if saved > 0:
-                found.append((saved, float((own - table[terms, changed]).sum()), changed))
-        return _Steps(
-            np.array([saved for saved, _, _ in found]), np.array([lost for _, lost, _ in found]), [r for *_, r in found]
+                lost = [self.preferences[one][[self._options[one], option]] for one, option in changed.items()]
+                found.append((saved, float(sum(now - then for now, then in lost)), changed))
+        return Moves(
+            np.array([saved for saved, _, _ in found]), np.array([lost for _, lost, _ in found]), [c for *_, c in found]
         )
 
-    def _soften(self) -> bool:
-        """Take one change back, or else make one milder, the least preferred first; False where none is left to."""
-        places = self._changed()
-        taken_back = [(number, index, int(self.problem.before[number][index])) for number, index in places]
-        softer = [
-            (number, index, op)
-            for number, index in places
-            for op in preferred(
-                self.preferences[number][index],
-                np.flatnonzero(self.problem.masks[number][index]).tolist(),
-                self.rows[number][index],
-            )
-        ]
-        for number, index, op in taken_back + softer:
-            row = self.rows[number]
-            other = row.copy()
-            other[index] = op
-            self._take(number, other)
-            if not self.over() and not self.tally.missing:
-                return True
-            self._take(number, row)
-        return False
+    def _take(self, options: Mapping[int, int]) -> set[int]:
+        """Change some decisions; returns the groups of these and of all that came to life or died."""
+        for one, option in options.items():
+            self._options[one] = option
+        steps, changed = self.module.blueprint.steps, self.tally.change(options)
+        shaped = {one for step in changed for one in steps[step].by}
+        return {self.module.part_of[one] for one in shaped | options.keys()}
 
-    def give_back(self) -> None:
-        """Take back all changes without which what is built is still within the limits.
+    def _go(self, plan: Plan) -> None:
+        self._take({one: option for one, option in enumerate(plan) if option != self._options[one]})
 
-        The least preferred first, many at once, and where that is too much their halves: what is built takes long to
-        measure. What is too much by what is counted already is not built.
+    def _fits(self, plan: Plan) -> bool:
+        """Whether a plan is connected and within what is counted."""
+        self._go(plan)
+        return not self.tally.missing and not self.over()
+
+    def give_back(self, places: Sequence[int]) -> bool:
+        """Take back changes without which what is built is still within the limits; whether there were any.
+
+        All at once, and where that is too much their halves: what is built takes long to measure. What is too much by
+        what is counted already is not built.
         """
-        while self._give_back(self._changed()):
-            pass
-
-    def _give_back(self, places: Sequence[tuple[int, int]]) -> bool:
-        """Whether some changes at these places were taken back."""
         if not places:
             return False
-        rows = list(self.rows)
-        for number in {number for number, _ in places}:
-            row = self.rows[number].copy()
-            for index in [index for other, index in places if other == number]:
-                row[index] = self.problem.before[number][index]
-            self._take(number, row)
+        before = {one: self._options[one] for one in places}
+        self._take(dict.fromkeys(places, 0))
         if not self.tally.missing and not self.over() and excess(self.cost(), self.limits) <= 0:
             return True
-        for number in {number for number, _ in places}:
-            self._take(number, rows[number])
+        self._take(before)
         half = len(places) // 2
-        return half > 0 and self._give_back(places[:half]) | self._give_back(places[half:])
+        return half > 0 and self.give_back(places[:half]) | self.give_back(places[half:])
 
-    def _changed(self) -> list[tuple[int, int]]:
-        """Groups and places of changes, the least preferred first."""
-        found = []
-        for number, row in enumerate(self.rows):
-            for index in np.flatnonzero(row != self.problem.before[number]).tolist():
-                table = self.preferences[number][index]
-                found.append((float(table[row[index]] - table[self.problem.before[number][index]]), number, index))
-        return [(number, index) for _, number, index in sorted(found)]
+    def changed(self) -> list[int]:
+        """The decisions that are changed, the least preferred change first."""
+        found = [one for one, option in enumerate(self._options) if option]
+        return sorted(
+            found, key=lambda one: float(self.preferences[one][self._options[one]] - self.preferences[one][0])
+        )

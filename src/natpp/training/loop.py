@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from natpp.data.feeds import EpochFeed, fast_format
 from natpp.data.loader import Batch, samples_in
 from natpp.errors import NatppError
-from natpp.folder import Interrupted, Run, Stop
+from natpp.folder import Folder, Interrupted, Stop
 from natpp.nets.call import call
 from natpp.nets.captured import Captured, captures, changing_state
 from natpp.nets.network import Network
@@ -36,7 +36,7 @@ from natpp.training.step import Sgd, cosine
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from natpp.runs.search import Watch
+    from natpp.run import Watch
 
 LOG = logging.getLogger("natpp")
 SECONDS_A_LOOK = 0.5  # minimum between checks of the losses, since each waits for the device
@@ -305,22 +305,24 @@ class Average(Generic[Net]):
         torch._foreach_lerp_(self._kept, self._now, 1 - decay)
 
 
-def fit(training: Loop[Any], *, run: Run | None = None, stop: Stop | None = None, watch: Watch | None = None) -> None:
+def fit(
+    training: Loop[Any], *, folder: Folder | None = None, stop: Stop | None = None, watch: Watch | None = None
+) -> None:
     """Take all steps, starting from the last checkpoint; the test images are not touched."""
-    run, stop, fabric = run or Run(None, {}), stop or Stop(), training.fabric
+    folder, stop, fabric = folder or Folder(None, {}), stop or Stop(), training.fabric
     first = fabric.global_rank == 0
-    state = fabric.broadcast(run.load())
+    state = fabric.broadcast(folder.load())
     if state is not None:
         training.restore(state)
     looked = began = time.perf_counter()
     with fastest_kernels(fabric.device):
         while training.steps < training.total:
-            with run.keeping():
+            with folder.keeping():
                 training.step()
             over = training.steps % training.steps_an_epoch == 0
             asked = _asked(stop, fabric)
             if over or asked or time.perf_counter() - looked >= SECONDS_A_LOOK:
-                with run.keeping():
+                with folder.keeping():
                     figures = training.look()
                 looked = time.perf_counter()
                 if watch is not None and first:
@@ -330,11 +332,11 @@ def fit(training: Loop[Any], *, run: Run | None = None, stop: Stop | None = None
                 row = training.end_epoch() if over else None
                 if first:
                     if row is not None:
-                        run.log(row)
-                    run.save(training.state())
+                        folder.log(row)
+                    folder.save(training.state())
                 began = time.perf_counter()
             if asked:
-                raise Interrupted(asked, run.folder)
+                raise Interrupted(asked, folder.folder)
 
 
 def _asked(stop: Stop, fabric: Fabric) -> int:

@@ -2,125 +2,93 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from natpp.errors import SettingError, did_you_mean
+from natpp.config import Among, At, Config
+from natpp.errors import SettingError
+from natpp.registry import NETWORKS, RECIPES
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How a network is trained. None picks what suits the images and the architecture."""
+class Recipe(Config):
+    """How a network is trained. None picks what suits the images and the architecture.
 
-    epochs: int
+    Examples:
+        >>> from natpp.registry import RECIPES
+        >>> RECIPES.given("cifar-600:batch=64").to_text(since=RECIPES["cifar-600"])
+        'batch=64'
+    """
+
+    epochs: Annotated[int, At(least=1)]
     """passes over the training data"""
-    batch: int
+    batch: Annotated[int, At(least=2)]
     """images per step, over all processes"""
-    learning_rate: float
+    learning_rate: Annotated[float, At(above=0)]
     """of SGD, falling to zero along a cosine"""
-    network: str | None = None
+    network: Annotated[str, Among(NETWORKS)] | None = None
     """the network to train; None: cifar, and nasbench201 for an architecture of one cell"""
-    channels: int | None = None
+    channels: Annotated[int | None, At(least=1)] = None
     """channels of the first cells"""
-    cells: int | None = None
+    cells: Annotated[int | None, At(least=1)] = None
     """number of cells (nasbench201: per stage)"""
-    momentum: float = 0.9
+    momentum: Annotated[float, At(least=0, below=1)] = 0.9
     """of SGD"""
     nesterov: bool = False
     """whether to use Nesterov momentum"""
-    weight_decay: float = 3e-4
+    weight_decay: Annotated[float, At(least=0)] = 3e-4
     """of SGD"""
-    clip: float = 5.0
+    clip: Annotated[float, At(least=0)] = 5.0
     """maximum norm of a gradient; 0: no limit"""
-    drop_path: float = 0.0
+    drop_path: Annotated[float, At(least=0, below=1)] = 0.0
     """probability of dropping an edge for an image, growing linearly from 0 to this"""
-    cutout: int | None = None
+    cutout: Annotated[int | None, At(least=0)] = None
     """side in pixels of the square cut out of each image; None: 16, or 0 for images under 24 pixels"""
-    auxiliary: float = 0.0
+    auxiliary: Annotated[float, At(least=0)] = 0.0
     """weight of the auxiliary head's loss; 0: no head"""
-    label_smoothing: float = 0.0
+    label_smoothing: Annotated[float, At(least=0, below=1)] = 0.0
     """share of the target spread evenly over all classes"""
-    ema: float = 0.0
+    ema: Annotated[float, At(least=0, below=1)] = 0.0
     """decay of a moving average of the weights, which is then validated and kept; 0: no average"""
-    validation: int = 0
+    validation: Annotated[int, At(least=0)] = 0
     """training images set aside for validation"""
 
-    def __post_init__(self) -> None:
-        for name, least in (
-            ("epochs", 1),
-            ("batch", 2),
-            ("channels", 1),
-            ("cells", 1),
-            ("cutout", 0),
-            ("validation", 0),
-        ):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise SettingError(f"{name} is {value!r}, expected a whole number from {least} up")
-        if not 0 < self.learning_rate < math.inf:
-            raise SettingError(f"learning_rate is {self.learning_rate!r}, expected a number above 0")
-        for name in ("weight_decay", "clip", "auxiliary"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise SettingError(f"{name} is {getattr(self, name)!r}, expected a number from 0 up")
-        for name in ("momentum", "drop_path", "label_smoothing", "ema"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SettingError(f"{name} is {getattr(self, name)!r}, expected a number from 0 to below 1")
+    def check(self) -> None:
         if self.nesterov and not self.momentum:
             raise SettingError("nesterov needs a momentum above 0")
 
 
 @dataclass(frozen=True)
-class ShortConfig:
+class ShortConfig(Config):
     """The schedule of short trainings, the same for all networks that are compared."""
 
-    batch: int = 128
+    batch: Annotated[int, At(least=2)] = 128
     """images per step, the same for all networks of a group"""
-    steps: int = 800
+    steps: Annotated[int, At(least=1)] = 800
     """gradient steps"""
-    learning_rate: float = 0.03
+    learning_rate: Annotated[float, At(above=0)] = 0.03
     """of SGD with Nesterov momentum 0.9, falling to zero along a cosine"""
-    warm_up: float = 0.0
+    warm_up: Annotated[float, At(least=0, below=1)] = 0.0
     """share of the steps in which the learning rate rises linearly to its maximum"""
-    weight_decay: float = 5e-4
+    weight_decay: Annotated[float, At(least=0)] = 5e-4
     """of SGD"""
-    clip: float | None = None
+    clip: Annotated[float | None, At(above=0)] = None
     """maximum norm of a gradient; None: no limit"""
     augment: bool = False
     """shift and mirror the images: in so short a training this only hides what larger networks can do"""
-    together: int = 32
+    together: Annotated[int, At(least=1)] = 32
     """networks trained side by side on a GPU"""
-    validation_batch: int = 500
+    validation_batch: Annotated[int, At(least=2)] = 500
     """validation images at a time; batch norms use the statistics of this batch"""
-    fitting: float = 0.0
+    fitting: Annotated[float, At(least=0, most=1)] = 0.0
     """share of the training loss in the score, the rest being validation loss: what a network can fit predicts long
     trainings, which seldom overfit, while a short one without augmentation may"""
 
-    def __post_init__(self) -> None:
-        if min(self.steps, self.together) < 1:
-            raise SettingError(
-                f"steps is {self.steps} and together is {self.together}, expected whole numbers from 1 up"
-            )
-        if min(self.batch, self.validation_batch) < 2:
-            raise SettingError(
-                f"batch is {self.batch} and validation_batch is {self.validation_batch}, expected at least 2: "
-                "batch norms need statistics"
-            )
-        if not self.learning_rate > 0 or not self.weight_decay >= 0:
-            raise SettingError(
-                f"the learning rate is {self.learning_rate} and the weight decay is {self.weight_decay}, expected a "
-                "number above 0 and one from 0"
-            )
-        if not 0 <= self.warm_up < 1 or not 0 <= self.fitting <= 1:
-            raise SettingError(
-                f"warm_up is {self.warm_up} and fitting is {self.fitting}, expected shares: warm_up from 0 to below 1, "
-                "fitting from 0 to 1"
-            )
 
-
-def cifar_600() -> Recipe:
-    """The paper's for published cells on CIFAR: 20 cells of 36 channels for 600 epochs."""
-    return Recipe(
+# Published cells on CIFAR: 20 cells of 36 channels for 600 epochs.
+RECIPES.add(
+    "cifar-600",
+    Recipe(
         network="cifar",
         channels=36,
         cells=20,
@@ -130,17 +98,16 @@ def cifar_600() -> Recipe:
         drop_path=0.2,
         cutout=16,
         auxiliary=0.4,
-    )
+    ),
+)
 
+# Randomly sampled architectures on CIFAR: the same with batches of 128.
+RECIPES.add("random-600", replace(RECIPES["cifar-600"], batch=128))
 
-def random_600() -> Recipe:
-    """The paper's for randomly sampled architectures on CIFAR: the same with batches of 128."""
-    return replace(cifar_600(), batch=128)
-
-
-def imagenet_250() -> Recipe:
-    """The paper's for ImageNet: 14 cells of 48 channels for 250 epochs, without cutout."""
-    return Recipe(
+# ImageNet: 14 cells of 48 channels for 250 epochs, without cutout.
+RECIPES.add(
+    "imagenet-250",
+    Recipe(
         network="imagenet",
         channels=48,
         cells=14,
@@ -151,24 +118,11 @@ def imagenet_250() -> Recipe:
         cutout=0,
         auxiliary=0.4,
         label_smoothing=0.1,
-    )
+    ),
+)
 
+# Minutes on a GPU: 8 cells of 16 channels for 12 epochs; 3 cells of 8 for images under 24 pixels.
+RECIPES.add("quick", Recipe(epochs=12, batch=128, learning_rate=0.1, nesterov=True))
 
-def quick() -> Recipe:
-    """Minutes on a GPU: 8 cells of 16 channels for 12 epochs; 3 cells of 8 for images under 24 pixels."""
-    return Recipe(epochs=12, batch=128, learning_rate=0.1, nesterov=True)
-
-
-RECIPES: dict[str, Callable[[], Recipe]] = {
-    "cifar-600": cifar_600,
-    "random-600": random_600,
-    "imagenet-250": imagenet_250,
-    "quick": quick,
-}
-
-
-def named_recipe(name: str) -> Recipe:
-    """A recipe by name."""
-    if name not in RECIPES:
-        raise SettingError(f"unknown recipe {name!r}. {did_you_mean(name, RECIPES)}")
-    return RECIPES[name]()
+# From the weights there are, for a module that was made smaller.
+RECIPES.add("tune", Recipe(epochs=10, batch=128, learning_rate=0.02, nesterov=True, weight_decay=5e-4, cutout=0))

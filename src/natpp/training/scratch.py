@@ -16,7 +16,7 @@ from natpp.data.batches import Batches
 from natpp.data.feeds import ImageFeed
 from natpp.data.images import SMALL_IMAGE
 from natpp.errors import SettingError
-from natpp.folder import Run, Stop
+from natpp.folder import Folder, Stop
 from natpp.nets.network import Network, build_network
 from natpp.seeds import Use, number
 from natpp.training.loop import Loop, fit
@@ -25,7 +25,7 @@ from natpp.training.recipe import Recipe
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from natpp.runs.search import Watch
+    from natpp.run import Watch
 
 
 def make_setting(arch: Architecture, recipe: Recipe, images: Batches) -> Setting:
@@ -107,14 +107,16 @@ def _first_network(arch: Architecture, where: Setting, recipe: Recipe, seed: int
             raise SettingError(f"{error} (--auxiliary 0 leaves it out)") from None
 
 
-def train(training: Training, *, run: Run | None = None, stop: Stop | None = None, watch: Watch | None = None) -> float:
+def train(
+    training: Training, *, folder: Folder | None = None, stop: Stop | None = None, watch: Watch | None = None
+) -> float:
     """Take all steps, then measure the accuracy on the test images, once: in per cent."""
-    run, fabric = run or Run(None, {}), training.fabric
-    fit(training, run=run, stop=stop, watch=watch)
+    folder, fabric = folder or Folder(None, {}), training.fabric
+    fit(training, folder=folder, stop=stop, watch=watch)
     if training.test_accuracy is None:
         first = fabric.global_rank == 0
         training.test_accuracy = fabric.broadcast(training.test() if first else 0.0)
         if first:
-            run.log({"phase": "test", "step": training.steps, "accuracy": training.test_accuracy})
-            run.save(training.state())
+            folder.log({"phase": "test", "step": training.steps, "accuracy": training.test_accuracy})
+            folder.save(training.state())
     return training.test_accuracy

@@ -163,13 +163,13 @@
   }
 
   function draw(block) {
+    if (block.dataset.drawn) return;
+    block.dataset.drawn = "yes";
     const sides = block.querySelector(".sides");
-    if (sides.childElementCount) return;
-    sides.append(document.getElementById(block.dataset.drawing).content.cloneNode(true));
+    if (!sides.childElementCount) sides.append(document.getElementById(block.dataset.drawing).content.cloneNode(true));
     connect(block);
   }
 
-  document.querySelectorAll("figure.pair").forEach(connect);
   for (const graph of document.querySelectorAll("#candidates ~ .sides svg.graph")) {
     graph.style.minWidth = `${0.72 * graph.dataset.width}px`;
     graph.style.maxWidth = `${1.15 * graph.dataset.width}px`;

@@ -14,6 +14,7 @@ from natpp.arch.blueprints import alive_in
 from natpp.arch.graph import Edge, Graph
 from natpp.arch.networks import setting
 from natpp.arch.ops import PAPER_OPS
+from natpp.arch.rules import edge_names
 from natpp.cli import main
 from natpp.errors import NatppError
 from natpp.methods.learning import LearnConfig, learn
@@ -45,23 +46,28 @@ def test_every_zoo_cell_stays_within_budget(name: str, rule: str, policy: Policy
 
 def test_the_reasons_add_up(policy: Policy) -> None:
     found = natpp.optimize("vgg_block", policy)
-    for kind, graph in found.before.cells():
-        for number_, edge in enumerate(graph.edges):
-            probabilities, masked = found.probabilities[kind][number_], found.masked[kind][number_]
+    for kind, names in edge_names(found.before).items():
+        for name, edge in zip(names, found.before.graph(kind).edges, strict=True):
+            if edge.fixed:
+                assert name not in found.probabilities
+                continue
+            probabilities, masked = found.probabilities[name], found.masked[name]
             assert sum(probabilities.values()) == pytest.approx(1, abs=1e-5)
             assert edge.op in probabilities
             assert set(probabilities) | set(masked) == set(OPS)
             assert not set(probabilities) & set(masked)
-    assert found.masked["reduce"][0]["skip_connect"] == "budget"  # null → skip is a convolution there
-    assert found.masked["normal"][0]["conv_3x3"] == "rule"
+    first = {kind: names[0] for kind, names in edge_names(found.before).items()}
+    assert found.masked[first["reduce"]]["skip_connect"] == "cost"  # null → skip is a convolution there
+    assert found.masked[first["normal"]]["conv_3x3"] == "rule"
 
 
 def test_log_prob_is_that_of_what_is_returned(policy: Policy) -> None:
     for arch in samples(10):
         found = natpp.optimize(arch, policy, budget="strict", mode="sample")
         total = 0.0
-        for kind, graph in found.after.cells():
-            total += sum(np.log(found.probabilities[kind][i][op]) for i, op in enumerate(graph.ops))
+        for kind, names in edge_names(found.after).items():
+            pairs = zip(names, found.after.graph(kind).edges, strict=True)
+            total += sum(np.log(found.probabilities[name][edge.op]) for name, edge in pairs if not edge.fixed)
         assert found.log_prob == pytest.approx(total, rel=1e-4)
 
 
@@ -105,9 +111,9 @@ def test_the_command_writes_a_better_architecture(
     assert main(["optimize", "darts", "--policy", str(file), "--mode", "sample", "--seed", "4", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert natpp.load(json.dumps(data["after"])) == natpp.optimize("darts", file, mode="sample", seed=4).after
-    assert {"before", "changes", "cost_before", "cost_after", "log_prob", "probabilities"} <= set(data)
-    assert (data["seed"], data["rule"], data["policy"]) == (4, "nat++", str(file))
-    assert all(set(change) == {"cell", "from", "to", "before", "after"} for change in data["changes"])
+    assert {"before", "changes", "cost_before", "cost_after", "log_prob", "groups"} <= set(data)
+    assert [data["settings"][name] for name in ("seed", "rule", "policy")] == [4, "nat++", str(file)]
+    assert all(set(one) == {"name", "kind", "before", "after", "probability"} for one in data["changes"])
     assert main(["optimize", "|nor_conv_3x3~0|", "--policy", str(file)]) == 0
 
 

@@ -1,4 +1,4 @@
-"""Modules on the command line: a network of the zoo by name, or what a function of the user's own file makes."""
+"""Words as architectures and modules: a name, a file, a text, or what a function of the user's own file makes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+LONGEST_NAME = 80  # of a subject, in a report
 FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
 
@@ -61,6 +62,18 @@ def make_module(word: str, shapes: str | None, *, classes: int | None = None, se
     if classes is not None:
         raise SettingError("classes goes with a network of the zoo: the function decides for its own model")
     return _made(word), _example(given, seed)
+
+
+def load_module(word: str, shapes: str | None, seed: int = 0) -> nn.Module:
+    """The module that a word names, or that a folder of `natpp optimize -o` holds."""
+    if os.path.isdir(word):
+        return verbs.restore(word)
+    if word in MODELS:
+        return make_module(word, shapes, seed=seed)[0]
+    if FUNCTION.fullmatch(word) is None:
+        known = did_you_mean(word, MODELS)
+        raise SettingError(f"{shortened(word)} is not a model. {known} Or give FILE.py:FUNCTION, or a result's folder.")
+    return _made(word)
 
 
 def parse_shapes(text: str) -> list[tuple[int, ...]]:

@@ -1,0 +1,93 @@
+"""The cells of an architecture before and after a change, edge by edge, with what each costs: for JSON and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from natpp.arch.blueprints import CellPart, alive_in
+from natpp.arch.formats import to_dict
+from natpp.arch.graph import Architecture, Graph
+from natpp.arch.networks import Setting
+from natpp.arch.ops import Place
+from natpp.arch.rules import edge_names, same_graphs
+from natpp.errors import GraphError
+from natpp.registry import OPS
+
+Pair = list[int]  # parameters and multiply-adds
+
+
+def cell_groups(
+    before: Architecture, after: Architecture, where: Setting, ops: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Per cell both graphs, and for every free edge where it is, what it costs before and after, and with `ops`."""
+    if not same_graphs(before, after):
+        raise GraphError("the architectures before and after are different graphs")
+    spent = [_spent(arch, where) for arch in (before, after)]
+    names, found = edge_names(before), []
+    for (kind, old), (_, new) in zip(before.cells(), after.cells(), strict=True):
+        parts = _places(before, kind, where)
+        decisions = []
+        for index, (was, now) in enumerate(zip(old.edges, new.edges, strict=True)):
+            if was.fixed:
+                continue
+            places = [part[was.source] for part in parts]
+            sides = [own[kind][index] for own in spent]
+            costs = {op: _total(op, places) for op in dict.fromkeys((*ops, was.op, now.op))}
+            data = told_place(names[kind][index], (was.source, was.target), (was.op, now.op), sides)
+            decisions.append(data | {"places": [told_where(place) for place in places], "costs": costs})
+        found.append(told_group(f"{kind} cell", kind, len(parts), (old, new)) | {"decisions": decisions})
+    return found
+
+
+def told_group(name: str, kind: str, copies: int, graphs: tuple[Graph, Graph]) -> dict[str, Any]:
+    """A cell or block: how many times it is in the network, and its graph before and after, as an architecture each."""
+    before, after = (to_dict(Architecture(graph)) for graph in graphs)
+    return {"name": name, "kind": kind, "copies": copies, "before": before, "after": after}
+
+
+def told_place(
+    name: str, ends: tuple[int, int], ops: tuple[str, str], spent: Sequence[Sequence[int] | None]
+) -> dict[str, Any]:
+    """A place in a cell or block: its nodes, its operation before and after, and the [parameters, multiply-adds] spent.
+
+    Nothing is spent (None) where its output is not used.
+    """
+    sides = [None if side is None else list(side) for side in spent]
+    return {"name": name, "from": ends[0], "to": ends[1], "before": ops[0], "after": ops[1], "spent": sides}
+
+
+def told_where(place: Place) -> dict[str, Any]:
+    """The channels, stride and size of a place in the network."""
+    channels = [place.channels_in, place.channels_out]
+    return {"channels": channels, "stride": place.stride, "size": list(place.size)}
+
+
+def _spent(arch: Architecture, where: Setting) -> dict[str, list[Pair | None]]:
+    """What every edge costs alive, in all places of its cell together; None where it is alive nowhere."""
+    found: dict[str, list[Pair | None]] = {kind: [None] * len(graph.edges) for kind, graph in arch.cells()}
+    for part in alive_in(arch, where).parts:
+        if not isinstance(part, CellPart):
+            continue
+        own = found[part.block.kind if part.block.kind in found else "normal"]
+        for index, (edge, alive) in enumerate(zip(part.graph.edges, part.liveness.live, strict=True)):
+            if alive:
+                params, madds = OPS[edge.op].cost(part.block.place(edge.source))
+                known = own[index] or [0, 0]
+                own[index] = [known[0] + params, known[1] + madds]
+    return found
+
+
+def _places(arch: Architecture, kind: str, where: Setting) -> list[dict[int, Place]]:
+    """For every copy of a cell in the network, the place of an edge from each node."""
+    kinds = dict(arch.cells())
+    return [
+        {node: part.block.place(node) for node in range(part.graph.num_nodes)}
+        for part in alive_in(arch, where).parts
+        if isinstance(part, CellPart) and (part.block.kind if part.block.kind in kinds else "normal") == kind
+    ]
+
+
+def _total(op: str, places: Sequence[Place]) -> Pair:
+    costs = [OPS[op].cost(place) for place in places]
+    return [sum(cost[0] for cost in costs), sum(cost[1] for cost in costs)]

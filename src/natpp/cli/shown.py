@@ -1,0 +1,130 @@
+"""What commands show of architectures, costs, searches and benchmarks: as JSON data, or printed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from natpp import verbs
+from natpp.arch.formats import to_dict
+from natpp.arch.rules import changes, same_graphs
+from natpp.cli.output import new_table, print_json, print_table
+
+if TYPE_CHECKING:
+    from natpp.arch.graph import Architecture
+    from natpp.arch.networks import Setting
+    from natpp.core.measures import Cost
+    from natpp.nets.policy import Policy
+    from natpp.runs.benchmark import Benchmark
+    from natpp.runs.search import Search
+    from natpp.zoo import Entry, Model
+
+
+def architecture_json(arch: Architecture, against: Architecture | None) -> dict[str, Any]:
+    """An architecture with which of its edges are alive in every cell, and what changed."""
+    data = {**to_dict(arch), "alive": {kind: list(graph.liveness().live) for kind, graph in arch.cells()}}
+    if against is None:
+        return data
+    if not same_graphs(against, arch):
+        return data | {"changes": None}
+    found = [{"name": one.name, "before": one.before, "after": one.after} for one in changes(against, arch)]
+    return data | {"changes": found}
+
+
+def entry_json(entry: Entry, found: Cost) -> dict[str, Any]:
+    """An architecture of the zoo with its cost."""
+    return {
+        "kind": entry.kind,
+        "source": entry.source,
+        "optimized_from": entry.optimized_from,
+        "note": entry.note,
+        **found.to_dict(),
+        "published": [vars(row) for row in entry.published],
+    }
+
+
+def model_json(model: Model) -> dict[str, Any]:
+    """A network of the zoo with its cost."""
+    return {
+        "kind": "network",
+        "source": model.source,
+        "note": model.note,
+        "input_shape": model.input_shape,
+        "outputs": model.outputs,
+        "embeds": model.embeds,
+        "params": model.params,
+        "madds": model.madds,
+        "published": [vars(row) for row in model.published],
+    }
+
+
+def print_cost(found: Cost, where: Setting) -> None:
+    """The cost of an architecture in a network."""
+    print(
+        f"{where.network} network: {where.channels} channels, {where.cells} cells, {where.classes} classes, "
+        f"{where.size} x {where.size} image"
+    )
+    table = new_table("", "alive", "listed")
+    table.add_row("parameters", f"{found.live_params:,}", f"{found.params:,}")
+    table.add_row("multiply-adds", f"{found.live_madds:,}", f"{found.madds:,}")
+    table.add_row("peak memory, bytes", f"{found.peak_memory_bytes:,}", "")
+    if found.latency_ms is not None:
+        table.add_row("latency, ms", f"{found.latency_ms:.2f} ± {found.latency_spread_ms:.2f}", "")
+    print_table(table)
+
+
+def print_module_cost(found: Cost) -> None:
+    """The cost of a model."""
+    print(f"parameters          {found.params:>18,}")
+    print(f"multiply-adds       {found.madds:>18,}")
+    print(f"peak memory, bytes  {found.peak_memory_bytes:>18,}")
+    if found.latency_ms is not None:
+        print(f"latency, ms         {found.latency_ms:>18.2f} ± {found.latency_spread_ms:.2f}")
+
+
+def print_search(
+    policy: Policy, out: str, config: Search, budget: str, seed: int, arch: str | None, *, json: bool
+) -> None:
+    """What a search found: for one architecture what became of it, else scores of some inputs and their answers."""
+    from natpp.folder import last_row
+    from natpp.report.text import architecture_text
+
+    choices = last_row(out, "choices")
+    file = os.path.join(out, "policy.safetensors")
+    if json:
+        print_json({"policy": file, "ops": policy.ops, "choices": choices})
+        return
+    best = os.path.join(out, "architecture.json")
+    if arch is not None and os.path.exists(best):
+        before, after = verbs.load(arch), verbs.load(best)
+        print(architecture_text(after, before))
+        for name in ("live_params", "live_madds"):
+            old, new = (getattr(verbs.cost(one), name) for one in (before, after))
+            print(f"{name.replace('_', ' '):<14} {old:>15,} → {new:>15,}  ({new / old - 1:+.1%})")
+        print(f"best found: {best}")
+    elif arch is not None:
+        print(verbs.optimize(arch, policy, config.rule, seed=seed, budget=budget))
+    if choices is not None:
+        inputs = "the input" if choices["inputs"] == 1 else f"{choices['inputs']} inputs"
+        print(f"score of {inputs}: {choices['before']:.2f}, of what became of them: {choices['after']:.2f}")
+    print(f"policy: {file}")
+
+
+def print_benchmark(found: dict[str, Any], config: Benchmark) -> None:
+    """How methods compare."""
+    print(
+        f"inputs {found['inputs']:.2f}, best reachable by {config.reward} {found['oracle_by_reward']:.2f}, "
+        f"by {config.score} {found['oracle_by_score']:.2f}"
+    )
+    table = new_table(
+        "method", "one shot", "best of 10", "share of oracle", "live params", "live MAdds", "queries", "seconds"
+    )
+    for name, row in found["methods"].items():
+        if row is None:
+            table.add_row(name, *["–"] * 7)
+            continue
+        spreads = [f"{s['mean']:.2f} ± {s['sd']:.2f}" if s else "–" for s in (row["one_shot"], row["best_of_10"])]
+        share = "–" if row["share_of_oracle"] is None else f"{row['share_of_oracle']:.1%}"
+        changes = (f"{row[key]:+.1%}" for key in ("params_change", "madds_change"))
+        table.add_row(name, *spreads, share, *changes, f"{row['queries']:,.0f}", f"{row['seconds']:.1f}")
+    print_table(table)

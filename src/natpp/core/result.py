@@ -1,0 +1,168 @@
+"""What became of a subject, and why: one answer for architectures and for modules."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from natpp.core.decision import Change, Option, Plan
+from natpp.core.learned import Learned
+from natpp.core.measures import Cost
+from natpp.core.subject import Subject
+from natpp.errors import SettingError
+from natpp.registry import WRITERS
+
+FORMAT, VERSION = "natpp result", 2
+ROWS = (
+    ("parameters", "live_params", ",.0f"),
+    ("multiply-adds", "live_madds", ",.0f"),
+    ("peak memory, bytes", "peak_memory_bytes", ",.0f"),
+    ("latency, ms", "latency_ms", ",.2f"),
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of an architecture or a module, and why.
+
+    Examples:
+        >>> result = natpp.optimize("darts")
+        >>> change = result.changes[0]
+        >>> change.name, change.before, change.after
+        ('reduce 0 → 2', 'max_pool_3x3', 'avg_pool_3x3')
+        >>> sorted(result.probabilities[change.name])
+        ['avg_pool_3x3', 'max_pool_3x3', 'null']
+
+        Of a module:
+
+        >>> model = natpp.zoo.network("resnet20")
+        >>> result = natpp.optimize(model, example_input=torch.randn(1, 3, 32, 32), budget={"madds": 0.6})
+        >>> [change.name for change in result.changes][:2]
+        ['layer1.0.conv1', 'layer1.0.conv2']
+        >>> sorted(path.name for path in result.save("better").iterdir())
+        ['architecture.json', 'model.py', 'weights.safetensors']
+    """
+
+    subject: Subject = field(repr=False)
+    plan: Plan
+    """the option that was picked for every decision of the subject"""
+    after: Any
+    """what became of it: an architecture, or a plain module that takes and gives what the original did"""
+    cost_before: Cost
+    """in the network that was asked for, or on the example input"""
+    cost_after: Cost
+    """the same of what came out"""
+    changes: tuple[Change, ...]
+    """place by place: its name, what was there, what is there now, and how likely the policy found that"""
+    log_prob: float
+    """log-probability of the plan"""
+    chances: Sequence[Sequence[float]] = field(repr=False)
+    """per decision and option, how likely the policy found it"""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """how it was found: rule, budget, mode, seed, policy"""
+    notes: tuple[str, ...] = ()
+    """what a person should know: parts that were kept whole, say, and why"""
+    learned: Learned | None = field(default=None, repr=False)
+    """what was learned on the subject's own data, if some was given"""
+    measured: tuple[dict[str, Any], ...] = ()
+    """what was measured before and after, with its spread and how"""
+
+    @property
+    def before(self) -> Any:
+        """The architecture or module that was given."""
+        return self.subject.given
+
+    @property
+    def module(self) -> Any:
+        """What became of a module: a plain torch.nn.Module."""
+        if not callable(self.after):
+            raise SettingError("an architecture is not a module yet: natpp.build(result.after) makes one")
+        return self.after
+
+    @property
+    def probabilities(self) -> dict[str, dict[str, float]]:
+        """Per place, the options that the policy could choose and how likely each was."""
+        return {
+            name: {
+                str(option.value): chance
+                for option, chance in zip(self._options(number), self.chances[number], strict=True)
+                if option.allowed
+            }
+            for name, number in self.subject.places
+        }
+
+    @property
+    def masked(self) -> dict[str, dict[str, str]]:
+        """Per place, the options that it could not choose, and why: rule, ops, shape, cost, connection or kept."""
+        return {
+            name: {str(option.value): option.why_not for option in self._options(number) if option.why_not}
+            for name, number in self.subject.places
+        }
+
+    def _options(self, number: int) -> tuple[Option, ...]:
+        return self.subject.decisions[number].options
+
+    def save(self, path: str | Path) -> Path:
+        """Write what became of it: an architecture into a file of JSON, a module into a folder.
+
+        The folder has the weights, the graph, and a Python file that makes the module without natpp.
+        """
+        return WRITERS[self.subject.name](self, Path(path))
+
+    def report(self, path: str | Path, trained: Sequence[str | Path] = ()) -> Path:
+        """Write a page that shows all of it, one HTML file; `trained` are folders of trainings that tell accuracies."""
+        return WRITERS["page"](self, Path(path), *trained)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: what changed, what it costs, what could be chosen at every place, and all that led to it."""
+        from natpp import __version__
+
+        gone = {change.name for change in self.changes if change.after == "null"}
+        told = self.subject.told(self.plan, gone)
+        numbers = dict(self.subject.places)
+        for group in told["groups"]:
+            for place in group["decisions"]:
+                place.update(self._told(numbers[place["name"]], place.pop("costs")))
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "subject": self.subject.name,
+            **told,
+            "changes": [vars(change) for change in self.changes],
+            "cost_before": self.cost_before.to_dict(),
+            "cost_after": self.cost_after.to_dict(),
+            "log_prob": self.log_prob,
+            "measured": [*([] if self.learned is None else [self.learned.measured]), *self.measured],
+            "learned": None if self.learned is None else self.learned.to_dict(),
+            "notes": list(self.notes),
+            "settings": self.settings,
+            "versions": {"natpp": __version__, "torch": importlib.metadata.version("torch")},
+        }
+
+    def _told(self, number: int, costs: dict[str, list[int]]) -> dict[str, Any]:
+        """A decision at one place: its kind and options, each with its probability and cost, or why it is forbidden."""
+        options: list[dict[str, Any]] = []
+        for option, chance in zip(self._options(number), self.chances[number], strict=True):
+            if option.allowed:
+                cost = {"cost": costs[str(option.value)]} if str(option.value) in costs else {}
+                options.append({"value": option.value, "probability": chance} | cost)
+            else:
+                options.append({"value": option.value, "why_not": option.why_not})
+        return {"kind": self.subject.decisions[number].kind, "options": options}
+
+    def __str__(self) -> str:
+        lines = [
+            f"{change.name}: {change.before} → {change.after}"
+            + (f"  (probability {change.probability:.2f})" if (change.probability or 1) < 1 else "")
+            for change in self.changes
+        ] or ["nothing changed"]
+        for name, key, form in ROWS:
+            before, after = getattr(self.cost_before, key), getattr(self.cost_after, key)
+            if before is not None and after is not None:
+                share = f"({after / before - 1:+.1%})" if before else ""
+                lines.append(f"{name:<20} {before:>15{form}} → {after:>15{form}}  {share}")
+        lines += [] if self.learned is None else [str(self.learned)]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])

@@ -1,0 +1,98 @@
+"""What may be decided in a module, and what a kind of decision has to say about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from natpp.core.blueprint import Price
+from natpp.core.decision import Option
+from natpp.fx.blocks import Block, Term
+from natpp.fx.sites import Keep, kept_parts
+from natpp.fx.traced import Traced
+from natpp.registry import KINDS, OPS, RULES
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What may be decided, and by which rule."""
+
+    kinds: tuple[str, ...] = ("operation", "term")
+    """kinds of decisions"""
+    rule: str = "nat++"
+    """what may become what"""
+    ops: tuple[str, ...] = ()
+    """the operations that may be chosen; none given: all that are registered"""
+    keep: Keep = ()
+    """names of parts and types of modules that stay as they are"""
+    share_blocks: bool = False
+    """blocks that are alike are decided together"""
+    strict: bool = True
+    """no operation costs more than the one it replaces"""
+
+    def __post_init__(self) -> None:
+        RULES[self.rule]  # answers an unknown name
+        for kind in self.kinds:
+            KINDS[kind]
+        object.__setattr__(self, "ops", tuple(self.ops or OPS))
+        object.__setattr__(self, "keep", kept_parts(self.keep))
+
+
+class Spot(NamedTuple):
+    """A term of a block of a traced module."""
+
+    traced: Traced
+    block: Block
+    number: int
+
+    @property
+    def term(self) -> Term:
+        """The term there."""
+        return self.block.terms[self.number][1]
+
+
+class Kind(Protocol):
+    """A kind of decision: which terms it decides, what they may become and what that costs.
+
+    Examples:
+        >>> import natpp.decisions
+        >>> from natpp.registry import KINDS
+        >>> list(KINDS)
+        ['operation', 'term']
+    """
+
+    def covers(self, term: Term) -> bool:
+        """Whether this kind decides a term; every term has one kind."""
+
+    def why_not(self, spot: Spot, op: str, ask: Decisions) -> str:
+        """Why an operation may not stand there: rule, shape or cost; empty where it may."""
+
+    def price(self, term: Term, op: str, parts: Mapping[str, Any]) -> Price | None:
+        """Parameters, multiply-adds and bytes of the value of an operation there; None: nothing."""
+
+
+def kind_of(term: Term) -> str:
+    """The name of the kind that decides a term."""
+    return next(name for name, kind in KINDS.items() if kind.covers(term))
+
+
+def options(spots: Sequence[Spot], present: str, ask: Decisions) -> tuple[Option, ...]:
+    """What terms that are decided together may become, and why not: first what they are.
+
+    What is put in has to be possible at one of them, where it is put; anything else at all of them.
+    """
+    found = [Option(present)]
+    kind, added = kind_of(spots[0].term), spots[0].term.op == "null"
+    for op in ask.ops:
+        if op == present:
+            continue
+        if kind not in ask.kinds:
+            reason = "kept"
+        elif op not in OPS or OPS[op].extra:
+            reason = "rule"
+        else:
+            reasons = [KINDS[kind].why_not(spot, op, ask) for spot in spots]
+            reason = min(reasons, key=bool) if added else next(filter(None, reasons), "")
+        found.append(Option(op, reason))
+    return tuple(found)

@@ -1,0 +1,37 @@
+"""How a result is written: an architecture into a file, a module into a folder, either as a page.
+
+The writers register themselves. Torch is imported only where a module is saved.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from natpp.arch.formats import to_json
+from natpp.core.result import Result
+from natpp.files import write_whole
+from natpp.registry import WRITERS
+from natpp.report.page import write_report
+
+
+def write_architecture(result: Result, file: Path) -> Path:
+    """Write an architecture as JSON, with how it was found; the file."""
+    write_whole(file, to_json(result.after, result.to_dict()) + "\n")
+    return file
+
+
+def write_module(result: Result, folder: Path) -> Path:
+    """Write a module as weights, graph and Python file; the folder."""
+    from natpp.saved.save import save_result
+
+    return save_result(result, folder)
+
+
+def write_page(result: Result, file: Path, *trained: str | Path) -> Path:
+    """Write the report of a result, with the accuracies of trainings; the file."""
+    return write_report(result.to_dict(), file, trained=trained)
+
+
+WRITERS.add("architecture", write_architecture)
+WRITERS.add("module", write_module)
+WRITERS.add("page", write_page)
