@@ -165,7 +165,7 @@ WRONG = {
     "no input": (("my_file.py:make_model",), "needs the shape of its input: --input 1,3,224,224"),
     "wrong channels": (
         ("my_file.py:make_model", "--input", "1,4,8,8"),
-        r"does not run on the example input: .*channels.* \(in its submodule 0\). Give an example of the shape",
+        r"does not run on the example input: .*channels.* \(in its submodule 0\). Give an example with the shape",
     ),
     "no shape": (("my_file.py:make_model", "--input", "1,x"), "input is '1,x', expected sizes with commas between"),
     "zero": (("my_file.py:make_model", "--input", "0,3,8,8"), "input is '0,3,8,8', expected sizes"),
