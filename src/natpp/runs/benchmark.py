@@ -1,4 +1,4 @@
-"""What a benchmark is asked for: which methods are compared on a table of trained networks, and how."""
+"""Settings of a benchmark: which methods are compared on a table of trained networks, and how."""
 
 from __future__ import annotations
 
