@@ -108,7 +108,7 @@ def test_a_result_that_needs_its_original_says_so(
     )
     out = fine(run("optimize", "my_file.py:make", "--input", "1,3,16,16", "--out", "saved"))
     assert "natpp.restore('saved', module=original) gives the module" in out
-    assert "0 need the original: natpp.restore(folder, module=original)" in caplog.text
+    assert "0 are custom: restore with natpp.restore(folder, module=original)" in caplog.text
 
 
 def test_what_is_no_architecture_is_not_written_over(run: Runner, tmp_path: Path) -> None:  # noqa: F811
@@ -165,7 +165,7 @@ WRONG = {
     "no input": (("my_file.py:make_model",), "needs the shape of its input: --input 1,3,224,224"),
     "wrong channels": (
         ("my_file.py:make_model", "--input", "1,4,8,8"),
-        r"does not run on the example input: .*channels.* \(in its part 0\). Give an example of the shape",
+        r"does not run on the example input: .*channels.* \(in its submodule 0\). Give an example with the shape",
     ),
     "no shape": (("my_file.py:make_model", "--input", "1,x"), "input is '1,x', expected sizes with commas between"),
     "zero": (("my_file.py:make_model", "--input", "0,3,8,8"), "input is '0,3,8,8', expected sizes"),

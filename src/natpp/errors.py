@@ -1,4 +1,4 @@
-"""The errors natpp raises: one line that says what was given, what was expected and what to try."""
+"""The errors natpp raises. Each message says what was given, what was expected and what to try."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOT_THE_USERS = {"natpp", "torch", *sys.stdlib_module_names} - {"__main__"}
 
 
 class NatppError(Exception):
-    """Wrong input. The message is one line for a person; the command line prints it and exits with `status`.
+    """Wrong input. The message is one readable line; the command line prints it and exits with `status`.
 
     Examples:
         >>> try:
@@ -26,25 +26,25 @@ class NatppError(Exception):
 
 
 class UnknownNameError(NatppError, KeyError):
-    """A name that is in no registry."""
+    """A name that is not registered."""
 
     __str__ = Exception.__str__  # a KeyError would print its message in quotes
 
 
 class FormatError(NatppError):
-    """A text or file that is no architecture in a form natpp reads."""
+    """A text or file that is not an architecture natpp can read."""
 
 
 class GraphError(NatppError):
-    """A graph that breaks a promise of its form: a bad source, a missing concat node, a third input."""
+    """An invalid graph: a bad source, a missing concat node, a third input."""
 
 
 class SettingError(NatppError):
-    """A setting outside what it may be: 0 channels, an unknown network, an image too small."""
+    """An invalid setting: 0 channels, an unknown network, an image that is too small."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence that names the nearest known name, or all of them when none is near."""
+    """A sentence that suggests the closest known name, or lists all of them if none is close."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if near:
@@ -53,7 +53,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """Where the user's own code stood when an error was raised, as in `my_file.py, line 3`; else nothing."""
+    """The line of the user's code that led to an error, such as `my_file.py, line 3`; empty if there is none."""
     found, step = "", error.__traceback__
     while isinstance(step, TracebackType):
         if is_the_users(step.tb_frame):
@@ -63,16 +63,16 @@ def line_of(error: BaseException) -> str:
 
 
 def line_in(frame: FrameType, number: int) -> str:
-    """A line of the code that runs in a frame, as in `my_file.py, line 3`."""
+    """The line a frame is running, as `my_file.py, line 3`."""
     return f"{os.path.basename(frame.f_code.co_filename)}, line {number}"
 
 
 def is_the_users(frame: FrameType) -> bool:
-    """Whether the user's own code runs there, or a library's, and not natpp's, torch's or Python's."""
+    """Whether a frame runs code from outside natpp, torch and the standard library."""
     return frame.f_globals.get("__name__", "").partition(".")[0] not in NOT_THE_USERS
 
 
 def shortened(text: str, limit: int = 60) -> str:
-    """The text in quotes on one line, cut where it is long: for saying in a message what was given."""
+    """The text in quotes on one line, truncated if it is long; for error messages."""
     line = " ".join(text.split())
     return repr(line if len(line) <= limit else line[: limit - 1] + "…")

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic writes of files and folders."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from natpp.errors import NatppError
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
-    """Write a file through a temporary one beside it, so that nobody ever sees half of it."""
+    """Write a file atomically: through a temporary file in the same folder."""
     path = Path(path)
     folder = path.parent
     if not os.path.isdir(folder):
-        raise NatppError(f"the folder {str(folder)!r} does not exist. Make it first, or choose another place")
+        raise NatppError(f"the folder {str(folder)!r} does not exist. Create it first, or choose another path")
     if os.path.isdir(path):
-        raise NatppError(f"{str(path)!r} is a folder, expected a file to write")
+        raise NatppError(f"{str(path)!r} is a folder, expected the path of a file")
     data = content.encode() if isinstance(content, str) else content
     try:
         handle, temporary = tempfile.mkstemp(dir=folder, prefix=".natpp-")
     except OSError as error:
-        raise NatppError(f"cannot write into {str(folder)!r}: {error.strerror}") from None
+        raise NatppError(f"cannot write to {str(folder)!r}: {error.strerror}") from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())  # else a power cut may leave an empty file in its place
+            os.fsync(file.fileno())  # otherwise a power cut may leave an empty file
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException as error:
@@ -47,16 +47,16 @@ def _umask() -> int:
 
 @contextmanager
 def whole_folder(path: str | Path, mark: str, names: Collection[str]) -> Iterator[Path]:
-    """A new folder to write into, which takes its place when all is written; after an error there is nothing.
+    """A new folder that moves to `path` once it is complete; after an error nothing is left behind.
 
-    A folder that is there is replaced if it is empty, or holds the file `mark` and nothing but files of these names.
+    An existing folder is replaced if it is empty, or if it holds the file `mark` and only files in `names`.
     """
     path = Path(path)
     _check_replaceable(path, mark, names)
     try:
         fresh = Path(tempfile.mkdtemp(dir=path.absolute().parent, prefix=".natpp-"))
     except OSError as error:
-        raise NatppError(f"cannot write into {str(path.parent)!r}: {error.strerror}") from None
+        raise NatppError(f"cannot write to {str(path.parent)!r}: {error.strerror}") from None
     old = fresh.with_name(f"{fresh.name}-old")
     try:
         yield fresh
@@ -76,9 +76,9 @@ def whole_folder(path: str | Path, mark: str, names: Collection[str]) -> Iterato
 
 def _check_replaceable(path: Path, mark: str, names: Collection[str]) -> None:
     if not path.absolute().parent.is_dir():
-        raise NatppError(f"the folder {str(path.parent)!r} does not exist. Make it first, or choose another place")
+        raise NatppError(f"the folder {str(path.parent)!r} does not exist. Create it first, or choose another path")
     if path.is_symlink() or (path.exists() and not path.is_dir()):
-        raise NatppError(f"{str(path)!r} is a file, expected a folder to write")
+        raise NatppError(f"{str(path)!r} is a file, expected the path of a folder")
     held = {file.name for file in path.iterdir()} - {"__pycache__"} if path.exists() else set()
     if held and not (mark in held and held <= set(names)):
-        raise NatppError(f"the folder {str(path)!r} holds something else. Choose another, or one that is not there yet")
+        raise NatppError(f"the folder {str(path)!r} holds other files. Choose an empty or new one")

@@ -1,6 +1,6 @@
-"""Random numbers of a run: each use has its own, and all follow from the seed and the number of the step.
+"""Random numbers of a run: one stream for each use, derived from the seed and the step number.
 
-So a run that is resumed at any step draws what it would have drawn, and no random state has to be kept.
+A run resumed at any step therefore draws the same numbers, without saving any random state.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ import torch
 
 
 class Use(IntEnum):
-    """What random numbers are for."""
+    """What random numbers are used for."""
 
-    START = 0  # first weights
+    START = 0  # initial weights
     DRAW = 1  # architectures
-    ORDER = 2  # of images
+    ORDER = 2  # of the images
     AUGMENT = 3
-    SCORE = 4  # what is scored for the prediction
+    SCORE = 4  # which architectures are scored to fit the predictor
     LEARN = 5  # inputs and samples of a policy step
     FINAL = 6  # final choices
-    DROP = 7  # paths of a network under training
+    DROP = 7  # drop path during training
 
 
 def generator(seed: int, use: Use, *numbers: int) -> np.random.Generator:
-    """A numpy generator for one use at one place of a run."""
+    """A numpy generator for one use at one step of a run."""
     return np.random.default_rng([seed, use, *numbers])
 
 
 def number(seed: int, use: Use, *numbers: int) -> int:
-    """A seed for something else."""
+    """A seed for another library's generator."""
     return int(generator(seed, use, *numbers).integers(2**31))
 
 
 def from_text(what: object, seed: int) -> int:
-    """A seed that follows from the text of a value, such as a candidate: it is the same whatever is drawn beside it."""
+    """A seed derived from the text of a value, such as a candidate; it does not depend on what else is drawn."""
     return int.from_bytes(hashlib.sha256(f"{seed} {what}".encode()).digest()[:4], "big")
 
 
 def torch_generator(seed: int, use: Use, *numbers: int) -> torch.Generator:
-    """A torch generator on the CPU, so that every device sees the same numbers."""
+    """A torch generator on the CPU, so that the numbers are the same on every device."""
     return torch.Generator().manual_seed(number(seed, use, *numbers))

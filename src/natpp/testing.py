@@ -1,6 +1,6 @@
-"""Contract tests for extensions: call these on a new operation, rule, scorer, method or task, as natpp's own tests do.
+"""Contract tests for extensions: call these on a new operation, rule, scorer, method or task.
 
-Each raises AssertionError with what was broken.
+natpp's own tests call them on everything that is registered. A broken contract raises AssertionError.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PLACES = tuple(
     for stride in (1, 2)
     for size in ((8, 8), (7, 5), (1, 1))
 )
-SITES = (  # what an operation may have to stand for in a module
+SITES = (  # layers that an operation may replace in a module
     nn.Conv2d(4, 4, 5, padding=2),
     nn.Conv2d(4, 6, 3, stride=2, padding=1, bias=False),
     nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=2),
@@ -49,14 +49,14 @@ SITES = (  # what an operation may have to stand for in a module
 
 
 def check_op(name: str) -> None:
-    """An operation builds at every place and site, keeps the shape it promises, and costs exactly what it says.
+    """An operation builds at every place and site, returns the promised shape, and costs exactly what it reports.
 
     Examples:
         >>> from natpp.testing import check_op
         >>> check_op("sep_conv_3x3")
     """
     op = OPS[name]
-    assert op.name == name, f"{name} is registered under another name than its own, {op.name}"
+    assert op.name == name, f"{name} is registered under a different name than its own, {op.name}"
     for place in PLACES:
         module = op.build(place).eval()
         images = torch.randn(2, place.channels_in, *place.size, requires_grad=True)
@@ -68,20 +68,22 @@ def check_op(name: str) -> None:
         assert torch.equal(images, before), f"{name} changes its input"
         params, madds = op.cost(place)
         counted = sum(parameter.numel() for parameter in module.parameters())
-        assert counted == params, f"{name} has {counted} parameters at {place} and says {params}"
+        assert counted == params, f"{name} has {counted} parameters at {place} but reports {params}"
         flops = counter.get_total_flops()
-        assert flops == 2 * 2 * madds, f"{name} does {flops // 4} multiply-adds at {place} and says {madds}"
+        assert flops == 2 * 2 * madds, f"{name} does {flops // 4} multiply-adds at {place} but reports {madds}"
         if out.requires_grad:
             out.square().sum().backward()
             grads = [parameter.grad for parameter in module.parameters()]
-            assert all(grad is not None and grad.isfinite().all() for grad in grads), f"{name} has no finite gradient"
-    if op.replaces_sites and not op.extra:  # an extra is never chosen
+            assert all(grad is not None and grad.isfinite().all() for grad in grads), (
+                f"{name} has a missing or non-finite gradient"
+            )
+    if op.replaces_sites and not op.extra:  # extra operations are never chosen
         for layer in SITES:
             _check_at_site(name, layer)
 
 
 def _check_at_site(name: str, layer: nn.Module) -> None:
-    """An operation can stand in a module where a layer was, with inherited weights."""
+    """An operation can replace a layer of a module, with inherited weights."""
     images = torch.randn(2, 4, 9, 8)
     traced = trace(nn.Sequential(layer), images)
     (site,) = find_items(traced)
@@ -92,11 +94,11 @@ def _check_at_site(name: str, layer: nn.Module) -> None:
     out, expected = module(images), layer(images)
     assert out.shape == expected.shape, f"{name} gives {tuple(out.shape)} in place of {layer}, not {expected.shape}"
     found, said = module_cost(module, images), site_cost(site, name, 2, traced.parts)
-    assert (found.params, found.madds) == said, f"{name} costs {found.params, found.madds} there and says {said}"
+    assert (found.params, found.madds) == said, f"{name} costs {found.params, found.madds} there but reports {said}"
 
 
 def check_rule(name: str) -> None:
-    """A rule lets every operation stay, leads to no extra one, and never makes an extra one dearer.
+    """A rule allows every operation to stay, never leads to an extra one, and never makes an extra one more expensive.
 
     Examples:
         >>> from natpp.testing import check_rule
@@ -107,7 +109,7 @@ def check_rule(name: str) -> None:
         table = allowed(name, place)
         assert table.shape == (len(names), len(names))
         for row, source in enumerate(names):
-            assert table[row, row], f"{name} does not let {source} stay"
+            assert table[row, row], f"{name} does not allow {source} to stay"
             for column, target in enumerate(names):
                 if row == column or not table[row, column]:
                     continue
@@ -118,7 +120,7 @@ def check_rule(name: str) -> None:
 
 
 def check_scorer(make: Callable[..., Scorer], archs: Sequence[Architecture]) -> None:
-    """A scorer gives one number an architecture, the same each time, counts distinct ones and keeps its limit.
+    """A scorer gives one number per architecture, is repeatable, counts distinct architectures and respects its limit.
 
     Examples:
         >>> import numpy as np
@@ -131,13 +133,13 @@ def check_scorer(make: Callable[..., Scorer], archs: Sequence[Architecture]) -> 
     """
     scorer = make()
     scores = scorer(archs)
-    assert scores.shape == (len(archs),), f"{len(archs)} architectures got scores of shape {scores.shape}"
-    assert np.isfinite(scores).all(), "a score is not a number"
+    assert scores.shape == (len(archs),), f"{len(archs)} architectures give scores of shape {scores.shape}"
+    assert np.isfinite(scores).all(), "a score is not finite"
     distinct = len({scorer.key(arch) for arch in archs})
-    assert scorer.queries == distinct, f"{distinct} distinct architectures counted as {scorer.queries}"
-    assert (scorer(archs[::-1]) == scores[::-1]).all(), "asked again, the scorer gives other scores"
-    assert scorer.queries == distinct, "asking again counted"
-    keys = make(limit=len(archs)).key  # with a limit, a scorer may tell fewer architectures apart
+    assert scorer.queries == distinct, f"{distinct} distinct architectures were counted as {scorer.queries} queries"
+    assert (scorer(archs[::-1]) == scores[::-1]).all(), "the same architectures get different scores the second time"
+    assert scorer.queries == distinct, "scoring the same architectures again was counted"
+    keys = make(limit=len(archs)).key  # with a limit, a scorer may treat more architectures as equal
     try:
         make(limit=len({keys(arch) for arch in archs}) - 1)(archs)
     except LimitReached:
@@ -146,7 +148,7 @@ def check_scorer(make: Callable[..., Scorer], archs: Sequence[Architecture]) -> 
 
 
 def check_method(method: Method, inputs: Inputs, score: Score) -> None:
-    """A method answers every input within rule and budget, and the same for the same seed.
+    """A method's answers respect rule and budget for every input, and are the same for the same seed.
 
     Examples:
         >>> import natpp.methods
@@ -165,23 +167,23 @@ def check_method(method: Method, inputs: Inputs, score: Score) -> None:
         answers.append(list(fitted.one_shot(inputs, score, generator)))
         answers[-1] += fitted.candidates(inputs, 3, generator) or []
         per_input = len(answers[-1]) // len(inputs)
-        assert len(answers[-1]) in (len(inputs), 2 * len(inputs)), f"{per_input} answers an input, expected one"
+        assert len(answers[-1]) in (len(inputs), 2 * len(inputs)), f"{per_input} answers per input, expected one"
         for index, rows in enumerate(answers[-1]):
             number, expected = index % len(inputs), 1 if index < len(inputs) else 3
-            assert np.ndim(rows) == 1 or len(rows) == expected, "another number of candidates than asked for"
+            assert np.ndim(rows) == 1 or len(rows) == expected, "the number of candidates is not the one requested"
             for row in np.atleast_2d(rows):
-                assert inputs.masks[number][np.arange(len(row)), row].all(), "a transition that the rule forbids"
-                assert inputs.fits(number, row), "an answer over budget"
+                assert inputs.masks[number][np.arange(len(row)), row].all(), "the rule forbids a transition"
+                assert inputs.fits(number, row), "the answer is over budget"
     pairs = zip(*answers, strict=True)
-    assert all(np.array_equal(one, other) for one, other in pairs), "the same seed gave another answer"
+    assert all(np.array_equal(one, other) for one, other in pairs), "the same seed gave a different answer"
 
 
 def check_task(task: Task, answer: Callable[[Any], Any] | None = None, *, batches: int = 20) -> None:
-    """A task keeps its parts apart, and its loss is finite and lowest, its metrics highest, for a perfect answer.
+    """A task's parts do not overlap. For a perfect answer its loss is lowest and finite and its metrics are highest.
 
-    `answer` gives what a perfect module would output for targets; by default logits for cross-entropy, else the targets
-    themselves. `batches` of each part are looked at. A task without targets only has its inputs looked at.
-
+    `answer` turns targets into what a perfect module would output: by default logits for cross-entropy, otherwise the
+    targets themselves. Looks at the first `batches` batches of each part. For a task without targets, only the inputs
+    are checked.
     Examples:
         >>> from natpp.testing import check_task
         >>> from natpp.training.task import Task
@@ -196,12 +198,12 @@ def check_task(task: Task, answer: Callable[[Any], Any] | None = None, *, batche
         for inputs, targets in islice(task.part(part), batches):
             for sample in _samples(inputs):
                 other = seen.setdefault(sample, part)
-                assert other == part, f"{task.name} has a sample in both {other} and {part}"
+                assert other == part, f"{task.name} has the same sample in {other} and {part}"
             _check_answers(task, inputs, targets, answer)
 
 
 def _check_answers(task: Task, inputs: Any, targets: Any, answer: Callable[[Any], Any]) -> None:
-    """Compare a perfect answer with one that is perfect for other samples."""
+    """Compare a perfect answer with the perfect answer to other samples."""
     size, perfect = samples_in((inputs, targets)), answer(targets)
     wrong = tree_map(lambda leaf: leaf.roll(1, 0) if isinstance(leaf, Tensor) else leaf, perfect)
     losses = [float(task.loss(output, targets)) for output in (perfect, wrong)]

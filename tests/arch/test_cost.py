@@ -129,8 +129,8 @@ def test_a_constant_network_is_its_stem_and_head() -> None:
         ({"classes": True}, "classes is True"),
         ({"network": "cifr"}, "Did you mean 'cifar'?"),
         ({"network": "imagenet", "channels": 1}, "expected 2 or more"),
-        ({"channels": 10**400}, "channels goes up to 1,000,000"),
-        ({"cells": 10**6}, "cells goes up to 1,000"),
+        ({"channels": 10**400}, "channels is too large, expected at most 1,000,000"),
+        ({"cells": 10**6}, "cells is too large, expected at most 1,000"),
     ],
 )
 def test_bad_settings_are_refused(options: dict[str, object], words: str) -> None:

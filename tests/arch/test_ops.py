@@ -93,10 +93,10 @@ def test_a_factorized_reduction_reads_both_diagonals() -> None:
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ((0, 4), "at least 1 channel"),
-        ((10**9, 4), "go up to"),
-        ((4, 4, 3), "stride 1 or 2"),
-        ((4, 4, 1, (0, 4)), "at least 1 x 1"),
+        ((0, 4), "channels, expected at least 1"),
+        ((10**9, 4), "must be at most"),
+        ((4, 4, 3), "expected 1 or 2"),
+        ((4, 4, 1, (0, 4)), "expected at least 1 x 1"),
     ],
 )
 def test_no_place_to_stand(place: tuple[int, ...], words: str) -> None:
@@ -109,8 +109,8 @@ def test_no_place_to_stand(place: tuple[int, ...], words: str) -> None:
     [
         ({"name": "x y"}, "letters, digits and underscores"),
         ({"family": "convv"}, "Did you mean 'conv'?"),
-        ({"kernel": -1}, "a kernel from 0 up"),
-        ({"layers": None}, "a function that gives its layers"),
+        ({"kernel": -1}, "a kernel of 0 or more"),
+        ({"layers": None}, "a function that returns its layers"),
     ],
 )
 def test_what_is_no_operation_is_refused(options: dict[str, object], words: str) -> None:

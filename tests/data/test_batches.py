@@ -39,7 +39,7 @@ def test_the_validation_part_is_at_most_5000() -> None:
     assert len(Batches(images).validation) == 5000
     assert len(Batches(images, validation=10).validation) == 10
     oblong = np.zeros((8, 3, 2, 4), dtype=np.uint8)
-    with pytest.raises(SettingError, match="4 x 2, not square"):
+    with pytest.raises(SettingError, match="4 x 2, expected squares"):
         Batches(Images("oblong", 2, oblong, np.zeros(8, dtype=np.int64), oblong, np.zeros(8, dtype=np.int64)))
 
 
@@ -179,7 +179,7 @@ def test_photographs_are_cropped_by_the_generator(photographs: Path) -> None:
     assert (other != once).flatten(1).any(dim=1).all()
     part = images.take(chosen, torch.Generator().manual_seed(1), slice(1, None, 2))[0]
     assert torch.equal(part, once[1::2])
-    with pytest.raises(SettingError, match="digits are no such images"):
+    with pytest.raises(SettingError, match="digits is not such a data set"):
         Batches(load_images("digits"), augment=Augment(shift=0, flip=True, crop=True))
 
 

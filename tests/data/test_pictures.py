@@ -59,7 +59,7 @@ def test_a_damaged_one_is_told_once_and_the_next_of_its_class_stands_in(folder: 
     assert (made(folder, [])[np.array([3])] == pixels[0]).all()
     for index in (0, 2):
         (folder / f"{index}.jpg").write_bytes(b"")
-    with pytest.raises(FormatError, match=r"no image of the class of '.*3.jpg' can be read any more"):
+    with pytest.raises(FormatError, match=r"none of the images in the class of '.*3.jpg' can be read"):
         made(folder, [])[np.array([3])]
 
 

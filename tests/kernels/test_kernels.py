@@ -368,9 +368,9 @@ def test_compilers_see_torchs_operations() -> None:
 
 
 def test_wrong_groups() -> None:
-    with pytest.raises(SettingError, match="5 images are not 2 equal groups"):
+    with pytest.raises(SettingError, match="5 images cannot be split into 2 equal groups"):
         kernels.batch_norm(torch.randn(5, 3, 2, 2), groups=2)
-    with pytest.raises(SettingError, match="of one group, not of 2"):
+    with pytest.raises(SettingError, match="a single group, got 2"):
         kernels.batch_norm(torch.randn(4, 3, 2, 2), groups=2, running_mean=torch.zeros(3), running_var=torch.ones(3))
 
 
@@ -398,8 +398,8 @@ def test_the_log_says_once_what_is_used(
         assert not kernels.fast(x)
     kernels._available.cache_clear()
     assert [record.getMessage().split(": ")[1] for record in caplog.records] == [
-        "natpp's kernels, but for separable convs in float32",
-        "torch's kernels, since NATPP_KERNELS is plain",
+        "using natpp's kernels, except for separable convs in float32",
+        "using torch's kernels, since NATPP_KERNELS is plain",
     ]
 
 

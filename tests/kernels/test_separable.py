@@ -615,9 +615,9 @@ def test_the_size_of_buffers(device: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_wrong_groups() -> None:
     x = torch.randn(5, 4, 3, 3)
-    with pytest.raises(SettingError, match="5 images are not 2 equal groups"):
+    with pytest.raises(SettingError, match="5 images cannot be split into 2 equal groups"):
         kernels.separable(x, halves((4, 4), 3, "cpu"), groups=2)
-    with pytest.raises(SettingError, match="of one group, not of 2"):
+    with pytest.raises(SettingError, match="a single group, got 2"):
         kernels.separable(x[:4], halves((4, 4), 3, "cpu"), groups=2)
 
 

@@ -171,7 +171,7 @@ def test_a_network_too_large_to_time_is_refused(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("not enough memory\nstack")
 
     monkeypatch.setattr("natpp.nets.network.with_latency", too_large)
-    with pytest.raises(NatppError, match=r"cannot be timed here: not enough memory\. Lower channels"):
+    with pytest.raises(NatppError, match=r"cannot time the network on this device: not enough memory\. Lower channels"):
         natpp.cost("darts", "cifar:channels=2,cells=1", latency=True)
 
 

@@ -200,7 +200,7 @@ def test_damaged_policy_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="damaged"):
         Policy.load(file)
     save_file({"a": torch.zeros(1)}, file)
-    with pytest.raises(FormatError, match="no natpp policy"):
+    with pytest.raises(FormatError, match="not those of a natpp policy"):
         Policy.load(file)
     broken = new_policy()
     broken.op.weight.data[0, 0] = float("nan")

@@ -131,7 +131,7 @@ def test_the_savings_add_up_to_the_headline(name: str) -> None:
     before, after = ZOO[source or name].arch, ZOO[name].arch
     where = setting("cifar" if before.reduce is not None else "nasbench201")
     if not same_graphs(before, after):
-        pytest.skip("the two are different graphs")
+        pytest.skip("the two graphs differ")
     costs = {f"cost_{side}": cost_of(arch, where).to_dict() for side, arch in (("before", before), ("after", after))}
     data = {"groups": cell_groups(before, after, where), "changes": map(vars, changes_of(before, after)), **costs}
     changes = group_cards(data, Book()).changes
@@ -173,7 +173,7 @@ def test_a_module_that_learned(tmp_path: Path) -> None:
     )
     found = page(result.to_dict())
     assert "validation loss" in found.text
-    assert "measured once, so without a spread" in found.text
+    assert "measured once, without a spread" in found.text
     assert result.learned is not None
     assert any(value is not None for value in result.learned.expected)
     assert sum(result.learned.phases.values()) == pytest.approx(result.learned.seconds)
@@ -258,11 +258,11 @@ def test_a_search_by_short_trainings(runs: dict[str, Path]) -> None:
     found = page(read_source(runs["short"]))
     for words in ("scored against predicted", "rank correlation", "entropy of the policy", "reward", "best so far"):
         assert words in found.text
-    for phase in ("scoring architectures", "predicting, and choosing what to score", "learning the policy"):
+    for phase in ("scoring architectures", "predicting scores and choosing what to score", "learning the policy"):
         assert phase in found.text
     assert "Best candidates over time" in found.text
     assert "standard deviation over" in found.text
-    assert "Cost of an example the one of 2 inputs that gained most, score" in found.text
+    assert "Cost of an example the one of 2 inputs with the largest gain, score" in found.text
     chances = [allowed for allowed, _ in found.data["book"]["chances"] if allowed]
     assert all(sum(share for _, share in allowed) == pytest.approx(1, abs=1e-2) for allowed in chances)
     assert len(chances) > 1
@@ -327,7 +327,7 @@ def test_an_older_result_is_answered_with_what_to_do(tmp_path: Path, runs: dict[
     for name, (data, words) in older.items():
         file = tmp_path / f"{name}.json"
         file.write_text(json.dumps(data))
-        with pytest.raises(FormatError, match=f"is a result of natpp 0.1.*{words}"):
+        with pytest.raises(FormatError, match=f"was written by natpp 0.1.*{words}"):
             read_source(file)
     folder = tmp_path / "run"
     shutil.copytree(runs["one"], folder)
@@ -374,7 +374,7 @@ def test_accuracies_of_trainings(tmp_path: Path) -> None:
     (folders[0] / "result.json").write_text(json.dumps(other))
     with pytest.raises(NatppError, match="cannot be compared"):
         trained_accuracies(folders, to_dict(result.before), to_dict(result.after))
-    with pytest.raises(NatppError, match="another architecture"):
+    with pytest.raises(NatppError, match="a different architecture"):
         trained_accuracies(folders[:1], to_dict(result.after), to_dict(result.after))
     with pytest.raises(FormatError, match="go with an architecture"):
         report_html(natpp.optimize(model(), example_input=IMAGE).to_dict(), trained=folders)
@@ -399,21 +399,21 @@ def _wrong(tmp_path: Path) -> dict[str, tuple[tuple[str, ...], str]]:
     at = str(better)
     return {
         "no such file": (("nowhere.json",), "cannot read 'nowhere.json': No such file"),
-        "an architecture": (("darts.json",), "is an architecture and does not say what it came from"),
-        "a text": (("text.txt",), "is no JSON"),
-        "a list": (("list.json",), "holds no result"),
-        "bytes": (("bytes.json",), "is no JSON"),
-        "deep": (("deep.json",), "is no JSON"),
-        "damaged": (("damaged.json",), "the result is damaged or of another version"),
-        "without costs": (("edges.json",), "the result is damaged or of another version"),
-        "newer": (("new.json",), "is of version 9"),
-        "a training": (("training",), "is the folder of a training"),
-        "another folder": (("other",), "is no search of natpp"),
-        "a broken run": (("broken",), "is no JSON"),
-        "an empty folder": (("empty",), "is neither a search's folder"),
+        "an architecture": (("darts.json",), "is an architecture without the result it came from"),
+        "a text": (("text.txt",), "is not valid JSON"),
+        "a list": (("list.json",), "is not a result"),
+        "bytes": (("bytes.json",), "is not valid JSON"),
+        "deep": (("deep.json",), "is not valid JSON"),
+        "damaged": (("damaged.json",), "the result is damaged or from another version"),
+        "without costs": (("edges.json",), "the result is damaged or from another version"),
+        "newer": (("new.json",), "has version 9"),
+        "a training": (("training",), "is a training folder"),
+        "another folder": (("other",), "is not a natpp search"),
+        "a broken run": (("broken",), "is not valid JSON"),
+        "an empty folder": (("empty",), "is not a search folder"),
         "no folder for it": ((at, "-o", "nowhere/report.html"), "the folder 'nowhere' does not exist"),
-        "a folder": ((at, "-o", "empty"), "is a folder, expected a file"),
-        "taken": ((at, "-o", "taken.html"), "is there already and is no report. Choose another name"),
+        "a folder": ((at, "-o", "empty"), "is a folder, expected the path of a file"),
+        "taken": ((at, "-o", "taken.html"), "exists and is not a natpp report. Choose another name"),
         "no training": ((at, "--trained", "empty"), "cannot read"),
         "nothing": ((), "RUN|RESULT"),
     }
@@ -438,7 +438,7 @@ def test_wrong_input_is_one_line_and_writes_nothing(
 
 def test_a_place_that_cannot_be_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", "darts", "--report", "/proc/report.html"]) == 2
-    assert "cannot write into '/proc'" in capsys.readouterr().err
+    assert "cannot write to '/proc'" in capsys.readouterr().err
     with pytest.raises(NatppError):
         natpp.optimize("darts").report("/dev/null/report.html")
 
@@ -469,7 +469,7 @@ def test_rank_correlation_and_seconds() -> None:
     ]
     assert {row["name"]: row["seconds"] for row in seconds(rows)} == {
         "scoring architectures": "5.0",
-        "predicting, and choosing what to score": "1.0",
+        "predicting scores and choosing what to score": "1.0",
         "learning the policy": "2.5",
     }
 

@@ -119,7 +119,7 @@ def test_the_command(small_table: Path, quick: None, capsys: pytest.CaptureFixtu
         (("nasbench201", "--reward", "name"), "holds no numbers"),
         (("nasbench201", "--method", "nat+"), "unknown method 'nat+'. Did you mean 'nat++'?"),
         (("nasbench201", "--preset", "papr"), "Did you mean 'paper'?"),
-        (("nasbench201", "--method", "random,random"), "named twice"),
+        (("nasbench201", "--method", "random,random"), "lists a method twice"),
         (("nasbench201", "--budget", "strct"), "Did you mean 'strict'?"),
         (("nasbench201", "--rule", "nap"), "Did you mean 'nat'?"),
         (("nasbench201", "--holdout", "125"), "holdout is 125, but the table has 125"),

@@ -283,7 +283,7 @@ def test_a_price_on_cost_makes_cheaper_choices() -> None:
 
 def test_nasbench201_from_images_and_a_run_as_scorer(tmp_path: Path) -> None:
     search(space="nasbench201", out=tmp_path / "run")
-    with pytest.raises(NatppError, match="unknown data 'stripes'"):
+    with pytest.raises(NatppError, match="unknown data set 'stripes'"):
         make_scorer(str(tmp_path / "run"))  # its images were given as a value
     policy = searched("digits", space="nasbench201", out=tmp_path / "digits", **{**TINY, "nodes": (4,)})
     scorer = make_scorer(str(tmp_path / "digits"))
@@ -457,16 +457,16 @@ def test_wrong_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for flags, words in (
         (["--data", "digit"], "Did you mean 'digits'"),
         (["--data", "cifar10"], "natpp data cifar10 --root DIR"),
-        (["--data", "cifar10", "--root", str(tmp_path / "empty")], "there is no cifar10"),
+        (["--data", "cifar10", "--root", str(tmp_path / "empty")], "cifar10 is not in"),
         (["--data", "cifar10", "--root", str(tmp_path)], "damaged"),
         (["--data", str(tmp_path / "empty")], "has no class folders"),
         ([], "give data, or a scorer at hand"),
-        (["--data", "digits", "--root", "here"], "needs no root: leave 'here' out"),
+        (["--data", "digits", "--root", "here"], "does not apply: leave it out"),
         (["--data", "digits", "--nodes", "x"], "nodes is 'x'"),
         (["--data", "digits", "--price", "madds"], "expected a mapping from params or madds"),
         (["--data", "digits", "--price", "foo=1"], "expected a mapping from params or madds"),
         (["--data", str(tmp_path / "cifar10.safetensors")], "is a file, expected"),
-        (["--data", "digits", "--store", str(tmp_path / "nowhere" / "scores")], "Make it first"),
+        (["--data", "digits", "--store", str(tmp_path / "nowhere" / "scores")], "Create it first"),
         (["--data", "digits", "--store", str(tmp_path / "cifar10.safetensors")], "is no file of scores"),
     ):
         assert main(["search", "--out", str(tmp_path / "run"), *flags]) == 2

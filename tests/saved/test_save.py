@@ -262,10 +262,10 @@ def test_parts_that_can_be_imported_are(tmp_path: Path) -> None:
     folder = result.save(tmp_path / "saved")
     assert "from test_save import Own" in (folder / "model.py").read_text()
     assert_same_module(written_module(folder).load(), result.module, X)
-    with pytest.raises(SettingError, match=r"parts that its files cannot make \(own, .*natpp.restore\(folder, module="):
+    with pytest.raises(SettingError, match=r"custom parts \(own, .*natpp.restore\(folder, module="):
         natpp.restore(folder)
     assert_same_module(natpp.restore(folder, Mixed(Own(3.0), function=True)), result.module, X)
-    with pytest.raises(SettingError, match="no part own of type Own"):
+    with pytest.raises(SettingError, match="no submodule own of type Own"):
         natpp.restore(folder, Mixed(nn.Identity(), function=True))
 
 
@@ -288,7 +288,7 @@ def test_a_function_that_cannot_be_imported_leaves_the_file_out(
     result = optimized(module)
     with caplog.at_level(logging.WARNING, "natpp"):
         folder = result.save(tmp_path / "saved")
-    assert "holds no model.py: doubled of __main__ cannot be imported by another program" in caplog.text
+    assert "model.py was not written: doubled of __main__ cannot be imported by another program" in caplog.text
     assert not (folder / "model.py").exists()
     assert_same_module(natpp.restore(folder, module), result.module, X)
 
@@ -300,7 +300,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     result = optimized(SMALL["vgg"]())
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    with pytest.raises(natpp.NatppError, match="holds something else"):
+    with pytest.raises(natpp.NatppError, match="holds other files"):
         result.save(tmp_path / "mine")
     with pytest.raises(natpp.NatppError, match="is a file"):
         result.save(tmp_path / "mine" / "thesis.txt")
@@ -408,7 +408,7 @@ def test_layers_from_elsewhere_are_those_of_torch(saved: Path, tmp_path: Path) -
         with pytest.raises(FormatError):
             natpp.restore(edited(saved, other(kind)))
     edited(saved, other("torch.nn.Linear"))
-    with pytest.raises(FormatError, match="no name for a module"):
+    with pytest.raises(FormatError, match="not a valid module name"):
         natpp.restore(edited(saved, lambda data: data["module"].update(name="A:\n print()")))
 
 
@@ -422,16 +422,19 @@ def test_folders_of_natpp_0_1_are_restored(saved: Path) -> None:
         data.update(format="natpp module", version=1, module=module)
 
     assert_same_module(natpp.restore(edited(saved, older)), before, X)
-    with pytest.raises(FormatError, match=r"is a result of natpp 0\.1"):
+    with pytest.raises(FormatError, match=r"was written by natpp 0\.1"):
         write_report(saved, saved.parent / "report.html")
 
 
 def test_damaged_folders_are_one_clear_line(saved: Path, tmp_path: Path) -> None:
-    for folder, message in ((tmp_path / "nothing", "holds no saved module"), (tmp_path, "holds no saved module")):
+    for folder, message in (
+        (tmp_path / "nothing", "is not the folder of a saved module"),
+        (tmp_path, "is not the folder of a saved module"),
+    ):
         with pytest.raises(FormatError, match=message):
             natpp.restore(folder)
     good = (saved / "architecture.json").read_text()
-    for text, message in (("{", "no JSON"), ("[]", "not a saved module"), ("{}", "not a saved module")):
+    for text, message in (("{", "is not valid JSON"), ("[]", "not a saved module"), ("{}", "not a saved module")):
         (saved / "architecture.json").write_text(text)
         with pytest.raises(FormatError, match=message):
             natpp.restore(saved)

@@ -92,7 +92,7 @@ def test_a_folder_is_scored_without_what_cannot_be_read(
     (photographs / "train" / "down" / "99.jpg").write_text("no image")
     few = {"train_steps": 1, "channels": 2, "cells": 1}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in few.items()]
-    line = "1 of 31 images of {} could not be read and is left out: train/down/99.jpg (no image, or a damaged one)"
+    line = "1 of 31 images of {} could not be read and is left out: train/down/99.jpg (not an image, or damaged)"
     given = ["score", "resnet_block", "--json", *flags, "--size=16"]
     for name, *data in (("stripes", str(photographs)), ("imagenet", "imagenet", f"--root={photographs}")):
         assert main([*given, "--data", *data]) == 0

@@ -54,7 +54,7 @@ def test_promises_that_are_broken_are_found() -> None:
     check_task(Task([(torch.randn(4, 2), torch.randn(4, 2))], loss=functional.mse_loss))
     shared = loader()
     for task, words in (
-        (Task(shared, shared[:1]), "a sample in both train and val"),
+        (Task(shared, shared[:1]), "the same sample in train and val"),
         (
             replace(good, loss=lambda output, targets: -functional.cross_entropy(output, targets)),
             "loss of list is higher",
@@ -88,12 +88,12 @@ def test_a_task_is_made_from_a_name(photographs: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("digit", "unknown data 'digit'. Did you mean 'digits'"),
+        ("digit", "unknown data set 'digit'. Did you mean 'digits'"),
         ("digits:root", "'root', expected key=value, as in digits:root=data"),
         ("digits:rot=x", "unknown option 'rot' of the task digits. Did you mean 'root'"),
         ("digits:say=x", "unknown option 'say'"),
-        ("digits:root=x", "needs no root"),
-        ("cifar10", "needs the folder it is in"),
+        ("digits:root=x", "does not apply: leave it out"),
+        ("cifar10", "needs the folder it is stored in"),
     ],
 )
 def test_a_wrong_name_says_what_to_write(text: str, words: str) -> None:

@@ -88,9 +88,11 @@ def test_wrong_input() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown model 'resnet21'\. Did you mean 'resnet20'\?"):
         network("resnet21")
     for classes in (0, -1, 2.0, True, "10"):
-        with pytest.raises(SettingError, match="classes is a whole number of 1 or more, not"):
+        with pytest.raises(SettingError, match="expected a whole number from 1 up"):
             network("resnet20", classes)  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="mobilefacenet gives an embedding of 128 numbers: leave classes out"):
+    with pytest.raises(
+        SettingError, match="mobilefacenet outputs an embedding of 128 numbers, so classes does not apply"
+    ):
         network("mobilefacenet", 10)
 
 

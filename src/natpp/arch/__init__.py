@@ -1,4 +1,4 @@
-"""What an architecture is: values only, no training. Importing it fills the registries of ops, rules and networks."""
+"""Architectures as values, without training. Importing this registers the operations, rules and networks."""
 
 from natpp.arch import cost, formats, graph, layers, networks, ops, rules, space
 

@@ -1,8 +1,8 @@
-"""One form for all isomorphic graphs: colour refinement, then the smallest encoding over what it leaves tied.
+"""Canonical form of isomorphic graphs: colour refinement, then the smallest encoding of what remains tied.
 
-Nodes that refinement cannot tell apart are taken in connected groups, each by itself, since groups meet
-only in nodes that are known already: an inception block with many like branches is many small problems.
-Within a group, ties are broken by force, one node after the other, and the smallest encoding wins.
+Nodes that refinement cannot distinguish are solved in connected groups, independently, since groups are only connected
+through nodes that are already ordered. So an inception block with many similar branches is many small problems. Within
+a group, ties are broken by individualizing one node after the other; the smallest encoding wins.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-Inputs = Sequence[Sequence[tuple[str, int]]]  # per node from 2 on: its (op, source)
+Inputs = Sequence[Sequence[tuple[str, int]]]  # for each node from 2 on: its (op, source) pairs
 Encoding = tuple[tuple[tuple[tuple[str, int], ...], ...], tuple[int, ...] | None]
-Colours = dict[int, tuple[int, ...]]  # compared as tuples; a finer colour begins with the coarser one
+Colours = dict[int, tuple[int, ...]]  # compared as tuples; a finer colour extends the coarser one
 
 
 def canonical_inputs(nodes: Inputs, concat: Sequence[int] | None) -> Encoding:
-    """Nodes and concat list renamed to the canonical order; the inputs 0 and 1 keep their names."""
+    """Nodes and concat list in canonical order; the inputs keep the names 0 and 1."""
     graph = _Graph(nodes)
     everything = list(range(len(nodes) + 2))
     order = graph.ordered(everything, graph.refined(everything, _first_colours(nodes, concat)))
@@ -26,7 +26,7 @@ def canonical_inputs(nodes: Inputs, concat: Sequence[int] | None) -> Encoding:
 
 
 def _first_colours(nodes: Inputs, concat: Sequence[int] | None) -> Colours:
-    """Inputs first, then by depth, so that sorting by colour keeps sources before targets."""
+    """Inputs first, then nodes by depth, so that sorting by colour keeps sources before targets."""
     depth = [-2, -1]
     for inputs in nodes:
         depth.append(1 + max((max(depth[source], 0) for _, source in inputs), default=0))
@@ -35,7 +35,7 @@ def _first_colours(nodes: Inputs, concat: Sequence[int] | None) -> Colours:
 
 
 class _Graph:
-    """Edges both ways."""
+    """Edges in both directions."""
 
     def __init__(self, nodes: Inputs):
         self.sources: list[list[tuple[str, int]]] = [[], [], *map(list, nodes)]
@@ -45,7 +45,7 @@ class _Graph:
                 self.readers[source].append((op, target))
 
     def ordered(self, members: list[int], colours: Colours) -> list[int]:
-        """The canonical order of some nodes whose colours are refined."""
+        """The canonical order of some nodes with refined colours."""
         counts = Counter(colours[node] for node in members)
         tied = [node for node in members if counts[colours[node]] > 1]
         solved = sorted(self._group_order(group, colours) for group in self._groups(tied))
@@ -53,7 +53,7 @@ class _Graph:
         return sorted(members, key=lambda node: (colours[node], place.get(node, (0, 0))))
 
     def refined(self, members: list[int], colours: Colours) -> Colours:
-        """Colours of members split by the colours of their neighbours among them, until nothing splits any more."""
+        """Colours of members, split by the colours of their neighbours among them until nothing changes."""
         inside = set(members)
         ranks = _ranks({node: colours[node] for node in members})
         while True:
@@ -75,7 +75,7 @@ class _Graph:
                 continue
             left.remove(first)
             group = [first]
-            for node in group:  # grows while it is walked
+            for node in group:  # the list grows during the loop
                 for _, other in self.sources[node] + self.readers[node]:
                     if other in left:
                         left.remove(other)
@@ -91,7 +91,7 @@ class _Graph:
         shared = min((colour for colour, nodes in classes.items() if len(nodes) > 1), default=None)
         if shared is None:
             return self._encoded(sorted(group, key=lambda node: colours[node]), colours)
-        twins: dict[object, int] = {}  # of nodes with the same neighbours any one will do
+        twins: dict[object, int] = {}  # nodes with the same neighbours are interchangeable
         for node in classes[shared]:
             twins.setdefault((tuple(sorted(self.sources[node])), tuple(sorted(self.readers[node]))), node)
         found = []
@@ -102,7 +102,7 @@ class _Graph:
         return min(found)
 
     def _encoded(self, order: list[int], colours: Colours) -> tuple[object, list[int]]:
-        """All edges of a group's nodes: within it by position, to nodes outside by colour."""
+        """All edges of a group's nodes: to nodes of the group by position, to others by colour."""
         position = {node: (1, (index,)) for index, node in enumerate(order)}
 
         def ends(edges: list[tuple[str, int]]) -> list[tuple[str, tuple[int, tuple[int, ...]]]]:
@@ -112,7 +112,7 @@ class _Graph:
 
 
 def _ranks(keys: Mapping[int, object]) -> dict[int, int]:
-    """Keys replaced by their rank among the distinct ones."""
+    """Keys replaced by their ranks among the distinct keys."""
     frozen = {node: _frozen(key) for node, key in keys.items()}
     ranks = {key: rank for rank, key in enumerate(sorted(set(frozen.values())))}
     return {node: ranks[key] for node, key in frozen.items()}

@@ -1,10 +1,9 @@
-"""What an architecture costs in a network, counted to the digit without building it.
+"""The exact cost of an architecture in a network, computed without building it.
 
-`params` and `madds` count every listed edge and both input convs of a cell, the convention of
-published tables; `live_params` and `live_madds` count what is alive, which is what `build` builds.
-Multiply-adds are those of convolutions and linear layers for one image. Peak memory is the most
-bytes of activations that the living network holds at once for one float32 image, the image among
-them and weights not: every value is freed after its last reader.
+`params` and `madds` count all listed edges and both input convs of each cell, the convention of published tables;
+`live_params` and `live_madds` count only what is live, which is what `build` builds. Multiply-adds are those of
+convolutions and linear layers for one image. Peak memory is the maximum number of bytes of activations, including the
+image, that the live network holds at once for one float32 image; every value is freed after its last reader.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from natpp.core.memory import peak_memory
 
 
 class Counts(NamedTuple):
-    """Parameters and multiply-adds, of everything and of what is alive."""
+    """Parameters and multiply-adds, of everything and of the live parts."""
 
     params: int
     madds: int
@@ -35,14 +34,14 @@ def cost_of(arch: Architecture, where: Setting) -> Cost:
 
 
 def counts(arch: Architecture, where: Setting) -> Counts:
-    """Parameters and multiply-adds alone: what a budget compares."""
+    """Parameters and multiply-adds only, the costs that a budget limits."""
     _, blueprint, _, plan = drawing(arch, where)
     listed, living, _ = blueprint.spent(plan)
     return Counts(*listed, *living)
 
 
 def counts_by_block(arch: Architecture, where: Setting) -> list[tuple[int, int]]:
-    """Living parameters and multiply-adds of every block in order, and last of the head."""
+    """Live parameters and multiply-adds of each block in order, and finally of the head."""
     _, blueprint, starts, plan = drawing(arch, where)
     found = [(0, 0)] * len(starts)
     for number, (step, alive) in enumerate(zip(blueprint.steps, blueprint.flow(plan).alive, strict=True)):

@@ -1,4 +1,4 @@
-"""Architectures as text: JSON, DARTS genotypes and NAS-Bench-201 strings, read and written, never executed."""
+"""Read and write architectures as text (JSON, DARTS genotypes, NAS-Bench-201 strings), without executing anything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from natpp.arch.graph import KINDS, NULL, NUM_INPUTS, Architecture, Edge, Graph
 from natpp.errors import FormatError, NatppError, UnknownNameError, did_you_mean, shortened
 
 VERSION = 1
-# A JSON file may say these about its architecture; the value does not hold them. `result`: how it was found.
+# Keys of a JSON file that describe its architecture but are not part of the value. `result`: how it was found.
 NOTES = ("name", "kind", "source", "result")
 
 NASBENCH201_OPS = {
@@ -23,12 +23,12 @@ NASBENCH201_OPS = {
     "nor_conv_3x3": "conv_3x3",
     "avg_pool_3x3": "avg_pool_3x3",
 }
-LARGEST_NODE = 1_000_000  # a number beyond this is no node's
-FIXED = "fixed"  # fourth entry of a JSON edge that no rule may change
+LARGEST_NODE = 1_000_000  # a larger number is surely not a node
+FIXED = "fixed"  # fourth entry of a fixed edge in JSON
 
 
 def parse(text: str) -> Architecture:
-    """The architecture that a text describes, in whichever of the forms it is.
+    """The architecture described by a text, in any of the formats.
 
     Examples:
         >>> from natpp.arch.formats import parse, to_json
@@ -45,13 +45,13 @@ def parse(text: str) -> Architecture:
     if "Genotype" in stripped:
         return from_genotype(stripped)
     raise FormatError(
-        f"{shortened(stripped)} is no architecture. Expected JSON ('{{\"normal\": …}}'), "
+        f"{shortened(stripped)} is not an architecture. Expected JSON ('{{\"normal\": …}}'), "
         "a DARTS genotype ('Genotype(normal=…)') or a NAS-Bench-201 string ('|nor_conv_3x3~0|+…')"
     )
 
 
 def looks_like_text(given: str) -> bool:
-    """Whether a word from the command line is an architecture's text rather than its name or file."""
+    """Whether a command-line argument is an architecture's text rather than a name or a file."""
     stripped = given.strip()
     return stripped.startswith(("{", "[", "|")) or re.search(r"\bGenotype\s*\(", stripped) is not None
 
@@ -64,17 +64,17 @@ def from_json(text: str) -> Architecture:
     try:
         data = json.loads(text, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"broken JSON: {_first_line(error)}. Given: {shortened(text)}") from None
+        raise FormatError(f"invalid JSON: {_first_line(error)}. Given: {shortened(text)}") from None
     return from_dict(data)
 
 
 def from_dict(data: Any) -> Architecture:
-    """The architecture that parsed JSON describes."""
+    """The architecture described by parsed JSON."""
     if not isinstance(data, dict):
-        raise FormatError(f"expected a JSON object with the key 'normal', not {shortened(json.dumps(data))}")
+        raise FormatError(f"the JSON is {shortened(json.dumps(data))}, expected an object with the key 'normal'")
     if str(data.get("format", "")).startswith("natpp "):
         raise FormatError(
-            f"this is a {data['format'].removeprefix('natpp ')} as natpp writes it with all its reasons, not an "
+            f"this is a full {data['format'].removeprefix('natpp ')} of natpp, not an "
             "architecture: natpp report shows it, and natpp optimize --out FILE writes the architecture"
         )
     known = ("version", *(f"{cell}{end}" for cell in KINDS for end in ("", "_concat")), *NOTES)
@@ -83,22 +83,22 @@ def from_dict(data: Any) -> Architecture:
         raise FormatError(f"the JSON holds {len(data)} architectures ({names}, …). Give one of them")
     for key in data:
         if key not in known:
-            raise FormatError(f"unknown key {shortened(key)}. {did_you_mean(key, known)}")
+            raise FormatError(f"unknown JSON key {shortened(key)}. {did_you_mean(key, known)}")
     version = data.get("version", VERSION)
     if version != VERSION or isinstance(version, bool):
-        raise FormatError(f"version {shortened(json.dumps(version))} is not known here, expected {VERSION}")
+        raise FormatError(f"the version is {shortened(json.dumps(version))}, expected {VERSION}")
     if "normal" not in data:
         raise FormatError("the key 'normal' is missing: the edges of the normal cell, each [op, from, to]")
     graphs = {cell: _graph_from_dict(data, cell) for cell in KINDS if data.get(cell) is not None}
     if data.get("reduce") is None and data.get("reduce_concat") is not None:
-        raise FormatError("there is a 'reduce_concat' but no 'reduce'")
+        raise FormatError("the JSON has a 'reduce_concat' but no 'reduce'")
     if data["normal"] is None:
         raise FormatError("'normal' is null, expected a list of edges, each [op, from, to]")
     return Architecture(**graphs)
 
 
 def to_dict(arch: Architecture) -> dict[str, Any]:
-    """The architecture as JSON data; `null` stands for loose ends, and for no reduction cell."""
+    """The architecture as JSON data; `null` means loose ends, or no reduction cell."""
     data: dict[str, Any] = {"version": VERSION}
     for cell in KINDS:
         graph = arch.normal if cell == "normal" else arch.reduce
@@ -108,7 +108,7 @@ def to_dict(arch: Architecture) -> dict[str, Any]:
 
 
 def to_json(arch: Architecture, result: dict[str, Any] | None = None) -> str:
-    """The architecture as JSON text, one edge a line; with `result`, how it was found.
+    """The architecture as JSON text, one edge per line; `result` says how it was found.
 
     Examples:
         >>> from natpp.arch.formats import to_json
@@ -165,22 +165,22 @@ def _edge_to_list(edge: Edge) -> list[str | int]:
 def from_genotype(text: str) -> Architecture:
     """Read `Genotype(normal=[('sep_conv_3x3', 0), …], normal_concat=range(2, 6), reduce=…, reduce_concat=…)`.
 
-    Edges are `(op, from)`, two in a row for each node, or `(op, from, to)`. A leading `NAME =` is allowed.
+    Edges are `(op, from)`, two in a row per node, or `(op, from, to)`. A leading `NAME =` is allowed.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a stray backslash; what it spells is checked below
+            warnings.simplefilter("ignore")  # about stray backslashes; the names are checked below
             tree = ast.parse(text.strip())
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        raise FormatError(f"broken genotype: {_first_line(error)}. Given: {shortened(text)}") from None
+        raise FormatError(f"invalid genotype: {_first_line(error)}. Given: {shortened(text)}") from None
     statement = tree.body[0] if len(tree.body) == 1 else None
     call = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "Genotype":
-        raise FormatError(f"expected one 'Genotype(normal=…, normal_concat=…, …)', not {shortened(text)}")
+        raise FormatError(f"expected one 'Genotype(normal=…, normal_concat=…, …)', got {shortened(text)}")
     fields = ("normal", "normal_concat", "reduce", "reduce_concat")
     values: dict[str, ast.expr] = dict(zip(fields, call.args, strict=False))
     if len(call.args) > len(fields):
-        raise FormatError(f"a genotype has 4 fields ({', '.join(fields)}), not {len(call.args)}")
+        raise FormatError(f"expected a genotype of 4 fields ({', '.join(fields)}), got {len(call.args)}")
     for keyword in call.keywords:
         if keyword.arg not in fields or keyword.arg in values:
             raise FormatError(f"unknown or repeated field {keyword.arg!r}. {did_you_mean(str(keyword.arg), fields)}")
@@ -204,9 +204,13 @@ def to_genotype(arch: Architecture, *, targets: bool = False) -> str:
         "Genotype(normal=[('sep_conv_3x3', 0)"
     """
     if arch.reduce is None:
-        raise FormatError("a genotype has a normal and a reduction cell; this architecture has one cell. Use JSON")
+        raise FormatError(
+            "a genotype needs a normal and a reduction cell, but this architecture has one cell. Use JSON"
+        )
     if any(edge.fixed for _, graph in arch.cells() for edge in graph.edges):
-        raise FormatError("a genotype's nodes have two inputs; this architecture has nodes with others. Use JSON")
+        raise FormatError(
+            "the nodes of a genotype have two inputs, but some nodes of this architecture do not. Use JSON"
+        )
     fields = []
     for cell, graph in arch.cells():
         rows = [(edge.op, edge.source, edge.target)[: 3 if targets else 2] for edge in graph.edges]
@@ -221,21 +225,21 @@ def _genotype_edges(cell: str, rows: Any) -> list[tuple[str, Any, Any, bool]]:
     proper = all(isinstance(row, list) and row and isinstance(row[0], str) for row in rows)
     lengths = {len(row) for row in rows} if proper else set()
     if lengths not in ({2}, {3}):
-        raise FormatError(f"the edges of '{cell}' are {shortened(repr(rows))}, expected ('op', from) throughout")
+        raise FormatError(f"the edges of '{cell}' are {shortened(repr(rows))}, expected ('op', from) for all")
     if lengths == {3}:
         return [(_alias(op), source, target, False) for op, source, target in rows]
     if len(rows) % 2:
-        raise FormatError(f"'{cell}' has {len(rows)} edges, expected two for each node")
+        raise FormatError(f"'{cell}' has {len(rows)} edges, expected two per node")
     return [(_alias(op), source, NUM_INPUTS + index // 2, False) for index, (op, source) in enumerate(rows)]
 
 
 def _alias(op: Any) -> str:
-    """DARTS calls null 'none'."""
+    """DARTS calls the null operation 'none'."""
     return NULL if op == "none" else op
 
 
 def _literal(node: ast.expr) -> Any:
-    """The value of a literal or of `range(a, b)`; anything else is refused, nothing is run."""
+    """The value of a literal or of `range(a, b)`; raises an error for anything else, and executes nothing."""
     match node:
         case ast.Constant(value=None | str() as value):
             return value
@@ -252,7 +256,7 @@ def _literal(node: ast.expr) -> Any:
         case ast.Call(func=ast.Name(id="list"), args=[inner], keywords=[]):
             return _literal(inner)
     raise FormatError(
-        f"a genotype holds names, numbers, lists and range(a, b), not what stands at line {node.lineno}, "
+        f"a genotype may contain names, numbers, lists and range(a, b), unlike line {node.lineno}, "
         f"column {node.col_offset + 1}"
     )
 
@@ -261,9 +265,9 @@ def _literal(node: ast.expr) -> Any:
 
 
 def from_nasbench201(text: str) -> Architecture:
-    """Read `|op~0|+|op~0|op~1|+|op~0|op~1|op~2|`: one cell, each node reads every earlier one.
+    """Read `|op~0|+|op~0|op~1|+|op~0|op~1|op~2|`: one cell, in which each node reads all earlier ones.
 
-    Its input is the cell's input 1 (the output of the block before); it has no reduction cell.
+    Its input is input 1 of the cell (the output of the previous block); it has no reduction cell.
     """
     nodes = []
     for number, part in enumerate(text.strip().split("+"), start=1):
@@ -299,16 +303,23 @@ def to_nasbench201(arch: Architecture) -> str:
     names = {ours: theirs for theirs, ours in NASBENCH201_OPS.items()}
     graph = arch.normal
     if arch.reduce is not None:
-        raise FormatError("a NAS-Bench-201 string has one cell; this architecture has a reduction cell too. Use JSON")
+        raise FormatError(
+            "a NAS-Bench-201 string has one cell, but this architecture also has a reduction cell. Use JSON"
+        )
     if graph.concat != (graph.num_nodes - 1,):
-        raise FormatError("the output of a NAS-Bench-201 cell is its last node alone. Use JSON")
+        raise FormatError(
+            "the output of a NAS-Bench-201 cell is its last node only, unlike in this architecture. Use JSON"
+        )
     parts = []
     for number, inputs in enumerate(graph.inputs, start=1):
         if [source for _, source in inputs] != list(range(1, number + 1)):
-            raise FormatError("a node of a NAS-Bench-201 cell reads every earlier node once, in order. Use JSON")
+            raise FormatError(
+                "the nodes of a NAS-Bench-201 cell read all earlier nodes once, in order, unlike in this "
+                "architecture. Use JSON"
+            )
         for op, _ in inputs:
             if op not in names:
-                raise FormatError(f"{op} is no operation of NAS-Bench-201. Known there: {', '.join(names)}")
+                raise FormatError(f"{op} is not an operation of NAS-Bench-201. Known: {', '.join(names)}")
         parts.append("|" + "".join(f"{names[op]}~{source - 1}|" for op, source in inputs))
     return "+".join(parts)
 
@@ -321,7 +332,7 @@ FORMATS: dict[str, Callable[[Architecture], str]] = {
 
 
 def _graph(cell: str, edges: Sequence[tuple[str, Any, Any, bool]], concat: Any) -> Graph:
-    """A graph whose errors say in which cell they are."""
+    """A graph; errors name the cell they are in."""
     try:
         if isinstance(concat, int | str):
             raise FormatError(f"the concat list is {concat!r}, expected a list of nodes")

@@ -1,9 +1,8 @@
-"""An architecture is a value: edges that carry operations, cell graphs made of them, a pair of cells.
+"""Architectures as values: edges with operations, cell graphs made of edges, pairs of cells.
 
-Nodes 0 and 1 are a cell's inputs (0 the older), intermediate nodes start at 2 and read two earlier
-nodes each. A node with another number of inputs is carried by fixed edges: a fixed null fills up to
-two, a chain of two-input nodes joined by fixed skips carries more. So every graph has one form, and
-`inputs` gives the way back.
+Nodes 0 and 1 are a cell's inputs (0 is the older one). Intermediate nodes start at 2 and read two earlier nodes each. A
+node with any other number of inputs is built with fixed edges: a fixed null fills up to two inputs, and a chain of
+nodes joined by fixed skips has more than two. So all graphs have the same form, and `inputs` converts back.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SKIP, NULL = "skip_connect", "null"
 
 @dataclass(frozen=True)
 class Edge:
-    """An operation from one node to a later one. A fixed edge is structure: no rule may change it."""
+    """An operation from one node to a later one. A fixed edge is part of the structure and may not change."""
 
     op: str
     source: int
@@ -32,18 +31,21 @@ class Edge:
     fixed: bool = False
 
     def __post_init__(self) -> None:
-        OPS[self.op]  # answers an unknown name
+        OPS[self.op]  # raises an error for an unknown name
         for end, node in (("source", self.source), ("target", self.target)):
             if not isinstance(node, int) or isinstance(node, bool):
-                raise GraphError(f"the {end} of an edge is a node's number, not {_quoted(node)}")
+                raise GraphError(f"the {end} of an edge is {_quoted(node)}, expected the number of a node")
         if self.target < NUM_INPUTS:
-            raise GraphError(f"nodes 0 and 1 are the cell's inputs: no edge leads to node {self.target}")
+            raise GraphError(
+                f"the target of an edge is node {self.target}, but nodes 0 and 1 are the cell's inputs: expected 2 or "
+                "more"
+            )
         if not 0 <= self.source < self.target:
             raise GraphError(
-                f"node {self.target} reads node {self.source}, but a node reads only nodes from 0 to {self.target - 1}"
+                f"node {self.target} reads node {self.source}, expected a node from 0 to {self.target - 1}"
             )
         if self.fixed and self.op not in (SKIP, NULL):
-            raise GraphError(f"a fixed edge is {SKIP} or {NULL}, not {self.op}")
+            raise GraphError(f"a fixed edge must be {SKIP} or {NULL}, not {self.op}")
 
     @property
     def is_null(self) -> bool:
@@ -51,29 +53,29 @@ class Edge:
 
 
 class Liveness(NamedTuple):
-    """Which parts of a graph matter where it stands."""
+    """Which parts of a graph are live in their place of the network."""
 
-    reached: tuple[bool, ...]  # per node: something from outside reaches it; else it is zero
-    live: tuple[bool, ...]  # per edge: it carries something to an output that is read
-    inputs: tuple[bool, bool]  # per input: a live edge reads it
-    output: bool  # something from outside reaches the output
+    reached: tuple[bool, ...]  # per node: data from the network's input reaches it; otherwise it is zero
+    live: tuple[bool, ...]  # per edge: it carries data to an output that is read
+    inputs: tuple[bool, bool]  # per input: whether a live edge reads it
+    output: bool  # data from the network's input reaches the output
 
 
 def node_step(node: int) -> int:
-    """Which step of a cell makes a node: its two inputs come first, then for every node its two edges and their sum."""
+    """Index of the step of a cell that computes a node: after both inputs, each node has two edges and their sum."""
     return node if node < NUM_INPUTS else 3 * node - 2
 
 
 def edge_step(index: int) -> int:
-    """Which step of a cell is an edge."""
+    """Index of the step of a cell that is an edge."""
     return NUM_INPUTS + index // 2 * 3 + index % 2
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A cell: edges in order of their target, two a node, and the nodes its output concatenates.
+    """A cell: edges ordered by target, two per node, and the nodes that its output concatenates.
 
-    `concat=None` stands for the loose ends: the nodes that no edge reads (a null edge reads nothing).
+    `concat=None` means the loose ends: the nodes that no edge reads (null edges do not count).
 
     Examples:
         >>> from natpp.arch.graph import Edge, Graph
@@ -87,16 +89,18 @@ class Graph:
 
     def __post_init__(self) -> None:
         if not all(isinstance(edge, Edge) for edge in self.edges):
-            raise GraphError("a graph is made of edges: Edge(op, source, target)")
+            raise GraphError("the edges of a graph must be of the form Edge(op, source, target)")
         if not (self.concat is None or isinstance(self.concat, Iterable)):
-            raise GraphError(f"the concat list is {_quoted(self.concat)}, expected nodes, or None for loose ends")
+            raise GraphError(
+                f"the concat list is {_quoted(self.concat)}, expected a list of nodes, or None for loose ends"
+            )
         object.__setattr__(self, "edges", tuple(sorted(self.edges, key=lambda edge: edge.target)))
         if not self.edges:
-            raise GraphError("a cell needs at least one node with two incoming edges")
+            raise GraphError("the cell has no edges, expected at least one node with two incoming edges")
         incoming = [0] * (len(self.edges) + NUM_INPUTS)
         for edge in self.edges:
             if edge.target >= len(incoming):
-                raise GraphError(f"node {edge.target} is there, but nodes before it have no incoming edges")
+                raise GraphError(f"node {edge.target} has incoming edges, but some nodes before it have none")
             incoming[edge.target] += 1
         for node in range(NUM_INPUTS, self.edges[-1].target + 1):
             if incoming[node] != 2:
@@ -109,36 +113,36 @@ class Graph:
     def _check_concat(self, concat: tuple[int, ...]) -> None:
         object.__setattr__(self, "concat", concat)
         if not concat:
-            raise GraphError("the concat list is empty: name at least one node, or none at all for loose ends")
+            raise GraphError("the concat list is empty: give at least one node, or None for loose ends")
         for node in concat:
             if not isinstance(node, int) or isinstance(node, bool) or not NUM_INPUTS <= node < self.num_nodes:
                 raise GraphError(
-                    f"the concat list names node {_quoted(node)}, but the cell's nodes are "
+                    f"the concat list contains node {_quoted(node)}, but the cell's nodes are "
                     f"{NUM_INPUTS} to {self.num_nodes - 1}"
                 )
         if len(set(concat)) < len(concat):
-            raise GraphError(f"the concat list {list(concat)} names a node twice")
+            raise GraphError(f"the concat list {list(concat)} contains a node twice")
 
     def _check_fixed(self) -> None:
-        """Fixed edges stand only where `from_inputs` puts them, so that the way back is one."""
+        """Raise an error unless fixed edges are exactly where `from_inputs` puts them, so that the form is unique."""
         links = [edge.source for edge in self.edges if edge.fixed and edge.op == SKIP]
         sources = [edge.source for edge in self.edges]
         for node in links:
             if node < NUM_INPUTS or sources.count(node) > 1 or node in (self.concat or ()):
-                raise GraphError(f"a fixed skip joins two parts of one node, but node {node} is read elsewhere too")
+                raise GraphError(f"a fixed skip joins two parts of one node, but node {node} is also read elsewhere")
         if _two_input_edges(self._merged[0])[0] != [
             (edge.op, edge.source, edge.target, edge.fixed) for edge in self.edges
         ]:
-            raise GraphError("fixed edges stand where no node needs them to have two inputs")
+            raise GraphError("the graph has fixed edges that no node needs to get two inputs")
 
     @functools.cached_property
     def num_nodes(self) -> int:
-        """Nodes in all, the two inputs among them."""
+        """Number of nodes, including the two inputs."""
         return self.edges[-1].target + 1
 
     @functools.cached_property
     def outputs(self) -> tuple[int, ...]:
-        """The nodes the output concatenates, in order."""
+        """The nodes that the output concatenates, in order."""
         if self.concat is not None:
             return self.concat
         read = {edge.source for edge in self.edges if not edge.is_null}
@@ -151,7 +155,7 @@ class Graph:
 
     @functools.cached_property
     def topology(self) -> tuple[tuple[int, int, str | None], ...]:
-        """Sources and targets of all edges, and the operation of those that are fixed."""
+        """Sources and targets of all edges, and the operations of fixed edges."""
         return tuple([(edge.source, edge.target, edge.op if edge.fixed else None) for edge in self.edges])
 
     @functools.cached_property
@@ -162,21 +166,21 @@ class Graph:
         return self._hash
 
     def __getstate__(self) -> dict[str, object]:
-        """Without what is remembered: hashes of strings differ from process to process."""
+        """Without cached values: hashes of strings differ between processes."""
         return {"edges": self.edges, "concat": self.concat}
 
     def into(self, node: int) -> tuple[int, int]:
-        """The indices of the two edges into a node."""
+        """The indices of a node's two incoming edges."""
         first = 2 * (node - NUM_INPUTS)
         return first, first + 1
 
     def with_ops(self, ops: Sequence[str]) -> Graph:
         """The same graph with other operations on its edges."""
         if len(ops) != len(self.edges):
-            raise GraphError(f"{_count(len(ops), 'operation')} for {_count(len(self.edges), 'edge')}")
+            raise GraphError(f"got {_count(len(ops), 'operation')} for {_count(len(self.edges), 'edge')}")
         for edge, op in zip(self.edges, ops, strict=True):
             if edge.fixed and edge.op != op:
-                raise GraphError(f"the edge {edge.source} → {edge.target} is fixed: it stays {edge.op}")
+                raise GraphError(f"the edge {edge.source} → {edge.target} is fixed: it must keep {edge.op}")
         edges = (
             edge if edge.op == op else Edge(op, edge.source, edge.target, edge.fixed)
             for edge, op in zip(self.edges, ops, strict=True)
@@ -184,15 +188,15 @@ class Graph:
         return self._again(tuple(edges), self.concat)
 
     def _again(self, edges: tuple[Edge, ...], concat: tuple[int, ...] | None) -> Graph:
-        """This graph with other operations on its free edges: what was checked of it holds."""
+        """This graph with other operations on its free edges; needs no new checks."""
         graph = object.__new__(Graph)
         graph.__dict__.update(edges=edges, concat=concat)
         return graph
 
     def liveness(self) -> Liveness:
-        """What is alive when both inputs carry something and somebody reads the output.
+        """What is live if both inputs carry data and the output is read.
 
-        Dead are null edges, edges that lead to no output, and edges from a node that nothing reaches.
+        Dead edges are null edges, edges without a path to the output, and edges from a node that no data reaches.
         """
         reads: list[Sequence[int]] = [(), ()]
         for index, edge in enumerate(self.edges):
@@ -208,7 +212,7 @@ class Graph:
         return self.liveness_in(*reached_and_alive(reads, joins, passing, {output: 1}), output=output)
 
     def liveness_in(self, reached: Sequence[int], alive: Sequence[int], start: int = 0, *, output: int) -> Liveness:
-        """What is alive of it in a network where its steps begin at `start` and the step `output` makes its output."""
+        """What is live in a network where the cell's steps begin at `start` and step `output` computes its output."""
         nodes = [start + node_step(node) for node in range(self.num_nodes)]
         edges = [start + edge_step(index) for index in range(len(self.edges))]
         return Liveness(
@@ -219,7 +223,7 @@ class Graph:
         )
 
     def pruned(self) -> Graph:
-        """The same function with every dead edge null, and the same concatenation written out."""
+        """The same function with every dead edge set to null, and an explicit concat list."""
         live = self.liveness().live
         ops = [edge.op if alive or edge.fixed else NULL for edge, alive in zip(self.edges, live, strict=True)]
         return self._again(self.with_ops(ops).edges, self.outputs)
@@ -228,9 +232,9 @@ class Graph:
 
     @classmethod
     def from_inputs(cls, nodes: Sequence[Sequence[tuple[str, int]]], concat: Sequence[int] | None = None) -> Graph:
-        """The graph of nodes that read any number of earlier ones: per node a list of (op, source).
+        """The graph of nodes with any number of inputs: per node, a list of (op, source).
 
-        Sources and concat count these nodes from 2 (0 and 1 are the inputs).
+        Sources and concat number these nodes from 2 (0 and 1 are the inputs).
         """
         given, places = _two_input_edges(nodes)
         edges = tuple(Edge(*one) for one in given)
@@ -238,17 +242,19 @@ class Graph:
             return cls(edges)
         for node in concat:
             if node not in places or node < NUM_INPUTS:
-                raise GraphError(f"the concat list names node {node}, but the cell's nodes are 2 to {len(nodes) + 1}")
+                raise GraphError(
+                    f"the concat list contains node {node}, but the cell's nodes are 2 to {len(nodes) + 1}"
+                )
         return cls(edges, tuple(places[node] for node in concat))
 
     @functools.cached_property
     def inputs(self) -> tuple[tuple[tuple[str, int], ...], ...]:
-        """The way back from `from_inputs`: per node, chains merged and fixed nulls left out, its (op, source)."""
+        """The inverse of `from_inputs`: the (op, source) pairs of each node, without fixed edges."""
         return self._merged[0]
 
     @functools.cached_property
     def names(self) -> tuple[int, ...]:
-        """The number of every node in `inputs`; the parts of a chain have that of the node they make up."""
+        """The number of every node in `inputs`; all parts of a chain have the same number."""
         links = {edge.source for edge in self.edges if edge.fixed and edge.op == SKIP}
         names, number = [], 0
         for node in range(self.num_nodes):
@@ -258,13 +264,13 @@ class Graph:
 
     @property
     def merged_concat(self) -> tuple[int, ...] | None:
-        """The concat list in the numbers of `inputs`."""
+        """The concat list, numbered as in `inputs`."""
         return self._merged[1]
 
     @functools.cached_property
     def _merged(self) -> tuple[tuple[tuple[tuple[str, int], ...], ...], tuple[int, ...] | None]:
         links = {edge.source for edge in self.edges if edge.fixed and edge.op == SKIP}
-        numbers = {0: 0, 1: 1}  # number in the graph → number after merging
+        numbers = {0: 0, 1: 1}  # number in the graph → number in `inputs`
         gathered: dict[int, list[tuple[str, int]]] = {}
         nodes: list[tuple[tuple[str, int], ...]] = []
         for node in range(NUM_INPUTS, self.num_nodes):
@@ -284,14 +290,16 @@ class Graph:
         return tuple(nodes), concat
 
     def canonical(self) -> Graph:
-        """One graph for all that differ only in the names of nodes and the order of edges and concat."""
+        """The same graph for all isomorphic ones: those that differ only in node names and the order of edges and
+        concat.
+        """
         from natpp.arch.canonical import canonical_inputs
 
         nodes, concat = canonical_inputs(*self._merged)
         return Graph.from_inputs(nodes, concat)
 
     def living(self) -> tuple[list[list[tuple[str, int]]], list[int]]:
-        """What the graph computes, as nodes and a concat list like `inputs`: dead edges and nodes are gone."""
+        """The live part of the graph, as nodes and a concat list like `inputs`."""
         nodes, concat = self.pruned()._merged
         assert concat is not None
         living = [[(op, source) for op, source in inputs if op != NULL] for inputs in nodes]
@@ -306,7 +314,7 @@ class Graph:
         return kept, [names[node] for node in concat]
 
     def essence(self) -> Graph:
-        """What the graph computes: its canonical form without anything dead."""
+        """What the graph computes: the canonical form of its live part."""
         return self._essence
 
     @functools.cached_property
@@ -318,7 +326,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A normal cell and a reduction cell. Without a reduction cell, the normal one stands in its places.
+    """A normal cell and a reduction cell. Without a reduction cell, the normal cell is used instead.
 
     Examples:
         >>> darts = natpp.load("darts")
@@ -334,14 +342,14 @@ class Architecture:
 
     def __post_init__(self) -> None:
         if not isinstance(self.normal, Graph) or not isinstance(self.reduce, Graph | None):
-            raise GraphError("an architecture is made of graphs: Architecture(normal, reduce)")
+            raise GraphError("the cells of an architecture must be graphs: Architecture(normal, reduce)")
 
     def graph(self, kind: str) -> Graph:
-        """The graph that stands in places of this kind, `normal` or `reduce`."""
+        """The graph of cells of this kind, `normal` or `reduce`."""
         return self.normal if kind == "normal" or self.reduce is None else self.reduce
 
     def cells(self) -> Iterator[tuple[str, Graph]]:
-        """The cells the architecture has: (kind, graph)."""
+        """The distinct cells of the architecture: (kind, graph)."""
         yield "normal", self.normal
         if self.reduce is not None:
             yield "reduce", self.reduce
@@ -352,40 +360,38 @@ class Architecture:
         return tuple((kind, graph.concat, graph.topology) for kind, graph in self.cells())
 
     def with_ops(self, ops: Mapping[str, Sequence[str]]) -> Architecture:
-        """The same graphs with other operations, for the kinds given."""
+        """The same graphs with other operations, for the given kinds."""
         graphs = {kind: graph.with_ops(ops[kind]) if kind in ops else graph for kind, graph in self.cells()}
         return Architecture(**graphs)
 
     def pruned(self) -> Architecture:
-        """The same function with the dead edges of each cell null."""
+        """The same function with the dead edges of each cell set to null."""
         return Architecture(**{kind: graph.pruned() for kind, graph in self.cells()})
 
     def canonical(self) -> Architecture:
-        """One architecture for all that are isomorphic."""
+        """The same architecture for all isomorphic ones."""
         return Architecture(**{kind: graph.canonical() for kind, graph in self.cells()})
 
     def essence(self) -> Architecture:
-        """What the architecture computes: one form for all that differ only in names, order and dead parts."""
+        """What the architecture computes: the same for all that differ only in names, order and dead parts."""
         return Architecture(**{kind: graph.essence() for kind, graph in self.cells()})
 
     def isomorphic(self, other: Architecture) -> bool:
-        """Whether both are the same up to the names of nodes and the order of a node's edges."""
+        """Whether both are equal up to the names of nodes and the order of a node's edges."""
         return self.canonical() == other.canonical()
 
 
 def _two_input_edges(
     nodes: Sequence[Sequence[tuple[str, int]]],
 ) -> tuple[list[tuple[str, int, int, bool]], dict[int, int]]:
-    """What edges that carry nodes of any number of inputs are made of, and where each node ends up in the graph."""
+    """The arguments of the edges for nodes with any number of inputs, and the number of each node in the graph."""
     edges: list[tuple[str, int, int, bool]] = []
-    places = {0: 0, 1: 1}  # number of a node as given → its number in the graph
+    places = {0: 0, 1: 1}  # number of a node in `nodes` → its number in the graph
     for number, inputs in enumerate(nodes, start=NUM_INPUTS):
         read = []
         for op, source in inputs:
             if source not in places:
-                raise GraphError(
-                    f"node {number} reads node {source}, but a node reads only nodes from 0 to {number - 1}"
-                )
+                raise GraphError(f"node {number} reads node {source}, expected a node from 0 to {number - 1}")
             read.append((op, places[source], False))
         while len(read) < 2:
             read.append((NULL, 0, True))

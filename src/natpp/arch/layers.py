@@ -1,7 +1,7 @@
-"""Layers as values: what each costs and how it is built; operations and networks are chains of them.
+"""Layers as values: cost and module of each; operations and networks are chains of layers.
 
-Cost and module come from one description, so they cannot drift apart. Nothing here imports torch
-until a layer is built. Sizes are (height, width); memory is counted for one float32 image.
+Cost and module follow from one description, so they always agree. torch is only imported when a layer is built. Sizes
+are (height, width); memory is counted for one float32 image.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Size = tuple[int, int]
 Chain = tuple["Layer", ...]
 
 FLOAT_BYTES = 4
-INDEX_BYTES = 8  # max pooling also writes the place of every maximum
+INDEX_BYTES = 8  # max pooling also stores the index of every maximum
 FACTORIZED = "factorized"  # the form of a `FactorizedConv`
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One step of a chain. By default it keeps channels and size, and costs nothing but its output."""
+    """One layer of a chain. By default it keeps channels and size, and only its output takes memory."""
 
     @property
     def params(self) -> int:
@@ -34,15 +34,15 @@ class Layer:
         return 0
 
     def madds(self, size: Size) -> int:
-        """Multiply-adds on one image of this size."""
+        """Multiply-adds for one image of this size."""
         return 0
 
     def channels(self, channels: int) -> int:
-        """Channels out for channels in."""
+        """Number of output channels."""
         return channels
 
     def size(self, size: Size) -> Size:
-        """Size out for size in."""
+        """Output size."""
         return size
 
     def bytes_out(self, channels: int, size: Size) -> int:
@@ -50,7 +50,7 @@ class Layer:
         return FLOAT_BYTES * self.channels(channels) * area(self.size(size))
 
     def bytes_held(self, channels: int, size: Size) -> int:
-        """The most bytes held at once while the layer runs, its output included, its input not."""
+        """Peak bytes while the layer runs, including its output, but not its input."""
         return self.bytes_out(channels, size)
 
     def build(self) -> nn.Module:
@@ -73,7 +73,7 @@ class Identity(Layer):
 
 @dataclass(frozen=True)
 class ReLU(Layer):
-    """Rectifier, never in place: other edges read the same node."""
+    """ReLU, never in place, since other edges read the same node."""
 
     def build(self) -> nn.Module:
         from torch import nn
@@ -83,7 +83,7 @@ class ReLU(Layer):
 
 @dataclass(frozen=True)
 class Conv(Layer):
-    """Convolution without bias that keeps the size (divided by its stride, rounded up)."""
+    """Convolution without bias and with "same" padding; the size is divided by the stride, rounded up."""
 
     channels_in: int
     channels_out: int
@@ -95,7 +95,8 @@ class Conv(Layer):
     def __post_init__(self) -> None:
         if self.channels_in < 1 or self.channels_out < 1:
             raise SettingError(
-                f"a convolution needs at least 1 channel in and out, not {self.channels_in} and {self.channels_out}"
+                f"a convolution has {self.channels_in} input and {self.channels_out} output channels, expected at "
+                "least 1"
             )
 
     @property
@@ -129,10 +130,10 @@ class Conv(Layer):
 
 @dataclass(frozen=True)
 class FactorizedConv(Layer):
-    """Two 1x1 convs of stride 2, on x and on x shifted by one pixel, half of the channels each.
+    """Two 1x1 convs of stride 2, on x and on x shifted by one pixel; each makes half of the channels.
 
-    Odd channels give the extra one to the second half; an odd size is padded by a zero row and column
-    so that both halves agree.
+    With an odd number of channels, the second half has one more; an odd size is padded with a zero row and column so
+    that both halves have the same size.
     """
 
     channels_in: int
@@ -156,9 +157,9 @@ class FactorizedConv(Layer):
         height, width = size
         odd = height % 2 or width % 2
         padded = FLOAT_BYTES * channels * (height + 1) * (width + 1) if odd else 0
-        if self.channels_out == 1:  # no first half
+        if self.channels_out == 1:  # there is only one half
             return padded + out
-        return max(padded + out, 2 * out)  # both halves beside the padded input, then beside their concatenation
+        return max(padded + out, 2 * out)  # both halves next to the padded input, then next to their concatenation
 
     def build(self) -> nn.Module:
         from natpp.arch.modules import FactorizedConv2d
@@ -184,7 +185,7 @@ class BatchNorm(Layer):
 
 @dataclass(frozen=True)
 class Pool(Layer):
-    """Pooling that keeps the size (divided by its stride, rounded up); padding is never averaged in."""
+    """Pooling with "same" padding; averages leave out the padding. The size is divided by the stride, rounded up."""
 
     kind: Literal["max", "avg"]
     kernel: int
@@ -217,7 +218,7 @@ class Pool(Layer):
 
 @dataclass(frozen=True)
 class Zeros(Layer):
-    """Nothing at all: zeros of the output's shape."""
+    """Zeros of the output's shape."""
 
     channels_out: int
     stride: int = 1
@@ -236,7 +237,7 @@ class Zeros(Layer):
 
 @dataclass(frozen=True)
 class Form:
-    """The shape of a convolution or pooling at a site of a module."""
+    """A convolution or pooling that replaces a site of a module."""
 
     kind: str
     """conv, max, avg or factorized"""
@@ -254,13 +255,13 @@ class Form:
 
     @property
     def looks(self) -> tuple[str, int, bool, bool]:
-        """What tells operations apart: kind, kernel, whether it is depthwise, and whether it is dilated then."""
+        """What identifies an operation: kind, kernel, whether it is depthwise, whether it is depthwise and dilated."""
         return self.kind, self.kernel, self.depthwise, self.depthwise and self.dilation > 1
 
 
 @dataclass(frozen=True)
 class GlobalPool(Layer):
-    """The mean over all pixels, one number a channel."""
+    """The mean over all pixels: one number per channel."""
 
     def size(self, size: Size) -> Size:
         return (1, 1)
@@ -273,7 +274,7 @@ class GlobalPool(Layer):
 
 @dataclass(frozen=True)
 class Linear(Layer):
-    """Fully connected, with bias; the bias counts as parameters and not as multiply-adds."""
+    """Linear layer with bias; the bias counts as parameters, but not as multiply-adds."""
 
     features_in: int
     features_out: int
@@ -300,13 +301,13 @@ def area(size: Size) -> int:
 
 
 def halved(size: Size, stride: Size) -> Size:
-    """The size after a stride, rounded up."""
+    """The size divided by the stride, rounded up."""
     return -(-size[0] // stride[0]), -(-size[1] // stride[1])
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def chain_cost(layers: Chain, size: Size) -> tuple[int, int]:
-    """Parameters and multiply-adds of a chain on one image of this size."""
+    """Parameters and multiply-adds of a chain for one image of this size."""
     params = madds = 0
     for layer in layers:
         params += layer.params
@@ -316,7 +317,7 @@ def chain_cost(layers: Chain, size: Size) -> tuple[int, int]:
 
 
 def chain_shape(layers: Iterable[Layer], channels: int, size: Size) -> tuple[int, Size]:
-    """Channels and size after a chain."""
+    """Output channels and size of a chain."""
     for layer in layers:
         channels, size = layer.channels(channels), layer.size(size)
     return channels, size
@@ -324,8 +325,8 @@ def chain_shape(layers: Iterable[Layer], channels: int, size: Size) -> tuple[int
 
 @functools.lru_cache(maxsize=1 << 16)
 def chain_room(layers: Chain, channels: int, size: Size) -> tuple[int, int]:
-    """Bytes of a chain's output (0 if it is the input), and the most bytes it holds at once beyond its input."""
-    most = held = 0  # held: the running value, where it is not the chain's own input
+    """Bytes of a chain's output (0 if it is the input itself), and peak bytes of the chain in addition to its input."""
+    most = held = 0  # held: bytes of the current value, unless it is the chain's input
     for layer in layers:
         most = max(most, held + layer.bytes_held(channels, size))
         held = layer.bytes_out(channels, size) if not isinstance(layer, Identity) else held
@@ -334,7 +335,7 @@ def chain_room(layers: Chain, channels: int, size: Size) -> tuple[int, int]:
 
 
 def build_chain(layers: Chain) -> nn.Module:
-    """The chain as one flat sequence; a single layer stands alone."""
+    """The chain as one flat module; a single layer is not wrapped."""
     from natpp.arch.modules import Layers
 
     modules = [layer.build() for layer in layers]

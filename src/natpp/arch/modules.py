@@ -1,6 +1,6 @@
-"""The few modules that torch does not have: factorized reduction, 2x2 pooling that keeps the size, zeros.
+"""Modules that torch lacks: factorized reduction, 2x2 pooling that keeps the size, zeros.
 
-And some that it has, with faster kernels: their names, weights and results are torch's.
+Also some of torch's modules with faster kernels, with the same names, weights and results as torch's.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from natpp.kernels import reference
 
 
 class Layers(nn.Sequential):
-    """Torch's, but convolutions in it, each with ReLU and batch norm, are run as one where they can.
+    """`nn.Sequential` that fuses convolutions, each with its ReLU and batch norm, where the kernels can.
 
-    Their modules are then not called one by one; those that have hooks are.
+    Fused modules are not called one by one; modules with hooks are not fused.
     """
 
     def forward(self, x: Tensor | fx.Proxy) -> Tensor:
@@ -27,7 +27,7 @@ class Layers(nn.Sequential):
         return along(list(self), x, lambda layer, value: layer(value))
 
     def added_to(self, total: Tensor, x: Tensor) -> Tensor:
-        """The total and what the layers make of x, added in the same kernel where that can be."""
+        """The total plus the output of the layers, added in the same kernel where possible."""
         if kernels.fast(x) and not _hooked(self):
             norms, halves = _halves(list(self))
             if _length(halves) == len(self) and kernels.fits(x, halves, added=total):
@@ -41,9 +41,9 @@ class Layers(nn.Sequential):
 def along(
     layers: Sequence[nn.Module], x: Tensor, call: Callable[[nn.Module, Tensor], Tensor], groups: int = 1
 ) -> Tensor:
-    """What a chain of layers makes of images, each group of them with batch statistics of its own.
+    """The output of a chain of layers, with separate batch statistics for each group of images.
 
-    Every layer is called, except where kernels know what several of them do.
+    Layers are called one by one, except those that a kernel computes together.
     """
     place = 0
     while place < len(layers):
@@ -60,18 +60,18 @@ def along(
 
 
 class Batched(nn.Module):
-    """A norm that says what kernels need to know of it."""
+    """A norm that tells the kernels what they need to know about it."""
 
     def of_batch(self) -> kernels.Norm | None:
-        """What it would do to a batch, if that follows from the batch alone."""
+        """The norm for the kernels, if it uses batch statistics only; otherwise None."""
         raise NotImplementedError
 
     def count(self) -> None:
-        """One more batch was seen."""
+        """Count one more batch."""
 
 
 def _halves(layers: Sequence[nn.Module]) -> tuple[list[Batched], list[kernels.Half]]:
-    """The separable convolutions that a chain starts with, or one conv or factorized one, and their norms."""
+    """The leading separable convolutions of a chain, or one conv or factorized conv, and their norms."""
     norms: list[Batched] = []
     halves: list[kernels.Half] = []
     rest = list(layers)
@@ -119,24 +119,24 @@ def _halves(layers: Sequence[nn.Module]) -> tuple[list[Batched], list[kernels.Ha
 
 
 def _length(halves: Sequence[kernels.Half]) -> int:
-    """Of how many layers these are made."""
+    """The number of layers that these halves replace."""
     return sum(3 if half.depthwise is None else 4 for half in halves)
 
 
 def _is_depthwise(layer: nn.Module) -> bool:
-    """Whether each channel is convolved by itself, in square windows."""
+    """Whether it is a depthwise convolution with square windows."""
     return (
         isinstance(layer, nn.Conv2d) and _is_centered(layer) and layer.groups == layer.in_channels == layer.out_channels
     )
 
 
 def _is_dense(layer: nn.Module) -> bool:
-    """Whether all channels are convolved together, in square windows."""
+    """Whether it is a dense convolution with square windows."""
     return isinstance(layer, nn.Conv2d) and _is_centered(layer) and layer.groups == 1
 
 
 def _is_centered(layer: nn.Conv2d) -> bool:
-    """Whether it convolves square windows around every pixel, or every second one."""
+    """Whether it has square windows centred on every pixel, or on every second one."""
     if type(layer) is not nn.Conv2d or layer.bias is not None or layer.padding_mode != "zeros":
         return False
     side, other = layer.kernel_size
@@ -163,13 +163,13 @@ def _is_pointwise(layer: nn.Module) -> bool:
 
 
 def _hooked(layer: nn.Module) -> bool:
-    """Whether somebody wants to know when it is called."""
+    """Whether it has hooks."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
     return any(hooks)
 
 
 class BatchNorm2d(nn.BatchNorm2d, Batched):
-    """Torch's, but the statistics of a batch are taken by natpp's kernels where these can."""
+    """`nn.BatchNorm2d` with batch statistics from natpp's kernels where they apply."""
 
     def forward(self, x: Tensor | fx.Proxy) -> Tensor:
         if isinstance(x, fx.Proxy):
@@ -215,7 +215,7 @@ class BatchNorm2d(nn.BatchNorm2d, Batched):
 
 
 class AvgPool2d(nn.AvgPool2d):
-    """Torch's with an odd kernel and padding that is not averaged in, by natpp's kernels where these can."""
+    """`nn.AvgPool2d` with an odd kernel, padding left out of the mean, and natpp's kernels where they apply."""
 
     def __init__(self, kernel: int, stride: int):
         super().__init__(kernel, stride, kernel // 2, count_include_pad=False)
@@ -224,14 +224,14 @@ class AvgPool2d(nn.AvgPool2d):
         if isinstance(x, fx.Proxy):
             return _leaf(self, x)
         if not kernels.fast(x):
-            return super().forward(x.contiguous() if x.is_cuda else x)  # torch's gradients, see `kernels.composed`
+            return super().forward(x.contiguous() if x.is_cuda else x)  # see `kernels.reference.average_pool`
         assert isinstance(self.kernel_size, int)
         assert isinstance(self.stride, int)
         return kernels.average_pool(x, self.kernel_size, self.stride)
 
 
 class MaxPool2d(nn.MaxPool2d):
-    """Torch's with an odd kernel, by natpp's kernels where these can."""
+    """`nn.MaxPool2d` with an odd kernel, and natpp's kernels where they apply."""
 
     def __init__(self, kernel: int, stride: int):
         super().__init__(kernel, stride, kernel // 2)
@@ -248,7 +248,7 @@ class MaxPool2d(nn.MaxPool2d):
 
 
 class FactorizedConv2d(nn.Module):
-    """Halves the size: a 1x1 conv of stride 2 on x beside one on x shifted by one pixel."""
+    """Halves the size: two 1x1 convs of stride 2, on x and on x shifted by one pixel, concatenated."""
 
     def __init__(self, channels_in: int, channels_out: int):
         super().__init__()
@@ -264,10 +264,10 @@ class FactorizedConv2d(nn.Module):
 
 
 class Pool2x2(nn.Module):
-    """2x2 pooling whose windows start at every pixel (stride 1) or every second one (stride 2).
+    """2x2 pooling whose windows start at every pixel (stride 1) or every second pixel (stride 2).
 
-    Windows over the right and bottom border repeat the last pixel, which for a 2x2 window is the same
-    as leaving the outside out of the maximum or the average.
+    Windows that cross the right or bottom border repeat the last pixel; for 2x2 windows this is the same as leaving out
+    what is beyond the border.
     """
 
     def __init__(self, kind: str, stride: int):
@@ -284,7 +284,7 @@ class Pool2x2(nn.Module):
 
 
 class Zeros2d(nn.Module):
-    """Zeros of the shape that a convolution of this stride would give."""
+    """Zeros with the shape of the output of a convolution with this stride."""
 
     def __init__(self, channels_out: int, stride: int):
         super().__init__()
@@ -300,13 +300,13 @@ class GlobalPool2d(nn.Module):
     """The mean over all pixels: (batch, channels)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if kernels.fast(x):  # so that the gradient is in channels-last memory too
+        if kernels.fast(x):  # so that the gradient is channels-last as well
             return x.permute(0, 2, 3, 1).flatten(1, 2).mean(1)
         return x.mean(dim=(2, 3))
 
 
 def _leaf(module: nn.Module, x: fx.Proxy) -> Tensor:
-    """The module as one step of a traced graph, as torch's own are."""
+    """The module as one node of a traced graph, like torch's own modules."""
     tracer = x.tracer
     assert isinstance(tracer, fx.Tracer)
     step: Tensor = tracer.create_proxy("call_module", tracer.path_of_module(module), (x,), {})  # type: ignore[assignment]

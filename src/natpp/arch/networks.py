@@ -1,7 +1,7 @@
-"""Where everything stands in a network: stems, cells and blocks with their places, before anything is built.
+"""The structure of a network: stems, cells and blocks with their shapes, before anything is built.
 
-A network is a list of blocks; block k reads earlier values (value 0 is the image) and makes value
-k + 1; the head reads the last one.
+A network is a list of blocks. Block k reads earlier values (value 0 is the image) and computes value k + 1; the head
+reads the last value.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LARGEST_CELLS = 1000
 
 @dataclass(frozen=True)
 class Setting:
-    """Which network an architecture stands in, with every number known."""
+    """The network that an architecture is placed in, with all of its settings."""
 
     network: str
     channels: int  # of the first cells
@@ -54,7 +54,7 @@ class Setting:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SettingError(f"{field} is {value!r}, expected a whole number from 1 up")
             if value > (limit := LARGEST_CELLS if field == "cells" else LARGEST):
-                raise SettingError(f"{field} goes up to {limit:,}")
+                raise SettingError(f"{field} is too large, expected at most {limit:,}")
 
 
 def setting(
@@ -65,7 +65,7 @@ def setting(
     classes: int | None = None,
     size: int | None = None,
 ) -> Setting:
-    """A network's setting; what is left out is the network's own default.
+    """The setting of a network; omitted values get the network's defaults.
 
     Examples:
         >>> from natpp.arch.networks import setting
@@ -79,7 +79,7 @@ def setting(
 
 @dataclass(frozen=True)
 class Block:
-    """Chains that read one value and whose results are added: a stem, or a residual block."""
+    """Chains that read the same value, and whose outputs are added: a stem or a residual block."""
 
     name: str
     branches: tuple[Chain, ...]
@@ -88,7 +88,7 @@ class Block:
     size_in: Size
     channels_out: int
     size_out: Size
-    halvings_in: int  # how often the image was halved before it
+    halvings_in: int  # number of times the image was halved before this block
 
     @functools.cached_property
     def cost(self) -> tuple[int, int]:
@@ -98,64 +98,64 @@ class Block:
 
     @functools.cached_property
     def rooms(self) -> tuple[Room, Room]:
-        """Bytes made and held: as it runs, and where zeros stand for what it reads and for what it makes."""
+        """Output bytes and peak bytes: when the block runs, and when zeros replace its input and output."""
         read = FLOAT_BYTES * self.channels_in * area(self.size_in)
         most = held = made = 0
         for chain in self.branches:
             made, needed = chain_room(chain, self.channels_in, self.size_in)
             most, held = max(most, held + needed), held + made
         if len(self.branches) > 1:
-            most = max(most, held + made)  # their sum
+            most = max(most, held + made)  # when they are added
         return (made, most), (made, read + max(most, 2 * made))
 
 
 @dataclass(frozen=True)
 class CellBlock:
-    """A cell's place: its channels and stride, and how each of its two inputs comes to them."""
+    """A cell's place in the network: its channels and stride, and how its two inputs are mapped."""
 
     name: str
     kind: str  # normal or reduce
     channels: int
-    stride: int  # of edges that read the cell's inputs
+    stride: int  # of edges that read an input of the cell
     inputs: tuple[Chain, Chain]
     reads: tuple[int, int]
     channels_in: tuple[int, int]
     sizes_in: tuple[Size, Size]
-    size: Size  # of the inputs once mapped
+    size: Size  # of the mapped inputs
     channels_out: int
     size_out: Size
-    from_input: Place  # where an operation that reads an input stands
-    from_node: Place  # where one that reads an intermediate node stands
+    from_input: Place  # the place of operations that read an input
+    from_node: Place  # the place of operations that read an intermediate node
 
     @functools.cached_property
     def input_costs(self) -> tuple[tuple[int, int], ...]:
-        """Parameters and multiply-adds of what maps each input."""
+        """Parameters and multiply-adds of the mapping of each input."""
         return tuple(chain_cost(chain, size) for chain, size in zip(self.inputs, self.sizes_in, strict=True))
 
     @functools.cached_property
     def input_rooms(self) -> tuple[Room, ...]:
-        """Bytes that what maps each input makes and holds."""
+        """Output bytes and peak bytes of the mapping of each input."""
         shapes = zip(self.inputs, self.channels_in, self.sizes_in, strict=True)
         return tuple(chain_room(chain, channels, size) for chain, channels, size in shapes)
 
     @property
     def node_bytes(self) -> int:
-        """Bytes of a node."""
+        """Bytes of a node's value."""
         return FLOAT_BYTES * self.channels * area(self.size_out)
 
     def place(self, source: int) -> Place:
-        """Where an edge from this node stands."""
+        """The place of an edge that reads this node."""
         return self.from_input if source < NUM_INPUTS else self.from_node
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A network's blocks in order and its head."""
+    """The blocks of a network in order, and its head."""
 
     setting: Setting
     blocks: tuple[Block | CellBlock, ...]
     head: Chain
-    auxiliary: tuple[int, int] | None = None  # the value that an auxiliary head reads, and the stride of its pooling
+    auxiliary: tuple[int, int] | None = None  # the value that the auxiliary head reads, and the stride of its pooling
 
     @functools.cached_property
     def width(self) -> int:
@@ -169,31 +169,31 @@ class Layout:
 
     @functools.cached_property
     def head_rooms(self) -> tuple[Room, Room]:
-        """Bytes that the head makes and holds: as it runs, and on one zero a channel where nothing reaches it."""
+        """Output bytes and peak bytes of the head: when it runs, and when zeros (1 x 1 pixel) replace its input."""
         made, most = chain_room(self.head, self.width, (1, 1))
         return chain_room(self.head, self.width, self.blocks[-1].size_out), (made, FLOAT_BYTES * self.width + most)
 
 
-Widths = tuple[int, int]  # how many nodes the normal and the reduction cell concatenate
+Widths = tuple[int, int]  # numbers of nodes that the normal and the reduction cell concatenate
 
 
 @dataclass(frozen=True)
 class Skeleton:
-    """A kind of network: its defaults, and its layout for cells that concatenate so many nodes."""
+    """A kind of network: its defaults, and its layout for given numbers of concatenated nodes."""
 
     default: Setting
     layout: Callable[[Setting, Widths], Layout]
 
 
 class _Builder:
-    """Adds blocks one after the other and keeps track of what each value looks like."""
+    """Adds blocks one after the other and tracks the shape of each value."""
 
     def __init__(self, where: Setting, widths: Widths):
         self.setting = where
         self.widths = dict(zip(("normal", "reduce"), widths, strict=True))
         self.blocks: list[Block | CellBlock] = []
         self.shapes: list[tuple[int, Size]] = [(IMAGE_CHANNELS, (where.size, where.size))]
-        self.halvings = [0]  # per value: how often the image was halved on the way
+        self.halvings = [0]  # per value: number of times the image was halved
 
     @property
     def last(self) -> int:
@@ -208,7 +208,7 @@ class _Builder:
         self.halvings.append(before + halvings)
 
     def cell(self, kind: str, channels: int, reads: tuple[int, int], *, map_all: bool = True) -> None:
-        """A cell; its older input is halved where a block between halved, and both come to `channels`."""
+        """Add a cell; both inputs are mapped to `channels`, and the older one to the size of the newer one."""
         stride = 2 if kind == "reduce" else 1
         (channels_0, size_0), (channels_1, size) = (self.shapes[value] for value in reads)
         chains: list[Chain] = []
@@ -243,7 +243,7 @@ class _Builder:
         self.halvings.append(self.halvings[reads[1]] + stride - 1)
 
     def stacked_cells(self, first_reads: tuple[int, int]) -> int:
-        """N cells of which those at N // 3 and 2N // 3 reduce and double the channels; the second one's value."""
+        """Add N cells, with reduction cells at N // 3 and 2N // 3; returns the index of the second one's value."""
         cells, channels = self.setting.cells, self.setting.channels
         older, newer = first_reads
         second = 0
@@ -275,7 +275,7 @@ def _imagenet(where: Setting, widths: Widths) -> Layout:
     channels = where.channels
     half = channels // 2
     if half < 1:
-        raise SettingError("channels is 1, but the imagenet network starts with half of them: expected 2 or more")
+        raise SettingError("channels is 1, expected 2 or more: the imagenet network starts with half of them")
     stride = (2, 2)
     first = (Conv(IMAGE_CHANNELS, half, (3, 3), stride), BatchNorm(half), ReLU())
     builder.block("stem_0", (*first, Conv(half, channels, (3, 3), stride), BatchNorm(channels)), halvings=2)
@@ -285,7 +285,7 @@ def _imagenet(where: Setting, widths: Widths) -> Layout:
 
 
 def _nasbench201(where: Setting, widths: Widths) -> Layout:
-    """Three stages with residual blocks between; both inputs of a cell are the output of the block before it."""
+    """Three stages with residual blocks between them; both inputs of a cell are the output of the previous block."""
     builder = _Builder(where, widths)
     channels = where.channels
     builder.block("stem", (Conv(IMAGE_CHANNELS, channels, (3, 3)), BatchNorm(channels)))
@@ -308,7 +308,7 @@ NETWORKS.add("nasbench201", Skeleton(Setting("nasbench201", 16, 5, 10, 32), _nas
 
 
 def layout_of(where: Setting, widths: Widths) -> Layout:
-    """What stands where in a network whose cells concatenate so many nodes."""
+    """The layout of a network whose cells concatenate these numbers of nodes."""
     return _layout(NETWORKS[where.network], where, widths)
 
 

@@ -1,8 +1,8 @@
-"""The operations an edge can carry: the thirteen of the paper, and extras that published cells use.
+"""Operations of edges: the thirteen of the paper, and extras that published cells use.
 
-One entry is one operation: name, family, kernel and its layers at a place. Its module and its cost
-follow from the layers, and so does what it is at a site of a module. Adding an operation means adding
-one entry here (or from outside, with `OPS.add`). Convolutions have no bias, as in the published networks.
+An operation is one entry: name, family, kernel, and its layers at a place. Its module, its cost and its form at a site
+of a module follow from the layers. To add an operation, add one entry here, or call `OPS.add` elsewhere. Convolutions
+have no bias, as in the published networks.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 FAMILIES = ("conv", "sep_conv", "dil_conv", "pool", "skip", "null", "other")
-LARGEST = 1_000_000  # more channels or pixels a side than this is a slip of the keyboard
+LARGEST = 1_000_000  # a larger number of channels or pixels is surely a typo
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an operation stands: channels in and out, stride, size of the feature map it reads.
+    """The place of an operation: channels in and out, stride, size of the input feature map.
 
     Examples:
         >>> from natpp.arch.ops import Place
@@ -55,13 +55,13 @@ class Place:
 
     def __post_init__(self) -> None:
         if self.channels_in < 1 or self.channels_out < 1:
-            raise SettingError(f"a place needs at least 1 channel, not {min(self.channels_in, self.channels_out)}")
+            raise SettingError(f"a place has {min(self.channels_in, self.channels_out)} channels, expected at least 1")
         if self.stride not in (1, 2):
-            raise SettingError(f"an operation has stride 1 or 2, not {self.stride}")
+            raise SettingError(f"the stride of an operation is {self.stride}, expected 1 or 2")
         if max(self.channels_in, self.channels_out, *self.size) > LARGEST:
-            raise SettingError(f"channels and sizes go up to {LARGEST:,}")
+            raise SettingError(f"channels and sizes must be at most {LARGEST:,}")
         if min(self.size) < 1:
-            raise SettingError(f"a feature map is at least 1 x 1, not {self.size[0]} x {self.size[1]}")
+            raise SettingError(f"a feature map is {self.size[0]} x {self.size[1]}, expected at least 1 x 1")
 
     @functools.cached_property
     def _hash(self) -> int:
@@ -73,7 +73,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Op:
-    """An operation: its name, its family (what the type order knows), its kernel, its layers at a place.
+    """An operation: its name, its family (for the order of types), its kernel, its layers at a place.
 
     Examples:
         >>> from natpp.arch.ops import Place
@@ -85,24 +85,24 @@ class Op:
     name: str
     """letters, digits and underscores"""
     family: str
-    """conv, sep_conv, dil_conv, pool, skip, null or other; what is other may stay, be skipped or be dropped"""
+    """conv, sep_conv, dil_conv, pool, skip, null or other; the paper's rules let `other` stay or become skip or null"""
     kernel: int
-    """the longer side; 1 for skip, 0 for null"""
+    """the longer side of the kernel; 1 for skip, 0 for null"""
     layers: Callable[[Place], Chain]
-    """its layers at a place: module and cost follow from them"""
+    """its layers at a place; module and cost follow from them"""
     extra: bool = False
-    """not one of the paper's thirteen: may be kept or left, never chosen"""
+    """not one of the paper's thirteen: may stay or be replaced, but is never chosen"""
     at_site: Callable[[Place], Chain] | None = None
-    """its layers at a site of a module, where they are others than in a cell"""
+    """its layers at a site of a module, if they differ from those in a cell"""
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
-            raise SettingError(f"an operation's name is letters, digits and underscores, not {self.name!r}")
+            raise SettingError(f"the name of an operation is {self.name!r}, expected letters, digits and underscores")
         if self.family not in FAMILIES:
             raise SettingError(f"unknown family {self.family!r}. {did_you_mean(self.family, FAMILIES)}")
         if self.kernel < 0 or not callable(self.layers):
             raise SettingError(
-                f"the operation {self.name} needs a kernel from 0 up and a function that gives its layers"
+                f"the operation {self.name} needs a kernel of 0 or more and a function that returns its layers"
             )
 
     @functools.cached_property
@@ -121,7 +121,7 @@ class Op:
         return build_chain(self.layers(place))
 
     def forms(self, place: Place) -> tuple[Form, ...]:
-        """Its convolutions and poolings at a site of a module, whose norm and activation stay; none for an identity.
+        """Its convolutions and poolings at a site of a module, which keeps norm and activation; empty for an identity.
 
         Examples:
             >>> [form.kind for form in OPS["max_pool_3x3"].forms(Place(16, 32))]
@@ -131,7 +131,7 @@ class Op:
 
     @functools.cached_property
     def replaces_sites(self) -> bool:
-        """Whether it can stand at a site of a module."""
+        """Whether it can replace a site of a module."""
         try:
             self.forms(Place(4, 4))
         except SettingError:
@@ -140,7 +140,7 @@ class Op:
 
     @functools.cached_property
     def looks(self) -> tuple[str, int, bool, bool] | None:
-        """How a site of a module looks that is this operation, as in `Form.looks`; None where no site is."""
+        """`Form.looks` of the site of a module that this operation describes; None if there is none."""
         found = self.forms(Place(4, 4)) if self.replaces_sites else ()
         return found[0].looks if found else None
 
@@ -175,27 +175,28 @@ def _forms(layers: Callable[[Place], Chain], name: str, place: Place) -> tuple[F
             pass
         case _:
             raise SettingError(
-                f"{name} cannot replace a site of a module: that takes one square convolution or pooling, and at most "
-                "a 1x1 convolution behind a depthwise one or a pooling. Give such layers as at_site"
+                f"{name} cannot replace a site of a module: that needs one square convolution or pooling, followed by "
+                "at most "
+                "a 1x1 convolution if it is depthwise or a pooling. Pass such layers as at_site"
             )
     return tuple(form for form in found if form is not None)
 
 
 def input_map(place: Place) -> Chain:
-    """What brings a cell's input to its channels: ReLU, 1x1 conv, BN; a factorized reduction at stride 2."""
+    """Maps a cell's input to its channels: ReLU, 1x1 conv, BN; at stride 2 a factorized reduction."""
     if place.stride == 2:
         return ReLU(), FactorizedConv(place.channels_in, place.channels_out), BatchNorm(place.channels_out)
     return ReLU(), Conv(place.channels_in, place.channels_out), BatchNorm(place.channels_out)
 
 
 def _conv(*kernels: Size) -> Callable[[Place], Chain]:
-    """ReLU, convs one after the other (each takes the stride along its longer sides), BN."""
+    """ReLU, convs one after the other (each has the stride along its longer sides), BN."""
 
     def layers(place: Place) -> Chain:
         convs = []
         channels = place.channels_in
         for kernel in kernels:
-            if len(kernels) > 1:  # 1 x k strides along the width, k x 1 along the height
+            if len(kernels) > 1:  # 1 x k has the stride along the width, k x 1 along the height
                 stride = tuple(place.stride if side > 1 else 1 for side in kernel)
             else:
                 stride = (place.stride, place.stride)
@@ -207,7 +208,7 @@ def _conv(*kernels: Size) -> Callable[[Place], Chain]:
 
 
 def _separable(kernel: int, *, dilation: int = 1, repeats: int = 1) -> Callable[[Place], Chain]:
-    """(ReLU, depthwise conv, pointwise conv, BN), repeated; the stride is in the first."""
+    """(ReLU, depthwise conv, pointwise conv, BN), repeated; the first repeat has the stride."""
 
     def layers(place: Place) -> Chain:
         chain: Chain = ()
@@ -227,7 +228,7 @@ def _separable(kernel: int, *, dilation: int = 1, repeats: int = 1) -> Callable[
 
 
 def _pool(kind: str, kernel: int) -> Callable[[Place], Chain]:
-    """Pooling; where the channels differ, a 1x1 conv and BN follow."""
+    """Pooling; followed by a 1x1 conv and BN if the channels change."""
 
     def layers(place: Place) -> Chain:
         pool = Pool("max" if kind == "max" else "avg", kernel, place.stride)
@@ -239,7 +240,7 @@ def _pool(kind: str, kernel: int) -> Callable[[Place], Chain]:
 
 
 def _skip(place: Place) -> Chain:
-    """Identity; a factorized reduction at stride 2, and a 1x1 conv where the channels differ."""
+    """Identity; at stride 2 a factorized reduction, and a 1x1 conv if the channels change."""
     if place.stride == 1 and place.channels_in == place.channels_out:
         return (Identity(),)
     return input_map(place)
@@ -263,7 +264,7 @@ for op in (
     Op("avg_pool_5x5", "pool", 5, _pool("avg", 5)),
     Op("skip_connect", "skip", 1, _skip),
     Op("null", "null", 0, _null),
-    # Extras. The last two are built alike, as their authors did.
+    # Extras. The last two have the same layers, as published.
     Op("sep_conv_7x7", "sep_conv", 7, _separable(7, repeats=2), extra=True, at_site=_separable(7)),
     Op("conv_1x3_3x1", "conv", 3, _conv((1, 3), (3, 1)), extra=True),
     Op("conv_1x7_7x1", "conv", 7, _conv((1, 7), (7, 1)), extra=True),

@@ -1,9 +1,8 @@
-"""What an architecture may become: rules and their masks.
+"""Rules: which operation may replace which, and their masks.
 
-A rule says which operation may replace which at a place. `masks` applies it at the real places of a
-network; under a strict budget a transition must also raise neither parameters nor multiply-adds where
-it stands. That is only a first filter: null → skip can bring dead parts or an input conv to life, and
-a new loose end widens the output. So `subjects.cells` compares whole networks, too.
+`masks` applies a rule at all places of a cell in the network; under a strict budget, a transition must also not raise
+parameters or multiply-adds there. This is only a first filter: null → skip can make dead parts or an input conv live,
+and a new loose end widens the output. So `subjects.cells` also compares the costs of whole networks.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from natpp.errors import GraphError
 from natpp.registry import NETWORKS, OPS, RULES
 
 Mask = NDArray[np.bool_]
-Rule = Callable[[Op, Op, Place], bool]  # whether an operation may become another one at a place
+Rule = Callable[[Op, Op, Place], bool]  # whether an operation may replace another at a place
 
-TYPE_ORDER = ("conv", "sep_conv", "dil_conv", "pool")  # rule 1 of the paper, costly to cheap
+TYPE_ORDER = ("conv", "sep_conv", "dil_conv", "pool")  # rule 1 of the paper, from expensive to cheap
 
 
 def nat(source: Op, target: Op, place: Place) -> bool:
-    """Keep it, skip it or drop it; skip and null into each other."""
+    """Keep the operation, skip it or drop it; skip and null may replace each other."""
     return target is source or target.family in ("skip", "null")
 
 
 def two_level(source: Op, target: Op, place: Place) -> bool:
-    """The rule of NAT++: a type no costlier and a kernel no larger; skip and null as in NAT.
+    """The rule of NAT++: the type must not be more expensive, nor the kernel larger; skip and null as in NAT.
 
-    Max and average pooling are one type. From skip and null there is no way back to an operation.
+    Max and average pooling are one type. Skip and null may only replace each other.
     """
     if nat(source, target, place):
         return True
@@ -47,7 +46,7 @@ def two_level(source: Op, target: Op, place: Place) -> bool:
 
 
 def cost(source: Op, target: Op, place: Place) -> bool:
-    """Anything that raises neither parameters nor multiply-adds at the place."""
+    """Any operation that raises neither parameters nor multiply-adds at the place."""
     (params, madds), (most_params, most_madds) = target.cost(place), source.cost(place)
     return params <= most_params and madds <= most_madds
 
@@ -58,10 +57,10 @@ RULES.add("cost", cost)
 
 
 def allowed(rule: str, place: Place, ops: tuple[str, ...] | None = None) -> Mask:
-    """The transitions a rule allows at a place: (ops, ops), row = before, column = after; read-only.
+    """The transitions that a rule allows at a place: (ops, ops), row = before, column = after; read-only.
 
-    Nothing moves to an extra operation. An extra may stay, or move to one of the thirteen that the
-    rule allows and that costs no more at the place.
+    No operation may become an extra one. An extra may stay, or become one of the thirteen if the rule allows it and it
+    does not cost more at the place.
 
     Examples:
         >>> from natpp.arch.ops import PAPER_OPS, Place
@@ -86,10 +85,10 @@ def _allowed(check: Rule, place: Place, entries: tuple[Op, ...]) -> Mask:
 
 
 def masks(arch: Architecture, rule: str, where: Setting, *, strict: bool = True) -> dict[str, Mask]:
-    """Per cell, which operation every edge may get: (edges, ops), ops in the order of the registry.
+    """Per cell, which operations each edge may get: (edges, ops), with ops in the order of the registry.
 
-    A cell stands in several places of the network; a transition is allowed when it is at all of them.
-    Fixed edges keep what they have.
+    A cell occurs at several places of the network; a transition is allowed if it is allowed at all of them. Fixed edges
+    keep their operation.
 
     Examples:
         >>> from natpp.arch.networks import setting
@@ -118,7 +117,7 @@ def masks(arch: Architecture, rule: str, where: Setting, *, strict: bool = True)
 
 @functools.lru_cache(maxsize=1 << 12)
 def _everywhere(check: Rule, places: frozenset[Place], entries: tuple[Op, ...], strict: bool) -> Mask:
-    """The transitions that are allowed in all of these places: (ops, ops)."""
+    """The transitions that are allowed at all of these places: (ops, ops)."""
     table = np.ones((len(entries), len(entries)), dtype=bool)
     for place in places:
         table &= _allowed(check, place, entries)
@@ -131,12 +130,12 @@ def _everywhere(check: Rule, places: frozenset[Place], entries: tuple[Op, ...], 
 def _places(
     skeleton: Skeleton, where: Setting, widths: tuple[int, int], kinds: tuple[str, ...]
 ) -> dict[str, tuple[frozenset[Place], frozenset[Place]]]:
-    """The distinct places of each cell in the network: of edges that read an input, of edges that read a node."""
+    """The distinct places of each cell in the network: of edges that read an input, and of edges that read a node."""
     found: dict[str, list[CellBlock]] = {kind: [] for kind in kinds}
     for block in skeleton.layout(where, widths).blocks:
         if isinstance(block, CellBlock):
             found[block.kind if block.kind in found else "normal"].append(block)
-    anywhere = frozenset([Place(where.channels, where.channels)])  # for a cell that the network does not use
+    anywhere = frozenset([Place(where.channels, where.channels)])  # if the network does not use the cell
     return {
         kind: (
             frozenset(block.from_input for block in blocks) or anywhere,
@@ -147,7 +146,7 @@ def _places(
 
 
 def edge_names(arch: Architecture) -> dict[str, list[str]]:
-    """Per cell, a name for every edge; edges between the same two nodes are numbered.
+    """Per cell, a name for each edge; parallel edges are numbered.
 
     Examples:
         >>> from natpp.arch.rules import edge_names
@@ -166,9 +165,9 @@ def edge_names(arch: Architecture) -> dict[str, list[str]]:
 
 
 def changes(before: Architecture, after: Architecture) -> list[Change]:
-    """The edges that differ; the two must be the same graphs but for their operations."""
+    """The edges that changed; both architectures must have the same graphs apart from operations."""
     if not same_graphs(before, after):
-        raise GraphError("the two architectures are different graphs: a transformation changes operations only")
+        raise GraphError("the two architectures have different graphs, expected graphs that differ in operations only")
     names = edge_names(before)
     return [
         Change(name, "operation", old.op, new.op)
@@ -179,5 +178,5 @@ def changes(before: Architecture, after: Architecture) -> list[Change]:
 
 
 def same_graphs(before: Architecture, after: Architecture) -> bool:
-    """Whether two architectures differ in nothing but operations."""
+    """Whether two architectures differ only in their operations."""
     return before.topology == after.topology

@@ -1,8 +1,8 @@
-"""The space of architectures: drawing from it, one at a time or a hundred thousand.
+"""Spaces of architectures, and sampling from them.
 
-As in the paper: sources uniform over earlier nodes with repetition, operations uniform over the
-thirteen, null included, all nodes concatenated. A search draws from a `Space`, which also says where
-operations may stand, so that a supernet has weights for them.
+As in the paper: the two sources of a node are uniform over earlier nodes, with repetition; operations are uniform over
+the thirteen, including null; all nodes are concatenated. A search samples from a `Space`, which also lists the
+operations of each edge, so that a supernet has weights for them.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from natpp.arch.rules import Mask, allowed, masks
 from natpp.errors import SettingError, did_you_mean
 from natpp.registry import OPS
 
-LARGEST_DRAW = 100_000_000  # nodes in all
+LARGEST_DRAW = 100_000_000  # total number of nodes
 SPACES = ("cells", "nasbench201")
-Choices = Mapping[tuple[int, int], tuple[str, ...]]  # (source, target) → operations that may stand there
+Choices = Mapping[tuple[int, int], tuple[str, ...]]  # (source, target) → operations allowed there
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Many architectures of one size as arrays: (count, 2 cells, edges); cell 0 is the normal one."""
+    """Many architectures of one size as arrays: (count, 2 cells, edges); cell 0 is the normal cell."""
 
     sources: NDArray[np.int64]
-    ops: NDArray[np.int64]  # index into the names
+    ops: NDArray[np.int64]  # index into `names`
     names: tuple[str, ...] = PAPER_OPS
 
     def __len__(self) -> int:
         return len(self.ops)
 
     def __getitem__(self, index: int) -> Architecture:
-        """One of them as a value."""
+        """A single architecture as a value."""
         num_nodes = self.ops.shape[2] // 2
         concat = tuple(range(NUM_INPUTS, NUM_INPUTS + num_nodes))
         graphs = {}
@@ -50,9 +50,9 @@ class Batch:
         return Architecture(**graphs)
 
     def masks(self, rule: str, channels: int, size: int = 32) -> Mask:
-        """The transitions a rule allows on every edge: (count, 2, edges, operations).
+        """The transitions that a rule allows on each edge: (count, 2, edges, operations).
 
-        Edges from the inputs of the reduction cell stand at stride 2, all others at stride 1.
+        Edges from the inputs of the reduction cell have stride 2, all others stride 1.
         """
         at_stride = [allowed(rule, Place(channels, channels, stride, (size, size)), self.names) for stride in (1, 2)]
         tables = np.stack(at_stride)  # (strides, 13, 13)
@@ -65,53 +65,53 @@ class Batch:
 def sample_batch(
     count: int, *, nodes: int = 4, generator: np.random.Generator, ops: tuple[str, ...] = PAPER_OPS
 ) -> Batch:
-    """Architectures drawn uniformly; the first ones do not depend on how many are drawn."""
+    """Architectures sampled uniformly; the first ones are the same for any `count`."""
     for name, value in (("nodes", nodes), ("count", count)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise SettingError(f"{name} is {value!r}, expected a whole number from 1 up")
     if nodes * count > LARGEST_DRAW:
-        raise SettingError(f"{count} architectures of {nodes} nodes are more than fit: draw fewer at a time")
-    earlier = NUM_INPUTS + np.arange(2 * nodes) // 2  # nodes that each edge may read
+        raise SettingError(f"{count} architectures of {nodes} nodes do not fit into memory: draw fewer at a time")
+    earlier = NUM_INPUTS + np.arange(2 * nodes) // 2  # nodes that an edge may read
     bounds = np.stack([earlier, np.full_like(earlier, len(ops))], axis=-1)  # (edges, 2)
     drawn = generator.integers(np.broadcast_to(bounds, (count, len(KINDS), *bounds.shape)))
     return Batch(sources=drawn[..., 0], ops=drawn[..., 1], names=ops)
 
 
 class Space(ABC):
-    """Architectures that a search draws from, and where in them which operations may stand.
+    """The architectures that a search samples from, and the operations allowed on each edge.
 
-    Nodes are counted as in `Graph.inputs`: two inputs, then one number a node however many it reads.
+    Nodes are numbered as in `Graph.inputs`: two inputs, then one number per node, however many inputs it has.
     """
 
     @property
     @abstractmethod
     def ops(self) -> tuple[str, ...]:
-        """All operations there are, in the order of the registry."""
+        """All operations of the space, in the order of the registry."""
 
     @abstractmethod
     def choices(self, kind: str) -> Choices:
-        """The operations that may stand on each edge of a cell of this kind."""
+        """The operations allowed on each edge of a cell of this kind."""
 
     @abstractmethod
     def outputs(self, kind: str) -> tuple[int, ...]:
-        """The nodes that the output of such a cell may concatenate."""
+        """The nodes that the output of a cell of this kind may concatenate."""
 
     @abstractmethod
     def draw(self, count: int, generator: np.random.Generator, *, fair: bool = False) -> list[Architecture]:
-        """Architectures drawn uniformly.
+        """Architectures sampled uniformly.
 
-        With `fair` the operations of one edge are dealt out, not drawn: each comes up once before any
-        comes up twice. Every single architecture is drawn uniformly all the same.
+        With `fair`, the operations of an edge are dealt rather than drawn: each occurs once before any occurs twice.
+        Each single architecture is still sampled uniformly.
         """
 
     @abstractmethod
     def one_graph(self, generator: np.random.Generator) -> GraphSpace:
-        """Those of its architectures that share one graph, drawn at random, and differ in their operations alone."""
+        """The subset of architectures with one random graph; they differ in operations only."""
 
 
 @dataclass(frozen=True)
 class CellSpace(Space):
-    """Pairs of cells with one of these numbers of nodes, every node reading any two earlier ones."""
+    """Pairs of cells with one of these numbers of nodes; each node reads any two earlier ones."""
 
     nodes: tuple[int, ...] = (4, 5)
     names: tuple[str, ...] = PAPER_OPS
@@ -148,7 +148,7 @@ class CellSpace(Space):
         return [found[place] for place in range(count)]
 
     def one_graph(self, generator: np.random.Generator) -> GraphSpace:
-        """Every node reads two different ones there."""
+        """Each node reads two distinct nodes."""
         last = NUM_INPUTS + int(generator.choice(self.nodes))
         graphs = {}
         for kind in KINDS:
@@ -161,10 +161,10 @@ class CellSpace(Space):
 
 @dataclass(frozen=True)
 class GraphSpace(Space):
-    """One graph with a choice of operations on every edge that may change."""
+    """One graph with a choice of operations for each edge that may change."""
 
     arch: Architecture
-    options: Mapping[str, tuple[tuple[str, ...], ...]]  # per cell, per edge (fixed ones too)
+    options: Mapping[str, tuple[tuple[str, ...], ...]]  # per cell, per edge (including fixed ones)
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ class GraphSpace(Space):
 
 
 def dealt_again(archs: Sequence[Architecture], generator: np.random.Generator) -> list[Architecture]:
-    """Architectures of one graph whose operations are dealt out anew: each edge has the same ones in another order."""
+    """Architectures of one graph with the operations of each edge permuted among them."""
     columns = {
         kind: [
             generator.permutation(column).tolist()
@@ -229,7 +229,7 @@ def nasbench201_space() -> GraphSpace:
 
 
 def space_around(arch: Architecture, rule: str, where: Setting, *, strict: bool) -> GraphSpace:
-    """What one architecture may become."""
+    """The architectures that one architecture may be transformed into."""
     names = tuple(OPS)
     found = masks(arch, rule, where, strict=strict)
     return GraphSpace(
@@ -238,7 +238,7 @@ def space_around(arch: Architecture, rule: str, where: Setting, *, strict: bool)
 
 
 def named_space(name: str, nodes: Sequence[int] = (4, 5), *, extras: bool = False) -> Space:
-    """A space by its name; `nodes` and `extras` (operations beyond the paper's) are for `cells`."""
+    """A space by name; `nodes` and `extras` (operations that are not in the paper) apply to `cells`."""
     if name not in SPACES:
         raise SettingError(f"unknown space {name!r}. {did_you_mean(name, SPACES)}")
     if name == "nasbench201":
@@ -247,13 +247,13 @@ def named_space(name: str, nodes: Sequence[int] = (4, 5), *, extras: bool = Fals
 
 
 def _ordered(ops: Iterable[str]) -> tuple[str, ...]:
-    """Operations without repetition, in the order of the registry."""
+    """Distinct operations, in the order of the registry."""
     wanted = {OPS[op].name for op in ops}
     return tuple(name for name in OPS if name in wanted)
 
 
 def _dealt(count: int, options: int, shape: tuple[int, ...], generator: np.random.Generator) -> NDArray[np.int64]:
-    """(count, *shape) numbers below `options`, dealt out along the first axis like cards of shuffled packs."""
+    """Numbers below `options`, (count, *shape), dealt along the first axis like cards from shuffled packs."""
     packs = np.broadcast_to(np.arange(options).reshape(-1, *[1] * len(shape)), (options, *shape))
     rounds = [generator.permuted(packs, axis=0) for _ in range(-(-count // options))]
     return np.concatenate(rounds)[:count]

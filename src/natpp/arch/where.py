@@ -1,4 +1,4 @@
-"""The network that an architecture stands in, as it is asked for: by name, with numbers of one's own."""
+"""The network that an architecture is placed in, given by name and with numbers of your own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from natpp.registry import NETWORKS
 
 @dataclass(frozen=True)
 class Where(Config):
-    """The network an architecture stands in. None (auto) stands for the network's own number."""
+    """The network that an architecture is placed in. None (auto) means the default of that network."""
 
     network: Annotated[str, Among(NETWORKS)] | None = None
     """cifar, imagenet or nasbench201; auto is cifar"""

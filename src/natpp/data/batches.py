@@ -1,7 +1,8 @@
-"""Images as tensors on a device: split where choices are made, normalized, moved and mirrored there.
+"""Batches of images as tensors: split for validation, normalized and augmented on the device.
 
-Pixels are held on the device where they fit. Otherwise they stay on the host, or on disk, and those of the next step
-are fetched while the device works. Which images a step sees, and how they are moved, follows from its generators alone.
+Pixels are kept on the device if they fit. Otherwise they stay on the host or on disk, and the pixels of the next step
+are fetched while the device computes. Which images a step sees, and how they are augmented, depends only on its
+generators.
 """
 
 from __future__ import annotations
@@ -24,33 +25,33 @@ from natpp.data.pictures import Crops, Labels, Pictures, Pixels
 from natpp.errors import FormatError, NatppError, SettingError
 
 LARGEST_VALIDATION = 5000
-LARGEST_COPY = 2 << 30  # bytes of images that are copied to have those to learn from in a row, on a CPU
-SAMPLE = 2000  # images on disk whose mean and deviation stand for all
-AT_ONCE = 256  # images that are looked at together, so that no large copies are made
+LARGEST_COPY = 2 << 30  # bytes of training images copied into one contiguous tensor, on a CPU
+SAMPLE = 2000  # images on disk that mean and standard deviation are estimated from
+AT_ONCE = 256  # images processed together, to keep copies small
 
 
 @dataclass(frozen=True)
 class Augment:
-    """What is done to training images."""
+    """How training images are augmented."""
 
     shift: int
-    """pixels that an image moves at most, each way"""
+    """maximum shift of an image in pixels, each way"""
     flip: bool
-    """whether half of them are mirrored"""
+    """mirror images with probability 1/2"""
     cutout: int = 0
-    """side of a square that becomes zero in each, around a pixel drawn at random; 0 is none"""
+    """side of the square set to zero around a random pixel of each image (cutout); 0 turns it off"""
     crop: bool = False
-    """whether a random part takes its place, of 8 to 100 % of its area and between 3:4 and 4:3: photographs only"""
+    """random resized crops, of 8 to 100 % of the area and aspect ratios from 3:4 to 4:3; photographs only"""
 
     def draw_crops(self, count: int, generator: torch.Generator) -> Crops | None:
-        """Numbers that say which part of each image is taken; None where all of it is."""
+        """Random numbers that determine the crop of each image; None without cropping."""
         return torch.rand(count, TRIES, 4, generator=generator).numpy() if self.crop else None
 
 
 def usual_augment(images: Images, *, cutout: int = 0) -> Augment:
-    """Moved by an eighth of their side, and mirrored where a mirrored image is still one of its class.
+    """Shifts by up to an eighth of the side, and mirroring if mirrored images keep their class.
 
-    Of photographs a random part is taken instead of moving them.
+    Photographs get random crops instead of shifts.
     """
     if isinstance(images.train, Pictures) and images.train.photographs:
         return Augment(shift=0, flip=True, cutout=cutout, crop=True)
@@ -58,7 +59,7 @@ def usual_augment(images: Images, *, cutout: int = 0) -> Augment:
 
 
 class Batches:
-    """The training images of a set in two parts: one to learn weights from, one to choose by. Test images stay out."""
+    """The training images of a set, split into a training and a validation part. Test images are not among them."""
 
     def __init__(
         self,
@@ -70,25 +71,27 @@ class Batches:
         augment: Augment | None = None,
         held: bool | None = None,
     ):
-        """By default a quarter of the images, at most 5,000, are set aside for choosing; 0 sets none aside.
+        """By default a quarter of the images, at most 5,000, are set aside for validation; 0 sets none aside.
 
-        Images to learn from are held on the device (`held`) where they are in memory and fit.
+        Training images are kept on the device (`held`) if they are in memory and fit.
         """
         self.name, self.classes = images.name, images.classes
         self.size = images.train.shape[2]
         if images.train.shape[2] != images.train.shape[3]:
-            raise SettingError(f"the images of {images.name} are {images.train.shape[3]} x {self.size}, not square")
+            raise SettingError(
+                f"the images of {images.name} are {images.train.shape[3]} x {self.size}, expected squares"
+            )
         count = min(len(images.train) // 4, LARGEST_VALIDATION) if validation is None else validation
         if validation is None and count == 0:
-            raise SettingError(f"{images.name} has {len(images.train)} training images: too few to set some aside")
+            raise SettingError(f"{images.name} has {len(images.train)} training images, too few for a validation set")
         everything = np.arange(len(images.train))
         learn, choose = images.split(count, seed) if count else (everything, everything[:0])
         self.augment = augment or usual_augment(images)
         if self.augment.crop and not (isinstance(images.train, Pictures) and images.train.photographs):
-            raise SettingError(f"random parts are taken of photographs on disk: {images.name} are no such images")
+            raise SettingError(f"random crops need photographs on disk, but {images.name} is not such a data set")
         self._images, self._learn, self._choose = images, learn, choose
         self._device = torch.device(device)
-        self._pixels: Tensor | None = None  # on the host, or on disk
+        self._pixels: Tensor | None = None  # those on the host or on disk
         if not isinstance(images.train, Pictures):
             share = len(learn) / max(len(images.train), 1)
             if _fits(int(images.train.nbytes * share), self._device) if held is None else held:
@@ -101,24 +104,24 @@ class Batches:
         self._ahead: tuple[NDArray[np.int64], Crops | None, Future[Pixels]] | None = None
 
     def __len__(self) -> int:
-        """Images to learn weights from."""
+        """Number of images to train on."""
         return len(self._learn)
 
     @property
     def held(self) -> bool:
-        """Whether the images to learn from are on the device: then any may be picked there, else they are fetched."""
+        """Whether the training images are on the device, where any can be picked; otherwise they are fetched."""
         return self._pixels is not None
 
     def order(self, generator: np.random.Generator) -> NDArray[np.int64]:
-        """The training images in a new order: an epoch."""
+        """The training images of one epoch, in random order."""
         return generator.permutation(len(self))
 
     def take(
         self, indices: NDArray[np.int64], generator: torch.Generator | None = None, mine: slice = slice(None)
     ) -> tuple[Tensor, Tensor]:
-        """Some training images and their labels, augmented where a generator is given.
+        """Some training images and their labels, augmented if a generator is given.
 
-        `mine` is the part of them that is made, as it would be among all.
+        `mine` selects the part of the batch to make; its random numbers are those of the whole batch.
         """
         chosen = torch.from_numpy(indices[mine]).to(self._device, non_blocking=True)
         crops = None if generator is None else self.augment.draw_crops(len(indices), generator)
@@ -132,37 +135,37 @@ class Batches:
         return images, labels
 
     def pick(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Training images held on the device, as they are, and their labels; without a look at their numbers."""
+        """Training images kept on the device, not augmented, and their labels; never synchronizes with the host."""
         assert self._pixels is not None
         return self.normalized(self._pixels[chosen]), self.labels(chosen)
 
     def labels(self, chosen: Tensor) -> Tensor:
-        """Labels of training images, whose numbers are on the device."""
+        """Labels of training images, by indices on the device."""
         return self._labels[chosen]
 
     def fetch(self, indices: NDArray[np.int64], crops: Crops | None = None) -> Tensor:
-        """Bytes of training images that are not held on the device, or of random parts of them, on the host."""
+        """Bytes of training images (or of crops of them) on the host; for images that are not kept on the device."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and np.array_equal(ahead[0], indices) and _same(ahead[1], crops):
             pixels = torch.from_numpy(ahead[2].result())
         else:
             pixels = torch.from_numpy(self._read(indices, crops))
-        return pixels.pin_memory() if self._device.type == "cuda" else pixels  # to be copied while others compute
+        return pixels.pin_memory() if self._device.type == "cuda" else pixels  # copied while the device computes
 
     def fetch_ahead(self, indices: NDArray[np.int64], crops: Crops | None = None) -> None:
-        """Begin with what `fetch` will be asked for next. Only the host works at it."""
+        """Start reading the images that `fetch` will return next, in a thread on the host."""
         self._ahead = indices, crops, self._thread.submit(self._read, indices, crops)
 
     def take_ahead(
         self, indices: NDArray[np.int64], generator: torch.Generator | None = None, mine: slice = slice(None)
     ) -> None:
-        """Begin with what `take` will be asked for next; nothing is to be done where images are on the device."""
+        """Start reading the images that `take` will return next; does nothing if images are on the device."""
         if not self.held:
             crops = None if generator is None else self.augment.draw_crops(len(indices), generator)
             self.fetch_ahead(indices[mine], None if crops is None else crops[mine])
 
     def test_batches(self, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The test images, so many at a time, and their labels: for the one look at them, when all is chosen."""
+        """The test images and their labels, `count` at a time; to be read once, after all choices are made."""
         images, labels = self._images.test, self._images.test_labels
         parts = [np.arange(start, min(start + count, len(images))) for start in range(0, len(images), count)]
         following, seen = self._thread.submit(_readable, images, labels, parts[0]), 0
@@ -181,7 +184,7 @@ class Batches:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Tells these images, split as they are, from any others: by their bytes, or by their files where on disk."""
+        """A hash of these images and their split: of their bytes, or of their files if they are on disk."""
         images, found = self._images, hashlib.sha256()
         for part in (self._learn, self._choose):
             if isinstance(images.train, Pictures):
@@ -193,12 +196,12 @@ class Batches:
         return found.hexdigest()[:16]
 
     def normalized(self, pixels: Tensor) -> Tensor:
-        """Bytes as numbers with mean 0 and standard deviation 1 over the training images, channel by channel."""
+        """Bytes as floats, normalized per channel to mean 0 and standard deviation 1 over the training images."""
         return (pixels.float() / 255 - self._mean) / self._spread
 
     @functools.cached_property
     def _thread(self) -> ThreadPoolExecutor:
-        """Works ahead; it never touches the device, which may be capturing a graph."""
+        """Reads ahead; it never touches the device, which may be capturing a graph."""
         return ThreadPoolExecutor(1, thread_name_prefix="natpp-ahead")
 
     def _read(self, indices: NDArray[np.int64], crops: Crops | None) -> Pixels:
@@ -206,7 +209,7 @@ class Batches:
         return train.take(numbers, crops) if isinstance(train, Pictures) else train[numbers]
 
     def _set_aside(self) -> tuple[Tensor, Tensor]:
-        """The images to choose by, normalized, and their labels, on the device."""
+        """The normalized validation images and their labels, on the device."""
         images = self._images
         shape = (len(self._choose), *images.train.shape[1:])
         try:
@@ -220,7 +223,7 @@ class Batches:
         except torch.OutOfMemoryError:
             needed = 4 * np.prod(shape) / 2**30
             raise NatppError(
-                f"{shape[0]} validation images of {self.size} x {self.size} take {needed:.1f} GiB, which do not fit "
+                f"{shape[0]} validation images of {self.size} x {self.size} take {needed:.1f} GiB, which does not fit "
                 f"into the memory of {self._device}: choose a lower --size"
             ) from None
         if len(self._choose) and not place:
@@ -231,9 +234,9 @@ class Batches:
 def augmented(
     images: Tensor, how: Augment, generator: torch.Generator, count: int | None = None, mine: slice = slice(None)
 ) -> Tensor:
-    """Images (count, channels, height, width) moved over a zero border and mirrored, each in its own way.
+    """Images (count, channels, height, width), each randomly shifted over a zero border and mirrored.
 
-    They may be a part (`mine`) of a batch of `count`: every image of the batch has its own random numbers.
+    They may be a part (`mine`) of a batch of `count` images; each image of the batch has its own random numbers.
     """
     count = len(images) if count is None else count
 
@@ -251,7 +254,7 @@ def augmented(
 
 
 def moved(images: Tensor, how: Augment, down: Tensor, right: Tensor, mirrored: Tensor) -> Tensor:
-    """Images cut out of their zero border, so far down and right, mirrored where so marked; all three are (count,)."""
+    """Images shifted over a zero border, and mirrored where `mirrored`; the last three arguments are (count,)."""
     count, _, height, width = images.shape
     device = images.device
     if how.shift:
@@ -266,15 +269,15 @@ def moved(images: Tensor, how: Augment, down: Tensor, right: Tensor, mirrored: T
 
 
 def cut_out(images: Tensor, side: int, row: Tensor, column: Tensor) -> Tensor:
-    """Images with a square of zeros around a pixel of each (count,), cut off where it leaves the image."""
+    """Images with a square of zeros around one pixel each, cropped at the border; `row` and `column` are (count,)."""
     height, width = (torch.arange(length, device=images.device) for length in images.shape[2:])
-    down, right = height - row[:, None] + side // 2, width - column[:, None] + side // 2  # from the square's corner
+    down, right = height - row[:, None] + side // 2, width - column[:, None] + side // 2  # from its corner
     rows, columns = (down >= 0) & (down < side), (right >= 0) & (right < side)  # (count, height), (count, width)
     return images.masked_fill((rows[:, :, None] & columns[:, None, :])[:, None], 0)
 
 
 def _fits(size: int, device: torch.device) -> bool:
-    """Whether so many bytes of images are held: on a GPU they may fill half of the memory that is free."""
+    """Whether this many bytes of images are kept on the device: on a GPU at most half of the free memory."""
     return size <= (torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else LARGEST_COPY)
 
 
@@ -287,7 +290,7 @@ def _some(numbers: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
 
 
 def _readable(images: Pixels | Pictures, labels: Labels, numbers: NDArray[np.int64]) -> tuple[Pixels, Labels]:
-    """Some images and their labels, damaged ones left out."""
+    """Some images and their labels, without damaged ones."""
     if not isinstance(images, Pictures):
         return images[numbers], labels[numbers]
     pixels, fine = images.decoded(numbers)
@@ -297,7 +300,7 @@ def _readable(images: Pixels | Pictures, labels: Labels, numbers: NDArray[np.int
 def _statistics(
     images: Pixels | Pictures, numbers: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation of every channel, as shares of 255; on disk those of some images, evenly spaced."""
+    """Mean and standard deviation per channel, of pixels from 0 to 1; estimated from a sample if images are on disk."""
     if isinstance(images, Pictures) and len(numbers) > SAMPLE:
         numbers = numbers[np.linspace(0, len(numbers) - 1, SAMPLE).round().astype(np.int64)]
     counts = np.zeros((3, 256), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""One file becomes a picture in RGB bytes: what may be read, what is wrong with the rest, and which part is used."""
+"""Decode one file into an RGB picture: which formats are read, how errors are described, and which part is used."""
 
 from __future__ import annotations
 
@@ -14,50 +14,51 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".ppm")
-FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "PPM")  # whatever the suffix, no other decoder is run
-TRIES = 10  # random parts that are tried until one lies within the picture
-AREA = (0.08, 1.0)  # of the picture, that a random part has
-RATIO = (3 / 4, 4 / 3)  # of its width to its height
-MIDDLE = 7 / 8  # of a photograph's shorter side, that is tested on: 224 of 256 pixels
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "PPM")  # no other decoder is used, whatever the suffix
+TRIES = 10  # random crops to try before falling back to the central one
+AREA = (0.08, 1.0)  # of a random crop, as a share of the picture's
+RATIO = (3 / 4, 4 / 3)  # aspect ratio of a random crop, width to height
+MIDDLE = 7 / 8  # share of a photograph's shorter side that is used for testing: 224 of 256 pixels
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 _one_at_a_time = threading.Lock()
 
 
 class UnreadableError(Exception):
-    """Why a file is no picture, in a few words."""
+    """The reason why a file cannot be read as a picture."""
 
 
 def picture_size(file: str) -> tuple[int, int]:
-    """Width and height of a picture, by the first bytes of its file."""
+    """Width and height of a picture, from its file header."""
     with _opened(file) as picture:
         return picture.size
 
 
 def read_picture(file: str) -> Image.Image:
-    """A picture in RGB bytes: transparent parts are black, 16 bits their upper 8, a moving picture its first frame."""
+    """A picture as RGB bytes: transparent pixels black, the upper 8 of 16 bits, the first frame of an animation."""
     with _opened(file) as picture:
         return _by_torchvision(file, picture) or _rgb(picture)
 
 
 def middle_part(width: int, height: int) -> Box:
-    """The middle square."""
+    """The central square."""
     side = min(width, height)
     left, top = (width - side) // 2, (height - side) // 2
     return left, top, left + side, top + side
 
 
 def middle_of_photograph(width: int, height: int) -> Box:
-    """The middle square without its border: the shorter side scaled to 8/7 of a size, and that size cut out."""
+    """The central square without its border: resize the shorter side to 8/7 of the size, then crop the center."""
     side = MIDDLE * min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side
 
 
 def random_part(width: int, height: int, draws: Sequence[Sequence[float]]) -> Box:
-    """A part of random area, ratio and place, by numbers from 0 to 1 (tries, 4); the first that lies within counts.
+    """A crop of random area, aspect ratio and position; `draws` are numbers from 0 to 1, (tries, 4).
 
-    Where none does, it is the largest part in the middle whose ratio is allowed.
+    The first try that lies within the picture is used. If none does, it is the largest central crop with an allowed
+    aspect ratio.
     """
     low, high = (math.log(ratio) for ratio in RATIO)
     for area, ratio, across, down in draws:
@@ -74,34 +75,34 @@ def random_part(width: int, height: int, draws: Sequence[Sequence[float]]) -> Bo
 
 
 def scaled(picture: Image.Image, part: Box, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """A part of a picture as bytes (3, size, size), antialiased."""
+    """A part of a picture resized to bytes (3, size, size), antialiased."""
     return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR, box=part)).transpose(2, 0, 1)
 
 
 @contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """While it lasts, Pillow does not warn. Filters are one for all threads: not for threads in the background."""
+    """Silence Pillow's warnings; not for background threads, since all threads share the warning filters."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of broken EXIF data, which is not used
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # looked at below
+        warnings.simplefilter("ignore", UserWarning)  # about broken EXIF data, which is not used
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # checked in `_opened`
         yield
 
 
 @contextmanager
 def _opened(file: str) -> Iterator[Image.Image]:
-    """A picture whose first bytes are read; whatever is wrong with it, now or later, in a few words."""
+    """An opened picture whose header has been read; any error, now or later, becomes an `UnreadableError`."""
     try:
         with _open(file) as picture:
             pixels, most = picture.width * picture.height, Image.MAX_IMAGE_PIXELS
             if most is not None and pixels > most:
-                raise UnreadableError(f"its {pixels} pixels are more than {most}")
+                raise UnreadableError(f"it has {pixels} pixels, more than the limit of {most}")
             if picture.mode == "F":
-                raise UnreadableError("its pixels are fractions, expected bytes")
+                raise UnreadableError("its pixels are floating-point numbers, expected bytes")
             yield picture
     except UnidentifiedImageError:
-        raise UnreadableError("no image, or a damaged one") from None
+        raise UnreadableError("not an image, or damaged") from None
     except Image.DecompressionBombError:
-        raise UnreadableError(f"its pixels are far more than {Image.MAX_IMAGE_PIXELS}") from None
+        raise UnreadableError(f"it has more than twice the limit of {Image.MAX_IMAGE_PIXELS} pixels") from None
     except (OSError, SyntaxError, ValueError) as error:
         raise UnreadableError(getattr(error, "strerror", None) or " ".join(str(error).split())) from None
 
@@ -109,13 +110,13 @@ def _opened(file: str) -> Iterator[Image.Image]:
 def _open(file: str) -> Image.Image:
     try:
         return Image.open(file, formats=FORMATS)
-    except Warning:  # where somebody made errors of warnings
+    except Warning:  # if warnings have been turned into errors
         with _one_at_a_time, quiet_pillow():
             return Image.open(file, formats=FORMATS)
 
 
 def _by_torchvision(file: str, picture: Image.Image) -> Image.Image | None:
-    """A JPEG, coloured or grey, by torchvision's decoder; None where that cannot be imported."""
+    """A JPEG, in colour or grey, decoded by torchvision; None if torchvision cannot be imported."""
     io = _torchvision() if picture.format == "JPEG" and picture.mode in ("RGB", "L") else None
     if io is None:
         return None
@@ -130,13 +131,13 @@ def _by_torchvision(file: str, picture: Image.Image) -> Image.Image | None:
 def _torchvision() -> Any:
     try:
         from torchvision import io
-    except (ImportError, RuntimeError, OSError):  # not there, or made for another torch
+    except (ImportError, RuntimeError, OSError):  # not installed, or built for another torch
         return None
     return io
 
 
 def _rgb(picture: Image.Image) -> Image.Image:
-    if picture.mode.startswith("I"):  # 16 bits, which Pillow would clip
+    if picture.mode.startswith("I"):  # 16 bits; Pillow would clip them
         return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8)).convert("RGB")
     if "A" not in picture.getbands() and "transparency" not in picture.info:
         return picture.convert("RGB")

@@ -1,4 +1,4 @@
-"""Images from a folder that holds one folder for each class."""
+"""Load images from a folder with one subfolder per class."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from natpp.data.images import Images
 from natpp.data.pictures import Labels, Pictures, Pixels, Say, picture_sizes
 from natpp.errors import FormatError, SettingError
 
-HELD_OUT = ("test", "val", "validation")  # the first one there is the test set
+HELD_OUT = ("test", "val", "validation")  # the first one that exists is the test set
 LAYOUT = "expected train/CLASS/*.png and test/CLASS/*.png, or CLASS/*.png"
 PHOTOGRAPHS = "expected train/CLASS/*.JPEG and val/CLASS/*.JPEG"
-HELD = 16 << 30  # bytes of decoded images that are held in memory at most
+HELD = 16 << 30  # maximum bytes of decoded images kept in memory
 
 
 class Entry(NamedTuple):
-    """A file by its name in the folder, and the number of its class."""
+    """A file's path relative to the folder, and its class index."""
 
     name: str
     label: int
@@ -29,29 +29,29 @@ class Entry(NamedTuple):
 def read_folder(
     path: str | Path, size: int | None = None, *, photographs: bool = False, say: Say | None = None
 ) -> Images:
-    """The images of a folder as RGB bytes, their classes numbered by sorted name.
+    """The images of a folder as RGB bytes; classes are numbered in the order of their sorted names.
 
-    The folder holds `train/CLASS/*.png` and one of `test`, `val`, `validation` beside it as the test set. With `test`
-    there, the images of `val` are training images, since `Images.split` draws its own validation part. Or it holds
-    `CLASS/*.png`; then a fifth of each class, always the same, is the test set. A folder of photographs holds
-    `train/CLASS` and, as the test set, `val/CLASS`; whatever else is there is left alone.
+    The folder holds `train/CLASS/*.png` and one of `test`, `val` or `validation` as the test set. If there is a `test`,
+    the images of `val` are added to the training images, since `Images.split` draws its own validation set. The folder
+    may also hold `CLASS/*.png`; then a fixed fifth of each class is the test set. A folder of photographs holds
+    `train/CLASS` and, as the test set, `val/CLASS`; anything else in it is ignored.
 
-    With a size, the middle square of each image is scaled to it, antialiased; otherwise all images are squares of one
-    size. Transparent parts become black, 16 bits their upper 8; of a moving picture the first frame counts, and
-    EXIF rotation is left alone. Images that cannot be read are left out (`Images.skipped`); no other image changes
-    its part for that.
+    If `size` is given, the central square of each image is resized to it, with antialiasing; otherwise all images must
+    be squares of the same size. Transparent pixels become black, 16-bit images keep their upper 8 bits, only the first
+    frame of an animation is used, and EXIF rotation is ignored. Unreadable images are left out (`Images.skipped`); the
+    split of the others does not change.
 
-    Photographs, and images that would fill the memory, stay on disk and are decoded when they are used. What turns
-    out to be damaged only then is told by `say`, by default to Python's log.
+    Photographs, and images that do not fit into memory, stay on disk and are decoded on use. Damage that is only found
+    then is reported through `say`, by default to Python's log.
     """
     folder = Path(path)
     if size is not None and size < 1:
         raise SettingError(f"size is {size}, expected 1 pixel or more")
     if not folder.is_dir():
-        raise FormatError(f"there is no folder {str(path)!r}")
+        raise FormatError(f"folder {str(path)!r} does not exist")
     train, test = _photographs(folder) if photographs else _parts(folder)
     skipped: dict[str, str] = {}
-    with quiet_pillow():  # this thread waits for those that read
+    with quiet_pillow():  # this thread waits for the reading threads
         shapes = _shapes(folder, train + test, skipped)
         _check_classes(folder, train, test, skipped)
         side = size or _side(folder, shapes)
@@ -63,7 +63,7 @@ def read_folder(
                 np.array([entry.label for entry in part if entry.name in shapes], dtype=np.int64),
                 side,
                 photographs=photographs,
-                say=(lambda _: None) if held else say,  # told at once below
+                say=(lambda _: None) if held else say,  # damaged images are reported all at once below
             )
             for part in (train, test)
         ]
@@ -75,7 +75,7 @@ def read_folder(
 
 
 def _shapes(folder: Path, entries: list[Entry], skipped: dict[str, str]) -> dict[str, tuple[int, int]]:
-    """Width and height of each image; those whose first bytes already tell that they are none go to `skipped`."""
+    """Width and height of each image; files whose header is not that of an image are added to `skipped`."""
     names = [entry.name for entry in entries]
     found = dict(zip(names, picture_sizes(str(folder), names), strict=True))
     skipped |= {name: shape for name, shape in found.items() if isinstance(shape, str)}
@@ -83,36 +83,36 @@ def _shapes(folder: Path, entries: list[Entry], skipped: dict[str, str]) -> dict
 
 
 def _side(folder: Path, shapes: dict[str, tuple[int, int]]) -> int:
-    """The side of all images, which are squares of one size."""
+    """The side length of all images; an error if they are not squares of one size."""
     first, (width, height) = next(iter(shapes.items()))
     given = f"{str(folder / first)!r} is {width} x {height}"
     if width != height:
-        raise FormatError(f"{given}, no square: --size N crops and scales the images")
+        raise FormatError(f"{given}, expected a square: --size N crops and resizes all images")
     for name, (wide, high) in shapes.items():
         if (wide, high) != (width, height):
             found = f"{given} but {str(folder / name)!r} is {wide} x {high}"
-            raise FormatError(f"{found}: --size N crops and scales the images")
+            raise FormatError(f"{found}: --size N crops and resizes all images")
     return width
 
 
 def _room() -> int:
-    """Bytes that decoded images may take: half of the memory at most, shared by the processes of this machine."""
+    """Bytes that decoded images may take: at most half of the memory, shared by the processes of this machine."""
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # a system that does not tell
+    except (AttributeError, ValueError, OSError):  # systems that do not report their memory
         return HELD
     return min(HELD, memory // 2 // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def _decoded(pictures: Pictures, skipped: dict[str, str]) -> tuple[Pixels, Labels]:
-    """All images in memory; those that are damaged go to `skipped`."""
+    """All images in memory; damaged ones are added to `skipped`."""
     pixels, fine = pictures.decoded(slice(None))
     skipped |= {pictures.names[number]: reason for number, reason in pictures.damaged.items()}
     return (pixels, pictures.labels) if fine.all() else (pixels[fine], pictures.labels[fine])
 
 
 def _check_classes(folder: Path, train: list[Entry], test: list[Entry], skipped: dict[str, str]) -> None:
-    """An error where a class has lost all its training images, or all its test images."""
+    """Raise an error if all training images or all test images of a class are unreadable."""
     for kind, part in (("training", train), ("test", test)):
         left = {entry.label for entry in part if entry.name not in skipped}
         for name, label in part:
@@ -126,7 +126,7 @@ def _check_classes(folder: Path, train: list[Entry], test: list[Entry], skipped:
 
 
 def _photographs(folder: Path) -> tuple[list[Entry], list[Entry]]:
-    """Training and test files, as ImageNet has them."""
+    """Training and test files in the layout of ImageNet."""
     for name in ("train", "val"):
         if not (folder / name).is_dir():
             raise FormatError(f"{str(folder)!r} has no folder {name!r}: {PHOTOGRAPHS}")
@@ -142,17 +142,17 @@ def _parts(folder: Path) -> tuple[list[Entry], list[Entry]]:
             raise FormatError(f"{str(folder)!r} has a folder {held_out[0]!r} but no 'train': {LAYOUT}")
         return _set_apart(_classes(folder))
     if not held_out:
-        hint = f"name {str(folder / 'train')!r} to set a fifth of it apart"
+        hint = f"give {str(folder / 'train')!r} instead to use a fifth of it as the test set"
         raise FormatError(f"{str(folder)!r} has a folder 'train' but no {' or '.join(map(repr, HELD_OUT))}: {hint}")
     names = ["train", *held_out]
     if {"val", "validation"} <= set(names) or len({(folder / name).resolve() for name in names}) < len(names):
-        raise FormatError(f"{str(folder)!r} has a part twice among {', '.join(map(repr, names))}: leave one out")
+        raise FormatError(f"{str(folder)!r} has the same part twice among {', '.join(map(repr, names))}: remove one")
     train, test, *more = _together(folder, names)
     return train + [entry for part in more for entry in part], test
 
 
 def _together(folder: Path, names: list[str], layout: str = LAYOUT) -> list[list[Entry]]:
-    """The files of each part; all parts have the same classes."""
+    """The files of each part; raises an error unless all parts have the same classes."""
     parts = {name: _classes(folder / name, f"{name}/", layout) for name in names}
     for name in names[1:]:
         for label in sorted(parts["train"].keys() ^ parts[name].keys()):
@@ -165,9 +165,9 @@ def _together(folder: Path, names: list[str], layout: str = LAYOUT) -> list[list
 
 
 def _classes(folder: Path, before: str = "", layout: str = LAYOUT) -> dict[str, list[str]]:
-    """The image files of each class, all in sorted order; their names begin with what is `before` the class.
+    """The image files of each class, sorted; their names start with the prefix `before`.
 
-    Errors say what `layout` is expected.
+    Error messages quote the expected `layout`.
     """
     found = {
         name: [f"{before}{name}/{file}" for file in _listed(folder / name) if file.lower().endswith(SUFFIXES)]
@@ -185,7 +185,7 @@ def _classes(folder: Path, before: str = "", layout: str = LAYOUT) -> dict[str, 
 
 
 def _listed(folder: Path) -> list[str]:
-    """Names of what a folder holds, hidden things left out."""
+    """Sorted names of a folder's entries, except hidden ones."""
     try:
         return sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except OSError as error:
@@ -193,12 +193,14 @@ def _listed(folder: Path) -> list[str]:
 
 
 def _set_apart(classes: dict[str, list[str]]) -> tuple[list[Entry], list[Entry]]:
-    """Training files, and a fifth of each class, whatever the other classes are, as test files."""
+    """Training files and test files: a fixed fifth of each class, independent of the other classes."""
     train: list[Entry] = []
     test: list[Entry] = []
     for label, (name, files) in enumerate(classes.items()):
         if len(files) < 2:
-            raise FormatError(f"the class {name!r} has a single image {files[0]!r}: one more is needed to test")
+            raise FormatError(
+                f"the class {name!r} has a single image {files[0]!r}: it needs a second one for the test set"
+            )
         chosen = set(np.random.default_rng(0).permutation(len(files))[: max(1, len(files) // 5)].tolist())
         for index, file in enumerate(files):
             (test if index in chosen else train).append(Entry(file, label))

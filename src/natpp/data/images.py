@@ -1,4 +1,4 @@
-"""A set of images with labels: held in memory or left on disk, stored as one file, split where choices are made."""
+"""A labelled image data set: in memory or on disk, stored as one file, with a validation split."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from natpp.data.pictures import Labels, Pictures, Pixels
 from natpp.errors import FormatError, SettingError
 from natpp.files import write_whole
 
-NAMED = 5  # skipped images that a line names
-SMALL_IMAGE = 24  # pixels a side: smaller ones get smaller networks and shorter schedules by default
+NAMED = 5  # maximum number of skipped images to list
+SMALL_IMAGE = 24  # side in pixels; smaller images get smaller networks and shorter schedules by default
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Training and test images with their labels, checked when made.
+    """Training and test images with their labels, validated on construction.
 
     Examples:
         >>> import numpy as np
@@ -37,23 +37,25 @@ class Images:
     test: Pixels | Pictures
     test_labels: Labels
     skipped: tuple[str, ...] = ()
-    """files that could not be read and are left out, each with the reason"""
+    """files that could not be read and are left out, with the reason"""
 
     def __post_init__(self) -> None:
         for part, pixels, labels in (("train", self.train, self.train_labels), ("test", self.test, self.test_labels)):
             if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1] != 3 or not len(pixels):
-                raise FormatError(f"the {part} images of {self.name} are no bytes of shape (images, 3, height, width)")
+                raise FormatError(
+                    f"the {part} images of {self.name} must be bytes (uint8) of shape (images, 3, height, width)"
+                )
             if labels.dtype != np.int64:
-                raise FormatError(f"the {part} labels of {self.name} are no whole numbers")
+                raise FormatError(f"the {part} labels of {self.name} must be integers of shape (images,)")
             if labels.shape != (len(pixels),):
                 raise FormatError(f"{self.name} has {len(pixels)} {part} images and {labels.size} labels")
             if labels.min() < 0 or labels.max() >= self.classes:
-                raise FormatError(f"a {part} label of {self.name} is not one of 0 to {self.classes - 1}")
+                raise FormatError(f"a {part} label of {self.name} is not in the range 0 to {self.classes - 1}")
         if self.train.shape[1:] != self.test.shape[1:]:
             raise FormatError(f"train and test images of {self.name} differ in size")
 
     def split(self, validation: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Indices of the training images to learn from, and of those to choose by."""
+        """Indices of the training images to train on, and of those to validate on."""
         if not 0 < validation < len(self.train):
             raise SettingError(f"validation is {validation}, expected 1 to {len(self.train) - 1} images")
         order = np.random.default_rng(seed).permutation(len(self.train))
@@ -61,7 +63,7 @@ class Images:
 
     @property
     def left_out(self) -> str | None:
-        """A line about the images that were skipped; None where there are none."""
+        """A one-line message about skipped images; None if there are none."""
         if not self.skipped:
             return None
         count, more = len(self.skipped), len(self.skipped) - NAMED
@@ -71,11 +73,11 @@ class Images:
         return f"{subject} {'is' if count == 1 else 'are'} left out: {named}"
 
     def save(self, path: str | Path) -> None:
-        """Write all of it as one file."""
+        """Write the data set as one file."""
         from safetensors.numpy import save
 
         if isinstance(self.train, Pictures) or isinstance(self.test, Pictures):
-            raise SettingError(f"the images of {self.name} stay on disk: they are not stored as one file")
+            raise SettingError(f"the images of {self.name} stay on disk, so they cannot be saved as one file")
         arrays: dict[str, NDArray[Any]] = {
             "train": np.ascontiguousarray(self.train),
             "train_labels": self.train_labels,
@@ -97,4 +99,6 @@ class Images:
         except OSError as error:
             raise FormatError(f"cannot read the images {str(path)!r}: {error.strerror or error}") from None
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise FormatError(f"{str(path)!r} is no file of images, or a damaged one: {error}") from None
+            raise FormatError(
+                f"{str(path)!r} is not an image file written by natpp, or it is damaged: {error}"
+            ) from None

@@ -1,4 +1,4 @@
-"""Images that stay on disk: looked at by number like an array, decoded by a pool of threads when they are used."""
+"""Images that stay on disk: indexed like an array, decoded by a thread pool on use."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ LOG = logging.getLogger("natpp")
 
 Pixels = NDArray[np.uint8]  # (images, 3, height, width)
 Labels = NDArray[np.int64]  # (images,)
-Crops = NDArray[np.float32]  # (images, tries, 4), from 0 to 1: what `decode.random_part` takes
+Crops = NDArray[np.float32]  # (images, tries, 4), from 0 to 1: the input of `decode.random_part`
 Say = Callable[[str], None]
 Given = TypeVar("Given")
 Found = TypeVar("Found")
 
 
 class Pictures:
-    """Files as an array of bytes (images, 3, size, size): the middle square of each, scaled.
+    """Image files as an array of bytes (images, 3, size, size): the central square of each, resized.
 
-    Of photographs the border is left out too, and they can be had as `crops`: random parts of any size and shape.
-    Those that turn out to be damaged are told once; where as many images are expected, another of the same class,
-    always the same one, stands in for each.
+    For photographs the border is cropped as well, and `crops` gives random parts of any size and aspect ratio. Each
+    damaged image is reported once. Where a fixed number of images is needed, a damaged one is replaced by another of
+    its class, always the same one.
     """
 
     dtype = np.dtype(np.uint8)
@@ -56,10 +56,10 @@ class Pictures:
         photographs: bool = False,
         say: Say | None = None,
     ):
-        """`names` are of files in the folder."""
+        """`names` are file names relative to the folder."""
         self.folder, self.names, self.labels, self.size = folder, names, labels, size
         self.photographs = photographs
-        self.damaged: dict[int, str] = {}  # what was found so far: numbers of images, and what is wrong with them
+        self.damaged: dict[int, str] = {}  # index of each image found damaged so far, with the reason
         self._say = say or LOG.warning
 
     def __len__(self) -> int:
@@ -71,14 +71,14 @@ class Pictures:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that all of them would take when decoded."""
+        """Bytes that all images would take when decoded."""
         return len(self) * 3 * self.size**2
 
     def __getitem__(self, chosen: NDArray[np.int64] | slice) -> Pixels:
         return self.take(_numbers(chosen, len(self)))
 
     def take(self, chosen: NDArray[np.int64], crops: Crops | None = None) -> Pixels:
-        """Images by number, or random parts of them; a damaged one is replaced by the next of its class."""
+        """Images by index, or random parts of them; damaged ones are replaced by the next image of their class."""
         pixels, fine = self.decoded(chosen, crops)
         for place in np.flatnonzero(~fine).tolist():
             pixels[place] = self._instead(int(chosen[place]), None if crops is None else crops[place])
@@ -87,7 +87,7 @@ class Pictures:
     def decoded(
         self, chosen: NDArray[np.int64] | slice, crops: Crops | None = None
     ) -> tuple[Pixels, NDArray[np.bool_]]:
-        """Images by number, and which of them could be read; the others are black."""
+        """Images by index, and which of them could be read; the others are black."""
         numbers = _numbers(chosen, len(self)).tolist()
         pixels = np.zeros((len(numbers), 3, self.size, self.size), dtype=np.uint8)
 
@@ -102,12 +102,12 @@ class Pictures:
         for number, reason in zip(numbers, wrong, strict=True):
             if reason is not None and number not in self.damaged:
                 self.damaged[number] = reason
-                self._say(f"cannot read the image {self._file(number)!r} ({reason}): it is left out")
+                self._say(f"cannot read the image {self._file(number)!r} ({reason}), so it is left out")
         return pixels, np.array([reason is None for reason in wrong], dtype=bool)
 
     @functools.cached_property
     def fingerprints(self) -> NDArray[np.uint8]:
-        """Bytes (images, 32) that change with each image: from its name, the size of its file, and how it is shown."""
+        """A hash of 32 bytes per image, from its name, its file size and how it is cropped: (images, 32)."""
 
         def line(number: int) -> bytes:
             try:
@@ -140,11 +140,11 @@ class Pictures:
             if fine[0]:
                 found: Pixels = pixels[0]
                 return found
-        raise FormatError(f"no image of the class of {self._file(number)!r} can be read any more")
+        raise FormatError(f"none of the images in the class of {self._file(number)!r} can be read")
 
 
 def picture_sizes(folder: str, names: Sequence[str]) -> list[tuple[int, int] | str]:
-    """Width and height of each picture, or what is wrong with it, as far as the first bytes of its file tell."""
+    """Width and height of each picture from its file header, or the reason why it cannot be read."""
 
     def look(name: str) -> tuple[int, int] | str:
         try:
@@ -156,9 +156,9 @@ def picture_sizes(folder: str, names: Sequence[str]) -> list[tuple[int, int] | s
 
 
 def in_threads(function: Callable[[Given], Found], given: Sequence[Given]) -> list[Found]:
-    """A function of each, by a thread for each processor of this process: Pillow lets them work at once."""
+    """Map a function over a sequence with one thread per CPU core; Pillow releases the GIL."""
     pool, threads = _pool(os.getpid())
-    at_once = min(max(1, len(given) // (4 * threads)), 256)  # a task for each of a million files would fill the memory
+    at_once = min(max(1, len(given) // (4 * threads)), 256)  # one task per file would fill memory with a million files
 
     def some(start: int) -> list[Found]:
         return [function(one) for one in given[start : start + at_once]]
@@ -168,7 +168,7 @@ def in_threads(function: Callable[[Given], Found], given: Sequence[Given]) -> li
 
 @functools.cache
 def _pool(process: int) -> tuple[ThreadPoolExecutor, int]:
-    """The pool of a process, since threads do not outlive a fork, and how many they are."""
+    """The thread pool of a process, and its number of threads; threads do not survive a fork."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = min(max(1, processors // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))), MOST_THREADS)
     return ThreadPoolExecutor(threads, thread_name_prefix="natpp-images"), threads

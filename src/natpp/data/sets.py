@@ -1,4 +1,4 @@
-"""Data sets by name: one that is built in, those that `natpp data` puts into a folder, ImageNet, folders of images."""
+"""Data sets by name: the built-in digits, those stored by `natpp data`, ImageNet, and image folders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from natpp.errors import NatppError, SettingError, did_you_mean
 
 
 def digits() -> Images:
-    """The 1,797 handwritten digits that come with scikit-learn: 8 x 8, offline; 360 of them are the test set."""
+    """The 1,797 handwritten digits of scikit-learn, 8 x 8 pixels, available offline; 360 of them are the test set."""
     table = _digits_table()
     grey = (table[:, :-1] * (255 / 16)).round().astype(np.uint8).reshape(-1, 1, 8, 8)
     pixels, labels = np.repeat(grey, 3, axis=1), table[:, -1].astype(np.int64)
@@ -29,7 +29,7 @@ def digits() -> Images:
 
 
 def _digits_table() -> NDArray[np.float64]:
-    """Rows of 64 pixels and a label, from the file that scikit-learn has: to import it would take seconds."""
+    """Rows of 64 pixels and a label, read directly from scikit-learn's file, since importing it takes seconds."""
     home = importlib.util.find_spec("sklearn")
     file = None if home is None or home.origin is None else Path(home.origin).parent / "datasets/data/digits.csv.gz"
     if file is not None and file.exists():
@@ -42,18 +42,18 @@ def _digits_table() -> NDArray[np.float64]:
 
 BUILT_IN: dict[str, Callable[[], Images]] = {"digits": digits}
 IMAGENET = "imagenet"
-PIXELS = 224  # a side, of ImageNet where nobody says
+PIXELS = 224  # default side of ImageNet images
 NAMES = (*BUILT_IN, *SETS, IMAGENET)
 
 
 def store_images(name: str, root: str | Path, source: str | Path | None = None) -> Path:
-    """Put a data set into a folder as one file, from a file or folder at hand or from where it lives."""
+    """Store a data set as one file in a folder, from a local file or folder, or by downloading it."""
     if name not in SETS:
-        raise NatppError(f"unknown data {name!r}. {did_you_mean(name, SETS)}")
+        raise NatppError(f"unknown data set {name!r}. {did_you_mean(name, SETS)}")
     try:
         Path(root).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise NatppError(f"cannot make the folder {str(root)!r}: {error.strerror}") from None
+        raise NatppError(f"cannot create the folder {str(root)!r}: {error.strerror}") from None
     found = fetch_images(SETS[name]) if source is None else read_images(source, SETS[name])
     found.save(stored(name, root))
     return stored(name, root)
@@ -62,12 +62,11 @@ def store_images(name: str, root: str | Path, source: str | Path | None = None) 
 def load_images(
     name: str | Path, root: str | Path | None = None, size: int | None = None, *, say: Say | None = None
 ) -> Images:
-    """A data set by name: `digits`, one that `natpp data` put into the folder `root`, or the path of an image folder.
+    """A data set by name (`digits`, or one that `natpp data` stored in `root`), or by the path of an image folder.
 
-    `imagenet` is the folder `root` with photographs in `train/CLASS` and `val/CLASS`, decoded when they are used. The
-    images of a folder are cropped and scaled to `size` x `size` pixels where it is given (ImageNet's to 224 where not);
-    those of another named data set have their own size. A `Path` is always a folder. What turns out to be damaged
-    when it is used is told by `say`.
+    `imagenet` reads photographs from `train/CLASS` and `val/CLASS` in `root`, decoded on use. The images of a folder
+    are cropped and resized to `size` x `size` pixels if `size` is given (ImageNet: 224 by default); the other named
+    data sets have a fixed size. A `Path` is always a folder. Images found damaged on use are reported through `say`.
 
     Examples:
         >>> from natpp.data.sets import load_images
@@ -77,7 +76,9 @@ def load_images(
     """
     if isinstance(name, Path) or (name not in NAMES and name and os.path.isdir(name)):
         if root is not None:
-            raise SettingError(f"{str(name)!r} is a folder of images, which needs no root: leave {str(root)!r} out")
+            raise SettingError(
+                f"{str(name)!r} is an image folder, so root ({str(root)!r}) does not apply: leave it out"
+            )
         return read_folder(name, size, say=say)
     if name == IMAGENET:
         return _imagenet(root, PIXELS if size is None else size, say)
@@ -95,10 +96,9 @@ def stored(name: str, root: str | Path) -> Path:
 
 def _imagenet(root: str | Path | None, size: int, say: Say | None) -> Images:
     if root is None:
-        here = f". The folder of that name here is ./{IMAGENET}" if os.path.isdir(IMAGENET) else ""
+        here = f". Did you mean --root ./{IMAGENET}?" if os.path.isdir(IMAGENET) else ""
         raise NatppError(
-            f"{IMAGENET} needs the folder it is in: --root DIR, or root=DIR in Python, with train/CLASS/* and "
-            f"val/CLASS/*{here}"
+            f"{IMAGENET} needs its folder: --root DIR, or root=DIR in Python, with train/CLASS/* and val/CLASS/*{here}"
         )
     return replace(read_folder(root, size, photographs=True, say=say), name=IMAGENET)
 
@@ -106,19 +106,20 @@ def _imagenet(root: str | Path | None, size: int, say: Say | None) -> Images:
 def _named(name: str, root: str | Path | None) -> Images:
     if name in BUILT_IN:
         if root is not None:
-            raise SettingError(f"{name} is built in, so it needs no root: leave {str(root)!r} out")
+            raise SettingError(f"{name} is built in, so root ({str(root)!r}) does not apply: leave it out")
         return BUILT_IN[name]()
     if name not in SETS and os.path.isfile(name):
-        raise NatppError(f"{name!r} is a file, expected the name of a data set or a folder of images")
+        raise NatppError(f"{name!r} is a file, expected the name of a data set or an image folder")
     if name not in SETS:
         near = did_you_mean(name, NAMES)
-        raise NatppError(f"unknown data {name!r}. {near} A folder of images is possible too: give its path")
+        raise NatppError(f"unknown data set {name!r}. {near} Or give the path of an image folder")
     if root is None:
         raise NatppError(
-            f"{name} needs the folder it is in: --root DIR, or root=DIR in Python (natpp data {name} --root DIR puts "
+            f"{name} needs the folder it is stored in: --root DIR, or root=DIR in Python (natpp data {name} --root DIR "
+            "puts "
             "it there)"
         )
     file = stored(name, root)
     if not file.is_file():
-        raise NatppError(f"there is no {name} in {str(root)!r}. natpp data {name} --root {root} puts it there")
+        raise NatppError(f"{name} is not in {str(root)!r}. Run natpp data {name} --root {root} to store it there")
     return Images.load(file)

@@ -1,9 +1,9 @@
-"""Convs, batch norms and pools of channels-last tensors on a GPU, faster in training than torch's kernels.
+"""Convs, batch norms and pools of channels-last tensors on a GPU; faster in training than torch's kernels.
 
-Kernels are in Triton, which comes with torch for GPUs. Where it is missing, on a CPU, for other memory layouts and
-while a compiler or an export looks on, the same is composed of torch's operations; convs also in float32, which
-tensor cores would round. One place decides, `fast`, and `fits` for convs; `plain` and the environment's
-NATPP_KERNELS=plain switch the kernels off.
+The kernels are written in Triton, which is installed with torch for GPUs. Torch operations compute the same without
+Triton, on a CPU, for other memory formats, and while compiling or exporting; also convs in float32, which tensor cores
+would round. `fast` alone makes this decision, with `fits` for convs; `plain` and the environment variable
+NATPP_KERNELS=plain turn the kernels off.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ __all__ = [
 ]
 
 LOG = logging.getLogger("natpp")
-LARGEST = 2**31 - 2**24  # numbers in a tensor: places are counted in 32 bits
-MOST_GROUPS = 2**16 - 1  # of a grid's third side
+LARGEST = 2**31 - 2**24  # numbers in a tensor, since offsets have 32 bits
+MOST_GROUPS = 2**16 - 1  # limit of a grid's third dimension
 POOLS = (3, 5, 7)
 WINDOWS = (1, 3, 5, 7)
-MOST_CHANNELS = 256  # that a 1x1 conv may give: its input is read once for every 64 of them
+MOST_CHANNELS = 256  # output channels of a 1x1 conv: its input is read once for every 64 of them
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
-PRODUCTS = (torch.bfloat16, torch.float16)  # what tensor cores multiply; float32 they would round, so torch computes it
-MOST_PRODUCTS = 2304  # of a merged conv for one number, taps times channels: beyond, torch's separable one is faster
-MARGIN = 16  # pixels that buffers may have beside an image, windows apart
+PRODUCTS = (torch.bfloat16, torch.float16)  # types for tensor cores; float32 they would round, so torch computes it
+MOST_PRODUCTS = 2304  # of a merged conv per output, taps times channels; beyond, torch's separable conv is faster
+MARGIN = 16  # extra pixels of a buffer per image, in addition to windows
 _PLAIN: ContextVar[bool] = ContextVar("natpp_plain_kernels", default=False)
 
 
@@ -65,14 +65,14 @@ def batch_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Images (images, channels, height, width) normalized by batch statistics, and these: mean, biased variance.
 
-    The images are `groups` equal parts, one after the other; each is normalized by itself, then all get the same
-    weight and bias. Mean and variance are (groups, channels), have no gradients, and are at least in float32. Running
-    statistics, for one group only, are moved towards those of the batch by `momentum`.
+    The images are `groups` equal parts, one after the other. Each is normalized by its own statistics, then all get the
+    same weight and bias. Mean and variance are (groups, channels), without gradients and at least in float32. Running
+    statistics, which need a single group, move towards those of the batch by `momentum`.
     """
     if groups < 1 or x.shape[0] % groups:
-        raise SettingError(f"{x.shape[0]} images are not {groups} equal groups")
+        raise SettingError(f"{x.shape[0]} images cannot be split into {groups} equal groups")
     if running_mean is not None and groups > 1:
-        raise SettingError(f"running statistics are of one group, not of {groups}")
+        raise SettingError(f"running statistics need a single group, got {groups}")
     rows = x.numel() // max(groups * x.shape[1], 1)
     if rows > 1 and groups <= MOST_GROUPS and fast(x) and all(map(_simple, (weight, bias, running_mean, running_var))):
         from natpp.kernels.norm import Normalized
@@ -87,14 +87,12 @@ def batch_norm(
 def separable(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | None = None) -> Tensor:
     """Images after (ReLU, depthwise conv, 1x1 conv, batch norm) for each half, or (ReLU, conv, batch norm).
 
-    Batch norms are as in `batch_norm`.
-
-    What is `added` is added to the result.
+    Batch norms work as in `batch_norm`. `added` is added to the result.
     """
     if groups < 1 or x.shape[0] % groups:
-        raise SettingError(f"{x.shape[0]} images are not {groups} equal groups")
+        raise SettingError(f"{x.shape[0]} images cannot be split into {groups} equal groups")
     if groups > 1 and any(half.norm.running_mean is not None for half in halves):
-        raise SettingError(f"running statistics are of one group, not of {groups}")
+        raise SettingError(f"running statistics need a single group, got {groups}")
     dtype = _computed_in(x)
     if fast(x) and fits(x, halves, groups, added):
         from natpp.kernels.separated import Separated
@@ -107,10 +105,10 @@ def separable(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor 
 
 
 def fits(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | None = None) -> bool:
-    """Whether the kernels compute these halves, of images that are `fast`: they know how, and it pays.
+    """Whether the kernels can compute these halves for images that are `fast`, and are faster than torch.
 
-    Depthwise and 1x1 conv are one dense conv on tensor cores, with as many products for a number as there are taps
-    times channels: it pays up to MOST_PRODUCTS, and in half precision.
+    Depthwise and 1x1 conv become one dense conv on tensor cores, with taps times channels products per output. This is
+    faster up to MOST_PRODUCTS, and in half precision.
     """
     dtype = _computed_in(x)
     cast = torch.is_autocast_enabled(x.device.type)
@@ -151,13 +149,13 @@ def fits(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | Non
 
 
 def _computed_in(x: Tensor) -> torch.dtype:
-    """The type of numbers that convolutions of x compute in: its own, or that of autocast."""
+    """The dtype that convolutions of x compute in: its own, or that of autocast."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def average_pool(x: Tensor, kernel: int, stride: int = 1) -> Tensor:
-    """Means over windows around every pixel (or every second one, with stride 2); what is outside is left out."""
+    """Means over windows around every pixel (or every second one, with stride 2); the padding is not averaged in."""
     if kernel in POOLS and stride in (1, 2) and fast(x):
         from natpp.kernels.pool import Pooled
 
@@ -167,7 +165,7 @@ def average_pool(x: Tensor, kernel: int, stride: int = 1) -> Tensor:
 
 
 def max_pool(x: Tensor, kernel: int, stride: int = 1) -> Tensor:
-    """Maxima over windows around every pixel (or every second one, with stride 2); of equal ones the first counts."""
+    """Maxima over windows around every pixel (or every second one, with stride 2); ties go to the first."""
     if kernel in POOLS and stride in (1, 2) and fast(x):
         from natpp.kernels.pool import MaxPooled
 
@@ -177,7 +175,7 @@ def max_pool(x: Tensor, kernel: int, stride: int = 1) -> Tensor:
 
 
 def fast(x: object) -> bool:
-    """Whether the kernels take this: a plain tensor of floats on a GPU in channels-last memory, and nobody looks on."""
+    """Whether the kernels accept x: a plain float tensor on a GPU in channels-last memory, while not tracing."""
     if torch.compiler.is_compiling() or type(x) is not Tensor or not (x.is_cuda or _interpreted()):
         return False
     return (
@@ -194,10 +192,10 @@ def fast(x: object) -> bool:
 
 
 def compile_ahead(step: Callable[[], object], device: torch.device, kind: Hashable) -> int:
-    """Compile what kernels a step on a device needs, by all cores; how many. What the step computes is undefined.
+    """Compile the kernels that a step needs on all CPU cores; returns their number. The step's results are undefined.
 
-    It is gone through with kernels that do nothing, so it must not look at values. Once a step of a kind needed nothing
-    new, those after it are not gone through any more.
+    The step runs with kernels that do nothing, so it must not read values. Once a step of a kind needed no new kernels,
+    later ones of that kind are skipped.
     """
     if device.type != "cuda" or _PLAIN.get() or _interpreted() or not _available(device):
         return 0
@@ -208,7 +206,7 @@ def compile_ahead(step: Callable[[], object], device: torch.device, kind: Hashab
 
 @contextlib.contextmanager
 def plain() -> Iterator[None]:
-    """Torch's own operations inside of this; gradients go the way that their forward pass went."""
+    """Use torch's operations inside this context; backward passes follow their forward passes."""
     before = _PLAIN.set(True)
     try:
         yield
@@ -217,32 +215,32 @@ def plain() -> Iterator[None]:
 
 
 def _interpreted() -> bool:
-    """Whether Triton's interpreter runs the kernels, on a CPU: the tests do that."""
+    """Whether Triton's interpreter runs the kernels on a CPU, as in the tests."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @functools.cache
 def _available(device: torch.device) -> bool:
-    """Whether kernels can be compiled for a device, and should; the log says it once."""
+    """Whether kernels can be compiled for a device, and are not turned off; logged once."""
     what = f"separable convs, batch norms and pools on {device}"
     if os.environ.get("NATPP_KERNELS") == "plain":
-        LOG.info("%s: torch's kernels, since NATPP_KERNELS is plain", what)
+        LOG.info("%s: using torch's kernels, since NATPP_KERNELS is plain", what)
         return False
     if importlib.util.find_spec("triton") is None:
-        LOG.warning("%s: torch's kernels, which take longer, since triton is not installed", what)
+        LOG.warning("%s: using torch's slower kernels, since triton is not installed", what)
         return False
     from natpp.kernels.probe import trial
 
     obstacle = trial(device)
     if obstacle is not None:
-        LOG.warning("%s: torch's kernels, which take longer, since triton cannot compile here: %s", what, obstacle)
+        LOG.warning("%s: using torch's slower kernels, since triton cannot compile here: %s", what, obstacle)
         return False
-    LOG.info("%s: natpp's kernels, but for separable convs in float32", what)
+    LOG.info("%s: using natpp's kernels, except for separable convs in float32", what)
     return True
 
 
 def _simple(parameter: Tensor | None, *, last: bool = False) -> bool:
-    """Whether a weight or statistic is plain numbers in a row, or none; with `last` also in channels-last memory."""
+    """Whether a weight or statistic is None or a plain contiguous tensor; `last` also allows channels-last memory."""
     if parameter is None:
         return True
     in_a_row = parameter.is_contiguous() or (last and parameter.is_contiguous(memory_format=torch.channels_last))

@@ -1,16 +1,16 @@
-"""A convolution as a matrix product: its sizes, those of its strips, and of the tiles that kernels work on."""
+"""Sizes of a convolution as a matrix product: of its strips, and of the tiles that kernels process."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
 
-STRIPS = 128  # that a program multiplies at once
-DEPTH = 64  # of the sum of products, what is copied at once
-BREADTH = 64  # columns of a product, of one or more programs beside each other
-MERGED = 16  # rows of merged weights that a program makes
-TALL = 128, 64  # of the gradient of merged weights: its rows in a program, and strips at once
-WIDEST = 8  # pixels of a strip
+STRIPS = 128  # strips that a program multiplies at once
+DEPTH = 64  # terms of a product's sum copied at once
+BREADTH = 64  # columns of a product per program
+MERGED = 16  # rows of merged weights per program
+TALL = 128, 64  # for the gradient of merged weights: rows per program, and strips at once
+WIDEST = 8  # maximum pixels of a strip
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Conv:
     """The sizes of a dense conv, of its strips, and of its merged weights."""
 
     images: int
-    height: int  # of what it gives
+    height: int  # of the output
     width: int
     channels_in: int
     channels_out: int
@@ -28,7 +28,7 @@ class Conv:
 
     @functools.cached_property
     def strip(self) -> int:
-        """Pixels of a strip: the least is read of each row, and a product has no more columns than it takes at once."""
+        """Pixels of a strip, chosen to read the fewest columns per row, within the columns of one product."""
         most = min(max(BREADTH // self.channels_out, 1), WIDEST)
         return min(range(1, most + 1), key=lambda strip: (-(-self.width // strip) * self._span(strip), -strip))
 
@@ -37,28 +37,28 @@ class Conv:
 
     @functools.cached_property
     def span(self) -> int:
-        """Columns of the buffer that a strip covers."""
+        """Columns of the buffer that a strip's window covers."""
         return self._span(self.strip)
 
     @functools.cached_property
     def across(self) -> int:
-        """Strips of a row; the last may go beyond its end."""
+        """Strips per row; the last may extend beyond its end."""
         return -(-self.width // self.strip)
 
     @functools.cached_property
     def depth(self) -> int:
-        """Rows of the merged weights, zeros below them included."""
+        """Rows of the merged weights, including the zeros below."""
         whole = max(DEPTH, TALL[0])
         return -(-self.kernel * self.span * self.channels_in // whole) * whole
 
     @functools.cached_property
     def tall(self) -> int:
-        """Blocks of rows of the gradient of the merged weights."""
+        """Row blocks of the gradient of the merged weights."""
         return self.depth // TALL[0]
 
     @functools.cached_property
     def beside(self) -> int:
-        """Blocks of columns of the merged weights, zeros beside them included."""
+        """Column blocks of the merged weights, including the zeros on the right."""
         return -(-self.strip * self.channels_out // BREADTH)
 
     def even(self, groups: int) -> bool:
@@ -69,6 +69,6 @@ class Conv:
 
     @functools.cached_property
     def period(self) -> int:
-        """After how many columns of a product a channel comes again, if blocks of columns are whole periods, or 0."""
+        """Number of columns of a product after which channels repeat, if it divides the blocks; otherwise 0."""
         period = BREADTH if self.strip == 1 else self.channels_out
         return period if BREADTH % period == 0 else 0

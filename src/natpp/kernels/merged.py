@@ -1,16 +1,16 @@
-"""Kernels of separable convs: depthwise and 1x1 weights merged into those of one dense conv, a matrix product.
+"""Kernels of separable convs, with depthwise and 1x1 weights merged into one dense conv, as a matrix product.
 
-On tensor cores it is nearly free that the product has many times the multiplications; what costs is to bring windows
-there. So what a conv reads is written before into a buffer, rectified, in the type of the products, with zeros behind
-every row and every image as many as a window reaches beyond an edge (so they are also before the next one), and is then
-only copied. A row of the product's first matrix is the window of a strip: a few pixels of the output beside each other.
-What it covers of a row of the image is a run of numbers in memory, and neighbours share most of what they read. The
-second matrix has the weights at their places for every pixel of the strip, zeros elsewhere: it is (window row, column,
-channel in) x (pixel of the strip, channel out).
+On tensor cores, the many additional multiplications of the dense product are almost free; loading the windows is what
+costs time. So the input of a conv is first written to a buffer: after ReLU, in the dtype of the product, with enough
+zeros after each row and each image for a window that crosses a border (they also precede the next row or image). Then
+windows can simply be copied. A row of the first matrix is the window of a strip, which is a few adjacent pixels of the
+output. In each row of the image, this window is a contiguous run of memory, and neighbouring strips share most of it.
+The second matrix holds the weights in their positions for each pixel of the strip, and zeros elsewhere: it is (window
+row, column, channel in) x (pixel of the strip, channel out).
 
-The gradient of the input is such a conv again, of the gradient of the output, with transposed and flipped weights. That
-of the merged weights is a product over all strips of two buffers. Both are in one launch. What is summed up is in
-float32.
+The gradient of the input is such a conv as well, on the gradient of the output, with transposed and flipped weights.
+The gradient of the merged weights is a product of two buffers over all strips. Both are computed in one launch. All
+sums are in float32.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from natpp.kernels.strips import (
 
 PRODUCTS = {"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True}  # of kernels that multiply
 if torch.version.hip is None:
-    PRODUCTS["maxnreg"] = 168  # so that a processor has three programs at once
-COPIES = {"num_warps": 4, "enable_fp_fusion": True}  # of those that copy
+    PRODUCTS["maxnreg"] = 168  # so that three programs fit on a multiprocessor
+COPIES = {"num_warps": 4, "enable_fp_fusion": True}  # of kernels that copy
 
 
 @triton.jit
@@ -64,9 +64,9 @@ def _merge(
     BLOCK_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """A block of the merged weights, of the conv itself or (BACK) of that for the gradient of its input.
+    """A block of the merged weights, of the conv itself or (BACK) of the conv for the gradient of its input.
 
-    Numbers of `pointwise` for the next channel in and the next tap are `step_in` and `step_tap` further on.
+    In `pointwise`, the next input channel is `step_in` numbers further, the next tap `step_tap`.
     """
     given = channels_in
     made = channels_out
@@ -80,7 +80,7 @@ def _merge(
     column = quotient(row - i * run, given)
     pixel = quotient(n, made)
     distance = column[:, None] - (pixel * stride)[None, :]
-    j = distance >> (dilation - 1)  # which is 0 or 1
+    j = distance >> (dilation - 1)  # 0 or 1
     inside = (i < kernel)[:, None] & (n < strip * made)[None, :]
     inside = inside & (distance >= 0) & ((distance & (dilation - 1)) == 0) & (j < kernel)
     tap = i[:, None] * kernel + j
@@ -92,7 +92,7 @@ def _merge(
     else:
         channel = (row - i * run - column * given)[:, None]
         out = (n - pixel * made)[None, :]
-    whole = first_out == channels_out  # one 1x1 conv, for all taps
+    whole = first_out == channels_out  # a single 1x1 conv for all taps
     first = inside & (out < first_out) & (tl.where(whole, 0, tap) == 0)
     second = inside & (out >= first_out) & (tap == last)
     place = place_of_weight(out, channel, tap, step_in, step_tap, channels_in, kernel)
@@ -155,9 +155,9 @@ def prepare(
     BLOCK_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """What a half needs: x with zeros around it, normalized if it has a norm, and rectified; and the merged weights.
+    """The inputs of a half: x (normalized if it has a norm) after ReLU, padded with zeros; and the merged weights.
 
-    The first programs copy, the others merge; one of them sets the counters (2, groups) of what follows to zero.
+    The first programs copy, the others merge; one of them zeroes the counters (2, groups) for the next kernels.
     """
     block = tl.program_id(0)
     group = tl.program_id(2)
@@ -246,11 +246,12 @@ def forward(
     BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
-    """y, and its mean and variance (2, groups, channels), from what every block knows of them.
+    """y, and its mean and variance (2, groups, channels), combined from the statistics of all blocks.
 
-    The strips of a group are shared by the blocks; the first window starts at the buffer's pixel `corner`. Sums are of
-    y before it is rounded, and of its squares: where the mean is a hundred deviations, the variance is right to a
-    thousandth, and y in half precision has no more digits. RECTIFIED: the buffer is x itself, still to be rectified.
+    The strips of a group are divided among the blocks; the first window starts at pixel `corner` of the buffer.
+    Statistics are sums of y before rounding, and of its squares: with a mean of a hundred deviations, the variance is
+    accurate to a thousandth, which matches the precision of y in half precision. RECTIFIED: the buffer is x itself,
+    before ReLU.
     """
     block = tl.program_id(0)
     group = tl.program_id(2)

@@ -25,7 +25,7 @@ from natpp.kernels.strips import (
     write,
 )
 
-SUMS = {"num_warps": 8, "enable_fp_fusion": True}  # of the last one
+SUMS = {"num_warps": 8, "enable_fp_fusion": True}  # of the last kernel
 
 
 @triton.jit(
@@ -58,9 +58,9 @@ def through_norm(
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """The gradient of what a norm read, in a buffer at the places of the conv's input, with zeros between if stride 2.
+    """The gradient of a norm's input, at the positions of the conv's input; with stride 2, zeros in between.
 
-    The first program keeps what its group adds to the gradients of the norm's weight and bias.
+    The first program stores its group's gradients of the norm's weight and bias.
     """
     block = tl.program_id(0)
     group = tl.program_id(2)
@@ -77,7 +77,7 @@ def through_norm(
     part = scale / (images * height * width).to(tl.float32)
     slope = weighted * (inverse * inverse) * part
     shift = center * slope - plain * part
-    odd = stride - 1  # which is 0 or 1
+    odd = stride - 1  # 0 or 1
     first, last = share_of(block, group, images * rows * columns, lead, numbered, share)
     for begin in range(first, last, BLOCK_R):
         pixel = begin + tl.arange(0, BLOCK_R)
@@ -125,7 +125,7 @@ def _of_weights(
 ):
     """A block of the gradient of the merged weights, over a share of the strips: partial (shares, depth, breadth).
 
-    Strips are here of all pixels of the buffers, in which both tensors are at the same places: where nothing is, the
+    These strips cover all pixels of the buffers, which store both tensors at the same positions; in the padding, the
     gradient is zero.
     """
     blocks = tall * beside
@@ -198,7 +198,7 @@ def _of_input(
     BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
-    """dx through conv and ReLU for a share of the strips; the sums over it that the norm before x needs, if any."""
+    """dx through conv and ReLU for a share of the strips, and its sums for the preceding norm, if any."""
     part = program % programs
     group = program // (programs * beside)
     column_block = program // programs % beside
@@ -223,7 +223,7 @@ def _of_input(
             gradient, weights, start, n, columns, channels, kernel, 1, dilation, strip, beside, False, ALIGN, BLOCK_M,
             BLOCK_K, BLOCK_N,
         )  # fmt: skip
-        value = tl.where(read(buffer + at, mask, EVEN) <= 0.0, 0.0, total)  # zero beside the strip
+        value = tl.where(read(buffer + at, mask, EVEN) <= 0.0, 0.0, total)  # zero outside the strip
         write(dx + place, value, mask, EVEN)
         if NORMED:
             raw = read(before + place, mask, EVEN)
@@ -299,9 +299,9 @@ def backward(
     BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
-    """Through conv and ReLU: the first programs find the gradient of the merged weights, the others that of x.
+    """Backward through conv and ReLU: the first programs compute the gradient of the merged weights, the others dx.
 
-    The windows of the first pixel start at `corner` of the buffer of x, and at `corner_back` of that of the gradient.
+    The window of the first pixel starts at `corner` in the buffer of x, and at `corner_back` in that of the gradient.
     """
     program = tl.program_id(0)
     first = tall * beside * shares
@@ -345,7 +345,7 @@ def _finished(
     BLOCK_N: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):
-    """The gradients of all weights of a channel that goes in: those of depthwise convs, then the others."""
+    """The gradients of all weights of an input channel: those of depthwise convs, then the others."""
     tap = tl.arange(0, BLOCK_T)
     taps = kernel * kernel
     i = quotient(tap, kernel)
@@ -366,11 +366,11 @@ def _finished(
         mask = mask & (of_first | ((out >= first_out)[None, :] & (tap == taps - 1)[:, None]))
         total = tl.zeros((BLOCK_T, BLOCK_N), dtype=tl.float32)
         for share in range(0, shares, TOGETHER):
-            for one in tl.static_range(TOGETHER):  # on their way at once
+            for one in tl.static_range(TOGETHER):  # loads that run concurrently
                 here = partial + (share + one) * (depth * beside * BLOCK_N) + place
                 left = tap < (shares - share - one) * taps
                 total += tl.load(here, mask=mask & left[:, None], other=0.0)
-        if step_tap > 0:  # a conv with windows
+        if step_tap > 0:  # a k x k conv
             same = (out[:, None] == n[None, :]).to(tl.float32)
             folded = tl.dot(total, same, input_precision="ieee")
             tap_of_n = place_of_weight(n[None, :], channel, tap[:, None], step_in, step_tap, channels_in, kernel)
@@ -412,7 +412,7 @@ def finish(
     BLOCK_N: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of the weights of two halves, from what all shares of strips add to those of the merged ones."""
+    """The gradients of the weights of two halves, summed over all shares of the gradients of merged weights."""
     channel = tl.program_id(0)
     if tl.program_id(1) == 0:
         if channel < in_0:

@@ -1,13 +1,13 @@
-"""Batch norm in training, of a channels-last tensor: two kernels forward and two backward.
+"""Batch norm in training for a channels-last tensor: two kernels forward and two backward.
 
-The pixels of a group are rows, cut into blocks. The first kernel of each direction writes what a block knows (mean,
-squared deviations from it and count; sums of gradients) into a small buffer; the second goes over the rows. Blocks are
-joined in their order, so that bits repeat: forward by every program of the second kernel for itself; backward by that
-program of the first kernel which ends last, by a counter that was set to zero forward. Statistics are in float32: of
-every tile the mean is subtracted before squaring, and tiles and blocks are joined by their counts, so that a large mean
-costs no digits.
+The pixels of a group are rows, divided into blocks. In each direction, the first kernel writes partial results of each
+block (mean, squared deviations and count; sums of gradients) to a small buffer, and the second kernel processes the
+rows. Blocks are combined in a fixed order, so results are bitwise reproducible: forward, each program of the second
+kernel combines them itself; backward, the last program of the first kernel to finish does, found by a counter that the
+forward pass set to zero. Statistics are in float32. In each tile, the mean is subtracted before squaring, and tiles and
+blocks are combined by their counts, so a large mean costs no precision.
 
-Other kernels may be the first of a direction or the second: they write and read the same buffers.
+The kernels of other operations may replace the first or the second kernel; they use the same buffers.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from natpp.kernels import reference
 from natpp.kernels.precompile import launch
 from natpp.kernels.tiles import columns_of, in_steps, on_device_of
 
-TILE_BYTES = 16 * 1024  # of a tensor, what a program loads at once
+TILE_BYTES = 16 * 1024  # bytes of a tensor that a program loads at once
 PARTS = 4096  # numbers of one kind that a program combines at once: blocks times columns
-TILES = 2  # that a program has at least: many trainings side by side fill a GPU, few programs cost it less
-PROGRAMS = 1024  # of a second kernel, at most: each combines all blocks, so it should have some rows to go over
+TILES = 2  # minimum per program: concurrent trainings fill the GPU anyway, and fewer programs cost it less
+PROGRAMS = 1024  # maximum of a second kernel: each combines all blocks, so it should have several rows to process
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
 
 
 class Normalized(torch.autograd.Function):
-    """Normalized images, mean and variance (groups, channels); running statistics are updated where given."""
+    """Normalized images, and mean and variance (groups, channels); updates running statistics if given."""
 
     @staticmethod
     def forward(
@@ -59,7 +59,7 @@ class Normalized(torch.autograd.Function):
         if dy is None:
             return (None,) * 8
         x, weight, bias, statistics, counters = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody wants the gradient of the gradient
+        if torch.is_grad_enabled():  # a gradient of the gradient is needed
             y = reference.batch_norm(x, weight, bias, ctx.eps, ctx.groups)[0]
             inputs = [one for one, wanted in zip((x, weight, bias), ctx.needs_input_grad, strict=False) if wanted]
             found = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
@@ -83,7 +83,7 @@ def _forward(
     running_var: Tensor | None,
     momentum: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Images normalized, mean and variance (2, groups, channels), and counters for the way back."""
+    """Normalized images, mean and variance (2, groups, channels), and counters for the backward pass."""
     cut = _Cut(x, groups)
     partial = cut.partial(x, 3)
     statistics = torch.empty(2, groups, cut.channels, dtype=torch.float32, device=x.device)
@@ -120,9 +120,9 @@ def normalize(
 ) -> tuple[Tensor, Tensor]:
     """Images normalized by mean and variance (2, groups, channels), and counters for `gradient_sums`.
 
-    With partial ones of blocks of rows (3, groups, blocks, channels), which are mean, squared deviations and count, the
-    statistics are found from them, and the running ones moved. What is `added`, in memory as x is, is added to the
-    images.
+    If partial statistics of blocks of rows are given (3, groups, blocks, channels: mean, squared deviations and count),
+    mean and variance are computed from them, and running statistics are updated. `added`, in the memory format of x, is
+    added to the result.
     """
     cut = _Cut(x, groups)
     y = torch.empty_like(x, memory_format=torch.channels_last)
@@ -132,7 +132,7 @@ def normalize(
         cut.second,
         x,
         y,
-        x if added is None else added,  # any pointer: it is not read
+        x if added is None else added,  # any pointer, since it is not read
         statistics if partial is None else partial,
         statistics,
         counters,
@@ -161,9 +161,9 @@ def normalize(
 
 
 def gradient_sums(x: Tensor, dy: Tensor, step: int, mean: Tensor, counters: Tensor, groups: int) -> Tensor:
-    """Sums of dy and of dy times x's deviation from the mean: (2, groups, channels).
+    """Sums of dy, and of dy times the deviation of x from its mean: (2, groups, channels).
 
-    A pixel of dy is `step` numbers after the one before it. Counters are zero, and will be.
+    In dy, the next pixel is `step` numbers further. Counters must be zero, and are zero again afterwards.
     """
     cut = _Cut(x, groups)
     partial = cut.partial(x, 2)
@@ -225,12 +225,12 @@ def _backward(
 
 
 class _Cut:
-    """How the rows of a group are shared: `share` rows for each of `blocks` programs of a first kernel."""
+    """How the rows of a group are divided: `share` rows for each of `blocks` programs of a first kernel."""
 
     def __init__(self, x: Tensor, groups: int):
         self.channels = x.shape[1]
         self.groups = groups
-        self.rows = x.shape[0] // groups * x.shape[2] * x.shape[3]  # of a group
+        self.rows = x.shape[0] // groups * x.shape[2] * x.shape[3]  # of one group
         self.block_c, self.align = columns_of(self.channels)
         self.columns = self.channels // self.align
         self.block_r = TILE_BYTES // x.element_size() // self.block_c
@@ -241,30 +241,30 @@ class _Cut:
         self.second = (second_blocks, across, groups)
 
     def _shared(self, most: int) -> tuple[int, int]:
-        """Rows of a block, whole tiles of them, and the number of blocks, none of which is empty."""
+        """Rows per block, a multiple of the tile, and the number of blocks; no block is empty."""
         tiles = -(-self.rows // self.block_r)
         share = max(-(-tiles // most), TILES) * self.block_r
         return share, -(-self.rows // share)
 
     def partial(self, x: Tensor, count: int) -> Tensor:
-        """Room for so many numbers of every block and channel."""
+        """An uninitialized buffer for `count` numbers per block and channel."""
         return torch.empty(count, self.groups, self.blocks, self.channels, dtype=torch.float32, device=x.device)
 
 
 @triton.jit
 def _load(start, row, last, step, channels, column):
-    """Rows from `row` on, as they are in memory, `step` numbers each; zeros below `last` and beside the channels."""
+    """Rows from `row` on, `step` numbers apart; zeros from row `last` on and outside the channels."""
     mask = (row < last)[:, None] & (column < channels)[None, :]
     return tl.load(start + row[:, None] * step + column[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
 def ends_last(counter, programs):
-    """Whether all other programs have written what they know, so that this one may read it; the counter is zero then.
+    """Whether all other programs have written their results, so that this one may read them; resets the counter.
 
-    What is read has to come from the second cache (.cg), where the others' is.
+    The results must be read from the L2 cache (.cg), where those of the other programs are.
     """
-    tl.debug_barrier()  # all threads have written
+    tl.debug_barrier()  # wait until all threads have written
     last = tl.atomic_add(counter, 1, sem="acq_rel") == programs - 1
     if last:
         tl.store(counter, 0)
@@ -273,14 +273,14 @@ def ends_last(counter, programs):
 
 @triton.jit
 def _parts(start, part, blocks, channels, column):
-    """What blocks know, of some channels."""
+    """Partial results of blocks, for some channels."""
     mask = (part < blocks)[:, None] & (column < channels)[None, :]
     return tl.load(start + part[:, None] * channels + column[None, :], mask=mask, other=0.0, cache_modifier=".cg")
 
 
 @triton.jit
 def joined_statistics(partial, blocks, channels, group, groups, column, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr):
-    """Mean and variance of some columns of a group, from those of its blocks."""
+    """Mean and variance of some columns of a group, combined from its blocks."""
     mean = tl.zeros((BLOCK_C,), dtype=tl.float32)
     squares = tl.zeros((BLOCK_C,), dtype=tl.float32)
     before = 0.0
@@ -307,7 +307,7 @@ def joined_statistics(partial, blocks, channels, group, groups, column, BLOCK_C:
 
 @triton.jit
 def joined_sums(partial, blocks, channels, group, groups, column, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr):
-    """Sums over the blocks of a group, of both kinds that are there."""
+    """Both sums over the blocks of a group."""
     plain = tl.zeros((BLOCK_C,), dtype=tl.float32)
     weighted = tl.zeros((BLOCK_C,), dtype=tl.float32)
     parts = partial + group * blocks * channels
@@ -321,7 +321,7 @@ def joined_sums(partial, blocks, channels, group, groups, column, BLOCK_C: tl.co
 
 @triton.jit
 def keep_two(target, first, second, channels, group, groups, column):
-    """Two numbers of some channels of a group, into (2, groups, channels)."""
+    """Store two numbers per channel in (2, groups, channels)."""
     inside = column < channels
     tl.store(target + group * channels + column, first, mask=inside)
     tl.store(target + (groups + group) * channels + column, second, mask=inside)
@@ -329,7 +329,7 @@ def keep_two(target, first, second, channels, group, groups, column):
 
 @triton.jit
 def kept_two(source, channels, group, groups, column):
-    """What `keep_two` kept; zeros beside the channels."""
+    """Load what `keep_two` stored; zeros outside the channels."""
     inside = column < channels
     first = tl.load(source + group * channels + column, mask=inside, other=0.0)
     return first, tl.load(source + (groups + group) * channels + column, mask=inside, other=0.0)
@@ -337,7 +337,7 @@ def kept_two(source, channels, group, groups, column):
 
 @triton.jit
 def move_running(running_mean, running_var, mean, var, total, momentum, column, inside):
-    """Running statistics moved towards those of a batch."""
+    """Move running statistics towards those of a batch."""
     old = tl.load(running_mean + column, mask=inside, other=0.0).to(tl.float32)
     tl.store(running_mean + column, old + (mean - old) * momentum, mask=inside)
     old = tl.load(running_var + column, mask=inside, other=0.0).to(tl.float32)
@@ -348,7 +348,7 @@ def move_running(running_mean, running_var, mean, var, total, momentum, column, 
 def _partial_statistics(
     x, partial, rows, columns, share, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr
 ):
-    """Mean, squared deviations and count of every block: partial (3, groups, blocks, channels)."""
+    """Mean, squared deviations and count of each block: partial (3, groups, blocks, channels)."""
     block = tl.program_id(0)
     group = tl.program_id(2)
     channels = columns * ALIGN
@@ -364,7 +364,7 @@ def _partial_statistics(
     for begin in range(first, last, BLOCK_R):
         following = _load(
             start, row + BLOCK_R, last, channels, channels, column
-        )  # on its way while this one is worked on
+        )  # prefetched while the current tile is processed
         value = tile.to(tl.float32)
         before = (begin - first).to(tl.float32)
         count = tl.minimum(last - begin, BLOCK_R).to(tl.float32)
@@ -424,7 +424,7 @@ def _normalize(
     BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
-    """Normalize; JOINED: by the blocks' statistics, and the first program of a column keeps mean and variance."""
+    """Normalize; with JOINED, by the combined statistics of blocks, which the first program of a column also stores."""
     group = tl.program_id(2)
     groups = tl.num_programs(2)
     channels = columns * ALIGN
@@ -483,7 +483,7 @@ def _partial_gradients(
     BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
-    """Sums of dy and of dy times x's deviation: (2, groups, channels), from those of blocks."""
+    """Sums of dy and of dy times the deviation of x: (2, groups, channels), combined from blocks."""
     block = tl.program_id(0)
     group = tl.program_id(2)
     channels = columns * ALIGN
@@ -538,7 +538,7 @@ def _gradients(
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """dx; the first program of a column also keeps what its group adds to the gradients of weight and bias."""
+    """dx; the first program of a column also stores its group's gradients of weight and bias."""
     group = tl.program_id(2)
     groups = tl.num_programs(2)
     channels = columns * ALIGN

@@ -1,6 +1,6 @@
-"""Pools of a channels-last tensor; both directions gather, so nothing is added to from two sides.
+"""Pools of a channels-last tensor. Forward and backward only gather, so no two programs add to the same value.
 
-Of maxima one byte is kept: where in its window each was.
+Max pooling stores one byte per maximum: its index in the window.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from natpp.kernels import reference
 from natpp.kernels.precompile import launch
 from natpp.kernels.tiles import columns_of, in_steps, on_device_of
 
-TILE_BYTES = 4096  # that a program makes
+TILE_BYTES = 4096  # of the tile that one program makes
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
-UNROLLED = tl.constexpr(3)  # larger windows are gone over row by row: there are not enough registers for all at once
+UNROLLED = tl.constexpr(3)  # larger windows are processed row by row, since they would need too many registers
 
 
 class Pooled(torch.autograd.Function):
-    """Means over windows of kernel x kernel pixels; what is outside is left out."""
+    """Means over windows of kernel x kernel pixels; the padding is not averaged in."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel: int, stride: int) -> Tensor:
@@ -40,7 +40,7 @@ class Pooled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (dy,) = gradients
-        if torch.is_grad_enabled():  # somebody wants the gradient of the gradient
+        if torch.is_grad_enabled():  # a gradient of the gradient is needed
             x = torch.zeros(ctx.shape, dtype=dy.dtype, device=dy.device, requires_grad=True)
             y = reference.average_pool(x, ctx.kernel, ctx.stride)
             return torch.autograd.grad(y, x, dy, create_graph=True)[0], None, None
@@ -50,7 +50,7 @@ class Pooled(torch.autograd.Function):
 
 
 class MaxPooled(torch.autograd.Function):
-    """Maxima over windows of kernel x kernel pixels; of equal ones the first counts, as in torch."""
+    """Maxima over windows of kernel x kernel pixels; ties go to the first, as in torch."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel: int, stride: int) -> Tensor:
@@ -69,7 +69,7 @@ class MaxPooled(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (dy,) = gradients
         (taps,) = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody wants the gradient of the gradient
+        if torch.is_grad_enabled():  # a gradient of the gradient is needed
             return _scattered(dy, taps, ctx.kernel, ctx.stride, ctx.shape), None, None
         dx = torch.empty(ctx.shape, dtype=dy.dtype, device=dy.device, memory_format=torch.channels_last)
         _launch(_max_pool_back, dy, dx, dx, dy, ctx.kernel, ctx.stride, taps)
@@ -77,7 +77,7 @@ class MaxPooled(torch.autograd.Function):
 
 
 def _scattered(dy: Tensor, taps: Tensor, kernel: int, stride: int, shape: torch.Size) -> Tensor:
-    """The gradient of x, by operations that have gradients themselves."""
+    """The gradient of x, from differentiable operations."""
     down, across = (torch.arange(size, device=dy.device) * stride - kernel // 2 for size in dy.shape[2:])
     row = down[:, None] + taps.long() // kernel
     place = (row * shape[3] + across + taps.long() % kernel).flatten(2)
@@ -87,7 +87,7 @@ def _scattered(dy: Tensor, taps: Tensor, kernel: int, stride: int, shape: torch.
 def _launch(
     function: Any, source: Tensor, target: Tensor, x: Tensor, y: Tensor, kernel: int, stride: int, *others: Tensor
 ) -> None:
-    """A program for every tile of the target; `x` and `y` give the sizes on both sides of the pool."""
+    """Launch one program per tile of the target; `x` and `y` give the sizes before and after the pool."""
     images, channels, height, width = target.shape
     block_c, align = columns_of(channels)
     source, step = in_steps(source, align)
@@ -119,14 +119,14 @@ def _launch(
 
 @triton.jit
 def _inside(place, size, KERNEL: tl.constexpr, STRIDE: tl.constexpr):
-    """How many pixels of a window at this place of the output are inside, along one side."""
+    """Number of pixels of a window that are inside the image, along one side."""
     begin = place * STRIDE - KERNEL // 2
     return tl.minimum(begin + KERNEL, size) - tl.maximum(begin, 0)
 
 
 @triton.jit
 def _row(start, mask, image, row, across, height, width, step, KERNEL: tl.constexpr, STRIDE: tl.constexpr):
-    """Sums over the part of every window that is in one row of x."""
+    """Sums over the part of each window that is in one row of x."""
     inside = (row >= 0) & (row < height)
     total = tl.zeros(mask.shape, dtype=tl.float32)
     for j in tl.static_range(KERNEL):
@@ -154,9 +154,9 @@ def _pool(
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """y: every pixel the mean of its window in x."""
+    """y: each pixel is the mean of its window in x."""
     channels = columns * ALIGN
-    step = steps * ALIGN  # from a pixel of the source to the next
+    step = steps * ALIGN  # from one pixel of the source to the next
     pixel = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = (pixel < pixels)[:, None] & (column < channels)[None, :]
@@ -194,12 +194,12 @@ def _row_back(
     KERNEL: tl.constexpr,
     STRIDE: tl.constexpr,
 ):
-    """What the windows of one row of the output pass on to every pixel that is in them."""
+    """Gradient of each pixel from the windows of one row of the output."""
     inside = (row >= 0) & (row < height_out) & (row * STRIDE + KERNEL // 2 >= down)
     share = 1.0 / tl.maximum(_inside(row, height, KERNEL, STRIDE), 1).to(tl.float32)
     total = tl.zeros(mask.shape, dtype=tl.float32)
     for j in tl.static_range((KERNEL + STRIDE - 1) // STRIDE):
-        place = (across + KERNEL // 2) // STRIDE - j  # of windows that begin at or before this pixel
+        place = (across + KERNEL // 2) // STRIDE - j  # of windows that start at or before this pixel
         valid = inside & (place >= 0) & (place < width_out) & (place * STRIDE + KERNEL // 2 >= across)
         part = share / tl.maximum(_inside(place, width, KERNEL, STRIDE), 1).to(tl.float32)
         offset = ((image * height_out + row) * width_out + place) * step
@@ -225,9 +225,9 @@ def _pool_back(
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """dx: every pixel the sum of what the windows that it is in pass on, each its share."""
+    """dx: each pixel sums the gradients of the windows it is in, divided by their sizes."""
     channels = columns * ALIGN
-    step = steps * ALIGN  # from a pixel of the source to the next
+    step = steps * ALIGN  # from one pixel of the source to the next
     pixel = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = (pixel < pixels)[:, None] & (column < channels)[None, :]
@@ -238,7 +238,7 @@ def _pool_back(
     total = tl.zeros((BLOCK_P, BLOCK_C), dtype=tl.float32)
     if KERNEL <= UNROLLED:
         for i in tl.static_range((KERNEL + STRIDE - 1) // STRIDE):
-            row = (down + KERNEL // 2) // STRIDE - i  # of windows that begin at or above this pixel
+            row = (down + KERNEL // 2) // STRIDE - i  # of windows that start at or above this pixel
             total += _row_back(
                 start, mask, image, row, down, across, height, width, height_out, width_out, step, KERNEL, STRIDE
             )
@@ -267,7 +267,7 @@ def _max_row(
     KERNEL: tl.constexpr,
     STRIDE: tl.constexpr,
 ):
-    """The larger of what was best and of one row of every window, and where in the window that is."""
+    """Update the maximum and its index in the window with one row of each window."""
     row = down * STRIDE + (i - KERNEL // 2)
     inside = (row >= 0) & (row < height)
     for j in tl.static_range(KERNEL):
@@ -275,7 +275,7 @@ def _max_row(
         valid = inside & (place >= 0) & (place < width)
         offset = ((image * height + row) * width + place) * step
         value = tl.load(start + offset[:, None], mask=mask & valid[:, None], other=float("-inf")).to(tl.float32)
-        better = (value > best) | (value != value)  # what is not a number stays
+        better = (value > best) | (value != value)  # propagate NaN
         best = tl.where(better, value, best)
         found = tl.where(better, i * KERNEL + j, found)
     return best, found
@@ -299,9 +299,9 @@ def _max_pool(
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """y: every pixel the maximum of its window in x; taps: which of the window it is."""
+    """y: each pixel is the maximum of its window in x; taps: the index of the maximum in the window."""
     channels = columns * ALIGN
-    step = steps * ALIGN  # from a pixel of the source to the next
+    step = steps * ALIGN  # from one pixel of the source to the next
     pixel = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = (pixel < pixels)[:, None] & (column < channels)[None, :]
@@ -310,7 +310,7 @@ def _max_pool(
     image = pixel // (width_out * height_out)
     start = x + column[None, :]
     best = tl.full((BLOCK_P, BLOCK_C), float("-inf"), dtype=tl.float32)
-    found = tl.full((BLOCK_P, BLOCK_C), KERNEL * KERNEL // 2, dtype=tl.int32)  # the middle is always inside
+    found = tl.full((BLOCK_P, BLOCK_C), KERNEL * KERNEL // 2, dtype=tl.int32)  # the center is always inside
     if KERNEL <= UNROLLED:
         for i in tl.static_range(KERNEL):
             best, found = _max_row(
@@ -343,8 +343,8 @@ def _max_row_back(
     KERNEL: tl.constexpr,
     STRIDE: tl.constexpr,
 ):
-    """The total, and what the windows of one row of the output pass on to the pixels that are their maxima."""
-    row = (down + KERNEL // 2) // STRIDE - i  # of windows that begin at or above this pixel
+    """Add the gradients of those windows in one row of the output whose maximum is this pixel."""
+    row = (down + KERNEL // 2) // STRIDE - i  # of windows that start at or above this pixel
     inside = (row >= 0) & (row < height_out) & (row * STRIDE + KERNEL // 2 >= down)
     first = (down - row * STRIDE + KERNEL // 2) * KERNEL
     for j in tl.static_range((KERNEL + STRIDE - 1) // STRIDE):
@@ -377,9 +377,9 @@ def _max_pool_back(
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """dx: every pixel the sum of what the windows pass on whose maximum it is."""
+    """dx: each pixel sums the gradients of the windows whose maximum it is."""
     channels = columns * ALIGN
-    step = steps * ALIGN  # from a pixel of the source to the next
+    step = steps * ALIGN  # from one pixel of the source to the next
     pixel = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = (pixel < pixels)[:, None] & (column < channels)[None, :]

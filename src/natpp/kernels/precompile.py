@@ -1,8 +1,7 @@
-"""Kernels compiled before they are needed, many at once.
+"""Compile kernels ahead of time, many in parallel.
 
-Triton compiles a kernel when it is launched for the first time, one after the other: for networks of many operations
-that takes a minute. So a step may be gone through once with nothing launched; what it would launch is noted, and then
-compiled by all cores.
+Triton compiles a kernel at its first launch, one at a time, which takes a minute for networks of many operations. So a
+step can run once without launching anything: its launches are recorded, then compiled on all cores.
 """
 
 from __future__ import annotations
@@ -18,33 +17,33 @@ import torch
 import triton
 from torch import Tensor
 
-Kernel = Any  # of triton.jit
+Kernel = Any  # a function decorated with triton.jit
 
 
 class _Launch(NamedTuple):
-    """What tells kernels of different code apart, and is enough to compile one."""
+    """What distinguishes compiled kernels, and suffices to compile one."""
 
     kernel: Kernel
     given: tuple[Any, ...]
-    """constants, types of tensors, and any number for other numbers"""
+    """constants, dtypes of tensors, and a placeholder for any other number"""
     options: tuple[tuple[str, Any], ...]
     device: int
 
 
 class _Notes(threading.local):
-    """What a step would launch, noted in the thread that goes through it."""
+    """Recorded launches of a step, per thread."""
 
     def __init__(self) -> None:
-        self.taken = False  # while a step is gone through
-        self.launches: dict[_Launch, tuple[int, ...]] = {}  # and their grids
-        self.settled: set[Hashable] = set()  # kinds of steps of which one had nothing new
+        self.taken = False  # while a step is recorded
+        self.launches: dict[_Launch, tuple[int, ...]] = {}  # with their grids
+        self.settled: set[Hashable] = set()  # kinds of steps that needed no new kernels once
 
 
 _NOTES = _Notes()
 
 
 def launch(kernel: Kernel, grid: tuple[int, ...], *given: Any, **options: Any) -> None:
-    """Run a kernel; or only note it, while a step is gone through to see what it needs."""
+    """Launch a kernel; while recording, only record it."""
     if not _NOTES.taken:
         kernel[grid](*given, **options)
         return
@@ -53,17 +52,17 @@ def launch(kernel: Kernel, grid: tuple[int, ...], *given: Any, **options: Any) -
 
 
 def compile_for(step: Callable[[], object], kind: Hashable) -> int:
-    """Compile the kernels of a step that are new, and say how many; what the step itself computes is undefined.
+    """Compile the new kernels of a step; returns their number. The results of the step itself are undefined.
 
-    Once a step of a kind had no new ones, later ones are expected to have few, and are not gone through any more:
-    those are compiled where they are launched.
+    Once a step of a kind needed no new kernels, later ones of that kind are skipped: kernels that they still miss are
+    compiled at launch.
     """
     if kind in _NOTES.settled or not can_compile_ahead():
         return 0
     known = set(_NOTES.launches)
     _NOTES.taken = True
     try:
-        with torch.autograd.set_multithreading_enabled(False):  # gradients in this thread too
+        with torch.autograd.set_multithreading_enabled(False):  # so that gradients are also recorded in this thread
             step()
     finally:
         _NOTES.taken = False
@@ -74,7 +73,7 @@ def compile_for(step: Callable[[], object], kind: Hashable) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with (
         ThreadPoolExecutor(cores) as threads,
-        triton.AsyncCompileMode(threads, ignore_errors=True),  # a launch will tell of them
+        triton.AsyncCompileMode(threads, ignore_errors=True),  # an error will be raised at launch
     ):
         for one, grid in new:
             with torch.cuda.device(one.device):
@@ -83,13 +82,13 @@ def compile_for(step: Callable[[], object], kind: Hashable) -> int:
 
 
 def can_compile_ahead() -> bool:
-    """Whether this Triton compiles in threads, as 3.6 and later ones do."""
+    """Whether this Triton compiles in threads; from version 3.6 on, it does."""
     mode = getattr(triton, "AsyncCompileMode", None)
     return mode is not None and "ignore_errors" in inspect.signature(mode).parameters
 
 
 def _like(parameter: Any, value: Any) -> Any:
-    """What of an argument changes the code: of a number that is no constant, only its type."""
+    """What of an argument affects the compiled code: for numbers that are not constants, only their type."""
     if isinstance(value, Tensor):
         return value.dtype
     if parameter.is_constexpr or not parameter.do_not_specialize:

@@ -1,4 +1,4 @@
-"""One tiny kernel, to see whether Triton can compile and launch on a device."""
+"""A tiny kernel to test whether Triton can compile and launch on a device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from natpp.kernels.tiles import on_device_of
 
 
 def trial(device: torch.device) -> str | None:
-    """What is in the way, if anything: often there is no C compiler, or no headers of Python's."""
+    """The reason why Triton does not work here, if any; often a missing C compiler or missing Python headers."""
     place = torch.zeros(1, device=device)
     try:
         with on_device_of(place):

@@ -1,4 +1,4 @@
-"""What the kernels compute, in torch's own operations: for CPUs, other memory layouts, compilers and exports."""
+"""Torch implementations of the kernels: for CPUs, other memory formats, compilers and exports."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from natpp.kernels.conv_block import Half
 def batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, groups: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Images normalized by the statistics of their group, and these: mean and variance (groups, channels)."""
+    """Images normalized by the batch statistics of their group; also mean and variance (groups, channels)."""
     parts = x.chunk(groups)
-    inside = None if weight is None else bias  # on a GPU torch gives a bias without a weight no gradient
+    inside = None if weight is None else bias  # on a GPU, torch computes no gradient for a bias without a weight
     normalized = [functional.batch_norm(part, None, None, weight, inside, training=True, eps=eps) for part in parts]
     if weight is None and bias is not None:
         normalized = [(part + bias.view(1, -1, 1, 1)).to(x.dtype) for part in normalized]
@@ -28,16 +28,17 @@ def batch_norm(
 
 
 def average_pool(x: Tensor, kernel: int, stride: int) -> Tensor:
-    """Means over windows around every pixel, or every second one; what is outside is left out.
+    """Means over windows around every pixel, or every second one; the padding is not averaged in.
 
-    On a GPU never in channels-last memory, in which torch's gradients of padded windows are wrong (pytorch#188344).
+    On a GPU it never runs in channels-last memory, where torch's gradients of padded windows are wrong
+    (pytorch#188344).
     """
     x = x.contiguous() if x.is_cuda else x
     return functional.avg_pool2d(x, kernel, stride, kernel // 2, count_include_pad=False)
 
 
 def separable(x: Tensor, halves: Sequence[Half], groups: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Images after some halves, convolved in a type of numbers, by default their own; running statistics follow."""
+    """Images after some halves, with convolutions in the given dtype; updates running statistics."""
     for half in halves:
         x = functional.relu(x)
         x = x if dtype is None else x.to(dtype)
@@ -58,7 +59,7 @@ def separable(x: Tensor, halves: Sequence[Half], groups: int, dtype: torch.dtype
 
 
 def shifted(x: Tensor) -> Tensor:
-    """x without its first row and column; with a zero row and column behind where a side is odd."""
+    """x without its first row and column; an odd side is then padded with a zero row or column at its end."""
     if x.shape[2] % 2 or x.shape[3] % 2:
         x = functional.pad(x, (0, 1, 0, 1))
     return x[:, :, 1:, 1:]
@@ -68,7 +69,7 @@ def shifted(x: Tensor) -> Tensor:
 def follow(
     running_mean: Tensor | None, running_var: Tensor | None, mean: Tensor, var: Tensor, rows: int, momentum: float
 ) -> None:
-    """Running statistics, where there are any, moved towards those of a batch of one group."""
+    """Move running statistics, if there are any, towards those of a batch of one group."""
     if running_mean is not None and running_var is not None:
         running_mean.lerp_(mean[0].to(running_mean.dtype), momentum)
         running_var.lerp_((var[0] * (rows / (rows - 1))).to(running_var.dtype), momentum)

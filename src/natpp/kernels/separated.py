@@ -1,14 +1,13 @@
-"""ReLU, depthwise conv, 1x1 conv and batch norm of a channels-last tensor, once or several times one after the other.
+"""ReLU, depthwise conv, 1x1 conv and batch norm of a channels-last tensor, once or several times in a row.
 
-A half is one such sequence. Forward it is two launches of the kernels in merged.py: what it reads is normalized (if a
-half is before it), rectified and copied with zeros around it, while other programs merge its weights; then it is
-multiplied, and its statistics are found. Only the last half is followed by a kernel that normalizes.
-Backward a half is two launches as well: through its norm, into a buffer with zeros around it; then through conv and
-ReLU, the gradients of input and merged weights side by side. One last launch makes the gradients of the weights from
-that. Nothing is added to from two sides, so that bits repeat.
+A half is one such sequence. Its forward pass is two launches of the kernels in merged.py. The first normalizes its
+input (if there is a half before it), applies ReLU and copies it with zero padding, while other programs merge the
+weights; the second multiplies and computes the statistics. Only the last half is followed by a normalizing kernel.
+Backward, a half is two launches as well: through its norm into a zero-padded buffer, then through conv and ReLU. A last
+launch computes the gradients of the weights. No two programs add to the same value, so results are reproducible.
 
-A half without depthwise conv is ReLU, 1x1 conv, batch norm, which reads x as it is; a factorized reduction, with two
-1x1 convs, has windows of 2 x 2 pixels with weights at two corners.
+A half without a depthwise conv is ReLU, 1x1 conv, batch norm, and reads x directly. A factorized reduction, with two
+1x1 convs, has windows of 2 x 2 pixels with weights in two corners.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ from natpp.kernels.norm import gradient_sums, normalize
 from natpp.kernels.precompile import launch
 from natpp.kernels.tiles import columns_of, in_steps, on_device_of
 
-NUMBERS = 4096  # of a tile that is copied: 32 for each thread
-COPYING = 528  # programs that copy, at most: four for each processor of an H200
-COPIED = 4  # tiles that a program copies at least: many trainings side by side fill a GPU, few programs cost it less
-MOST_PROGRAMS = 396  # that multiply: three for each processor of an H200, so that all run at once
-FOR_WEIGHTS = 132  # of these, for the gradient of weights, beside those for the gradient of x
+NUMBERS = 4096  # of a copied tile: 32 per thread
+COPYING = 528  # maximum copying programs: four per multiprocessor of an H200
+COPIED = 4  # minimum tiles per copying program: concurrent trainings fill the GPU, and fewer programs cost it less
+MOST_PROGRAMS = 396  # maximum multiplying programs: three per multiprocessor of an H200, so that all run at once
+FOR_WEIGHTS = 132  # of these, programs for the gradient of weights, next to those for the gradient of x
 PARTS = 8192  # numbers of one kind that all programs of a kernel sum up: programs times channels
-LEAST = 132  # programs that multiply, however many channels there are: one for each processor of an H200
-MULTIPLIED = 2  # tiles of strips that a program multiplies at least
-LONG = 32  # the same of the gradient of weights, where every program leaves a sum of its own
-JOINED = 4096  # numbers of parts that are joined at once
-WIDE = 8  # numbers copied at once, at most: 16 bytes, which Triton up to 3.6 sends past the first cache, unlike 8
-FINISHED = 256  # numbers of parts of the gradient of weights that a column of threads reads at once
-KEPT = 5  # tensors of a half for the way back
+LEAST = 132  # minimum multiplying programs for any number of channels: one per multiprocessor of an H200
+MULTIPLIED = 2  # minimum tiles of strips per multiplying program
+LONG = 32  # the same for the gradient of weights, where each program writes its own partial sum
+JOINED = 4096  # partial results combined at once
+WIDE = 8  # maximum numbers copied at once: 16 bytes, which Triton up to 3.6 loads without the L1 cache, unlike 8
+FINISHED = 256  # partial gradients of weights that a column of threads reads at once
+KEPT = 5  # tensors that a half saves for the backward pass
 
 
 class Separated(torch.autograd.Function):
-    """Images after some halves; running statistics are updated where given."""
+    """Images after some halves; updates running statistics if given."""
 
     @staticmethod
     def forward(
@@ -58,7 +57,7 @@ class Separated(torch.autograd.Function):
         *_: Tensor,
     ) -> Tensor:
         steps: list[_Step] = []
-        kept: list[Tensor] = []  # of every half: what is multiplied, the weights back, what the conv gave, …
+        kept: list[Tensor] = []  # per half: the conv's input, the backward weights, the conv's output, …
         y, statistics, norm = x, None, None
         with on_device_of(x):
             for half in halves:
@@ -84,7 +83,7 @@ class Separated(torch.autograd.Function):
             return (None,) * len(wanted)
         x, *saved = ctx.saved_tensors
         count = KEPT * len(ctx.steps)
-        if torch.is_grad_enabled():  # somebody wants the gradient of the gradient
+        if torch.is_grad_enabled():  # a gradient of the gradient is needed
             return _again(ctx, x, saved[count + 1 :], dz)
         kept = [saved[begin : begin + KEPT] for begin in range(0, count, KEPT)]
         with on_device_of(dz):
@@ -98,7 +97,7 @@ class Separated(torch.autograd.Function):
 
 
 def _again(ctx: Any, x: Tensor, tensors: Sequence[Tensor], dz: Tensor) -> tuple[Tensor | None, ...]:
-    """Gradients with a graph of their own, from what is composed of torch's operations."""
+    """Differentiable gradients, computed by torch operations."""
     given = iter(tensors)
     halves = [half.with_tensors([next(given) for _ in half.tensors()]) for half in ctx.halves]
     z = reference.separable(x, halves, ctx.groups, ctx.dtype)
@@ -139,7 +138,7 @@ def _backward(
 
 
 def _shaped(values: Tensor, like: Tensor) -> Tensor:
-    """Numbers in a row as a tensor in the memory of another."""
+    """A flat tensor reshaped to the shape and memory format of another."""
     if like.is_contiguous():
         return values.view(like.shape)
     out, channels, height, width = like.shape
@@ -158,7 +157,7 @@ def _finish(steps: Sequence[_Step], partial: Sequence[Tensor]) -> Any:
             (of_weights, *step.weights, at, *step.numbers, step.whole.depth, step.whole.beside, step.strips.blocks)
         )
         at += sum(some)
-    for begin in range(0, len(steps), 2):  # a launch for up to two halves
+    for begin in range(0, len(steps), 2):  # one launch for up to two halves
         pair = steps[begin : begin + 2]
         taps = max(16, 1 << max(step.conv.kernel**2 - 1 for step in pair).bit_length())
         launch(
@@ -177,21 +176,21 @@ def _finish(steps: Sequence[_Step], partial: Sequence[Tensor]) -> Any:
 
 @dataclass(frozen=True)
 class _Shared:
-    """How pixels or strips are shared: `share` of them for each of `blocks` programs."""
+    """How pixels or strips are divided: `share` of them for each of `blocks` programs."""
 
     share: int
     blocks: int
 
 
 def _shared(count: int, tile: int, most: int, least: int) -> _Shared:
-    """Whole tiles each, at least so many, and no program without any."""
+    """At least `least` whole tiles per program, and no empty program."""
     tiles = -(-count // tile)
     share = max(-(-tiles // max(most, 1)), least) * tile
     return _Shared(share, -(-count // share))
 
 
 class _Step:
-    """A half at its place: its sizes, how it is cut, and its kernels."""
+    """A half applied to images of a given shape: its sizes, how it is divided into programs, and its kernels."""
 
     def __init__(self, shape: Sequence[int], half: Half, groups: int, *, first: bool):
         self.images, channels, self.height, self.width = shape
@@ -203,10 +202,10 @@ class _Step:
         self.back = Conv(self.images, self.height, self.width, out, channels, kernel, 1, dilation)
         whole = Conv(self.images, self.height, self.width, channels, out, kernel, 1, dilation)
         self.whole = self.conv if stride == 1 else whole  # for the gradient of the weights
-        self.direct = first and kernel == 1 and stride == 1  # x itself is multiplied, and rectified there
+        self.direct = first and kernel == 1 and stride == 1  # x itself is multiplied, after ReLU on the fly
         self.align, self.align_out = math.gcd(channels, WIDE), math.gcd(out, WIDE)
-        # In a buffer zeros lead, are between rows and images, and behind: as many as a window reaches beyond an edge.
-        # The gradient of the output is at the places of the input, so that it is clear what goes with what.
+        # Buffers have zeros before, between and after rows and images: as many as a window extends beyond a border.
+        # The gradient of the output is stored at the positions of the input, so that they correspond.
         before = dilation * (half.kernel // 2)
         after = (kernel - 1) * dilation - before
         reach = max(before, after)
@@ -218,7 +217,7 @@ class _Step:
 
     @property
     def weights(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Depthwise, 1x1 and shifted; any pointer where there is none, which is not read."""
+        """Depthwise, 1x1 and shifted weights; a missing one is replaced by any pointer, which is not read."""
         half = self.half
         return (
             half.pointwise if half.depthwise is None else half.depthwise,
@@ -228,13 +227,13 @@ class _Step:
 
     @property
     def steps_of_weight(self) -> tuple[int, int]:
-        """Of `pointwise`, how far it is to the next channel in and to the next tap, of which a 1x1 conv has none."""
+        """Steps in `pointwise` to the next input channel and to the next tap; a 1x1 conv has no taps."""
         weight = self.half.pointwise
         return (weight.stride(1), weight.stride(3)) if self.half.dense else (1, 0)
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """What kernels need to know of the weights: whether they are separable, their sizes, and the strip."""
+        """Numbers that kernels need about the weights: whether they are separable, their sizes, and the strip."""
         conv = self.conv
         return (
             int(self.half.depthwise is not None),
@@ -249,7 +248,7 @@ class _Step:
 
     @functools.cached_property
     def strips(self) -> _Shared:
-        """Of the gradient of the weights: over all of the buffers, where strips do not stop at the end of a row."""
+        """How strips are divided for the gradient of the weights: over whole buffers, so they may cross row ends."""
         whole = self.whole
         count = -(-self.images * self.rows * self.columns // whole.strip)
         room = max(MOST_PROGRAMS - self.cut_back.blocks * self.back.beside * self.groups, FOR_WEIGHTS)
@@ -257,16 +256,16 @@ class _Step:
 
     @functools.cached_property
     def cut_back(self) -> _Shared:
-        """How the strips of a group are shared by programs that find the gradient of x."""
+        """How the strips of a group are divided among programs for the gradient of x."""
         return self._cut(self.back, MOST_PROGRAMS - FOR_WEIGHTS)
 
     def _cut(self, conv: Conv, most: int) -> _Shared:
-        """How the strips of a group are shared by programs that sum up what they find."""
+        """How the strips of a group are divided among programs that sum up their results."""
         most = min(max(PARTS // conv.channels_out, LEAST), most) // self.groups
         return _shared(conv.images // self.groups * conv.height * conv.across, geometry.STRIPS, most, MULTIPLIED)
 
     def _copied(self, channels: int) -> tuple[_Shared, int, int]:
-        """How the pixels of a buffer are shared by programs that copy; rows and columns of a tile."""
+        """How the pixels of a buffer are divided among copying programs; rows and columns of a tile."""
         block_c, _ = columns_of(channels)
         across = -(-channels // block_c)
         block_r = NUMBERS // block_c
@@ -277,9 +276,9 @@ class _Step:
     def prepare(
         self, x: Tensor, dtype: torch.dtype, norm: Norm | None, statistics: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What is multiplied, merged weights for the conv and for its gradient, and counters for both.
+        """The input of the product, merged weights for the conv and its gradient, and counters for both.
 
-        `norm`, with the statistics of x, is applied to x before.
+        `norm` is first applied to x, with the statistics of x.
         """
         conv, back = self.conv, self.back
         weights = torch.empty(conv.depth, conv.beside * geometry.BREADTH, dtype=dtype, device=x.device)
@@ -341,7 +340,7 @@ class _Step:
         return buffer, weights, weights_back, counters
 
     def forward(self, buffer: Tensor, weights: Tensor, counters: Tensor) -> tuple[Tensor, Tensor]:
-        """y, and its mean and variance; the running ones are moved."""
+        """y, and its mean and variance; updates running statistics."""
         conv, norm = self.conv, self.half.norm
         shared = self._cut(conv, MOST_PROGRAMS)
         y = torch.empty(
@@ -442,9 +441,9 @@ class _Step:
         counters: Tensor,
         before: tuple[Tensor, Tensor] | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of what the half read, the sums over them that its norm needs, and those of merged weights.
+        """Gradients of the half's input, their sums that its norm needs, and gradients of merged weights.
 
-        `before`: what the half before gave, and its statistics.
+        `before`: the output of the previous half, and its statistics.
         """
         whole, back = self.whole, self.back
         shared, strips = self.cut_back, self.strips

@@ -1,4 +1,4 @@
-"""What the kernels of merged convolutions share: where strips lie, and reading, writing and multiplying them."""
+"""Device functions of the merged-convolution kernels: positions of strips; reading, writing and multiplying them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 @triton.jit
 def quotient(number, divisor):
-    """Of whole numbers, of which the first is small, below 2^20: in float32, half a step from the next it is exact."""
+    """Integer quotient, exact for numbers below 2^20: in float32, adding a half keeps it away from rounding errors."""
     return ((number.to(tl.float32) + 0.5) * (1.0 / divisor.to(tl.float32))).to(tl.int32)
 
 
 @triton.jit
 def places_at(begin, height, width, BLOCK: tl.constexpr):
-    """Image, row and place in the row of so many pixels (or strips) from `begin` on."""
+    """Image, row and column of BLOCK pixels (or strips), starting at `begin`."""
     first = begin // width
     first_image = first // height
     place = begin - first * width + tl.arange(0, BLOCK)
@@ -31,16 +31,16 @@ def places_at(begin, height, width, BLOCK: tl.constexpr):
 
 @triton.jit
 def pixels_at(begin, rows, columns, lead, BLOCK: tl.constexpr):
-    """Image, row and column of pixels of a buffer; before its first image they are in image -1."""
+    """Image, row and column of BLOCK pixels of a buffer; those before the first image are in image -1."""
     image, down, across = places_at(begin - lead + rows * columns, rows, columns, BLOCK)
     return image - 1, down, across
 
 
 @triton.jit
 def share_of(block, group, size, lead, numbered, share):
-    """The first pixel of a buffer that a program fills, and the one after its last: `size` of them are a group's.
+    """First and end pixel of the part of a buffer that a program fills; a group has `size` pixels.
 
-    The first group also has what leads, the last one what is behind.
+    The first group includes the leading zeros, the last group the trailing ones.
     """
     first = tl.where(group == 0, 0, lead + group * size)
     last = tl.where(group == tl.num_programs(2) - 1, numbered, lead + (group + 1) * size)
@@ -50,8 +50,8 @@ def share_of(block, group, size, lead, numbered, share):
 
 @triton.jit
 def dot(first, second, added):
-    """A matrix product, added to something."""
-    if INTERPRETED:  # where bf16 is held as integers, which would be multiplied
+    """A matrix product plus `added`."""
+    if INTERPRETED:  # the interpreter stores bf16 as integers, which it would multiply
         first = first.to(tl.float32)
         second = second.to(tl.float32)
     return tl.dot(first, second, added, input_precision="ieee")
@@ -64,19 +64,19 @@ def rectified(value):
 
 @triton.jit
 def within(place, size):
-    """Whether a place is from 0 up and below the size."""
+    """Whether 0 <= place < size."""
     return place.to(tl.uint32, bitcast=True) < size.to(tl.uint32, bitcast=True)
 
 
 @triton.jit
 def pixels_of_strips(begin, last, right, width, strip, BLOCK_M: tl.constexpr):
-    """How many pixels strips have: fewer at the end of a row, none from `last` on."""
+    """Number of pixels in each strip: fewer at the end of a row, none from `last` on."""
     return tl.where(begin + tl.arange(0, BLOCK_M) < last, tl.minimum(width - right, strip), 0)
 
 
 @triton.jit
 def read(pointer, mask, EVEN: tl.constexpr):
-    """Numbers in float32, zeros where the mask has none; EVEN: it has all, and is not asked."""
+    """Load as float32, with zeros where masked; with EVEN, the mask is known to be all true and is ignored."""
     if EVEN:
         value = tl.load(pointer)
     else:
@@ -86,7 +86,7 @@ def read(pointer, mask, EVEN: tl.constexpr):
 
 @triton.jit
 def write(pointer, value, mask, EVEN: tl.constexpr):
-    """Numbers in the type of the pointer, where the mask has some; EVEN: it has all, and is not asked."""
+    """Store in the type of the pointer where not masked; with EVEN, the mask is known to be all true and is ignored."""
     value = value.to(pointer.dtype.element_ty)
     if EVEN:
         tl.store(pointer, value)
@@ -96,9 +96,9 @@ def write(pointer, value, mask, EVEN: tl.constexpr):
 
 @triton.jit
 def folded_early(value, BLOCK_N: tl.constexpr, PERIOD: tl.constexpr):
-    """Of something for every (pixel of the strip, channel) the sums over the pixels, where channels have a period.
+    """Sum over the pixels of a strip for columns (pixel, channel), if channels repeat with a PERIOD.
 
-    That is cheap, and so few numbers are held while tiles are multiplied.
+    This is cheap, so fewer numbers are kept while tiles are multiplied.
     """
     if PERIOD > 0:
         value = tl.sum(tl.reshape(value, (BLOCK_N // PERIOD, PERIOD)), axis=0)
@@ -107,7 +107,7 @@ def folded_early(value, BLOCK_N: tl.constexpr, PERIOD: tl.constexpr):
 
 @triton.jit
 def folded_late(value, n, channels, PERIOD: tl.constexpr):
-    """The same where they have none: the sums are in the first places."""
+    """The same sum if channels have no period; the results are in the first columns."""
     if PERIOD == 0:
         channel = n - quotient(n, channels) * channels
         value = tl.sum(tl.where(channel[:, None] == n[None, :], value[:, None], 0.0), axis=0)
@@ -116,7 +116,7 @@ def folded_late(value, n, channels, PERIOD: tl.constexpr):
 
 @triton.jit
 def first_columns(block, BLOCK_N: tl.constexpr, PERIOD: tl.constexpr):
-    """The columns that folded sums are of."""
+    """The columns that the folded sums belong to."""
     if PERIOD > 0:
         column = tl.arange(0, PERIOD)
     else:
@@ -126,14 +126,14 @@ def first_columns(block, BLOCK_N: tl.constexpr, PERIOD: tl.constexpr):
 
 @triton.jit
 def place_of_weight(out, channel, tap, step_in, step_tap, channels_in, kernel):
-    """Where a weight of a 1x1 conv is, or of one with windows, which has steps between taps."""
+    """Offset of a weight of a 1x1 conv, or of a k x k conv, which has steps between taps."""
     whole = channels_in * tl.where(step_tap > 0, kernel * kernel, 1)
     return out * whole + channel * step_in + tap * step_tap
 
 
 @triton.jit
 def offset_of(k, run, further, ALIGN: tl.constexpr):
-    """Where numbers of a window are: runs of them that are `further` apart, both whole times ALIGN."""
+    """Offsets of a window's numbers: runs that are `further` apart; both are multiples of ALIGN."""
     offset = k + quotient(k, run) * (further - run)
     return tl.max_contiguous(tl.multiple_of(offset, ALIGN), ALIGN)
 
@@ -157,7 +157,7 @@ def multiplied(
     BLOCK_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """The windows of some strips, which start at these pixels, times some columns of the merged weights."""
+    """The windows of some strips, starting at the pixels `place`, times columns `n` of the merged weights."""
     run = ((strip - 1) * stride + (kernel - 1) * dilation + 1) * channels
     depth = kernel * run
     start = buffer + (place * channels)[:, None]
@@ -165,7 +165,7 @@ def multiplied(
     for begin in range(0, depth, BLOCK_K):
         k = begin + tl.arange(0, BLOCK_K)
         offset = offset_of(k, run, dilation * columns * channels, ALIGN)
-        # Most of it was read by the strips beside and above: it may be in the first cache.
+        # Strips next to and above this one read most of it, so it may be in the L1 cache.
         window = tl.load(start + offset[None, :], mask=(k < depth)[None, :], other=0.0, cache_modifier=".ca")
         some = tl.load(weights + k[:, None] * (beside * BLOCK_N) + n[None, :])
         if RECTIFIED:

@@ -1,4 +1,4 @@
-"""How a channels-last tensor is cut for the kernels: its pixels are rows, its channels columns."""
+"""How kernels divide a channels-last tensor into tiles: pixels are rows, channels are columns."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from torch import Tensor
 
 
 def columns_of(channels: int) -> tuple[int, int]:
-    """Columns of a tile, and the largest power of two up to 16 that divides the channels: loads are that wide.
+    """Columns of a tile, and the width of loads: the largest power of two up to 16 that divides the channels.
 
-    Few widths, so that few kernels are compiled: 32 columns of bf16 fill two sectors of memory; a number of channels
-    that 32 does not divide would leave much of the last tile empty, and its rows start anywhere, so it gets 64.
+    There are few different widths, so that few kernels are compiled. 32 columns of bf16 fill two memory sectors. If 32
+    does not divide the channels, much of the last tile would be empty and rows are not aligned, so tiles get 64
+    columns.
     """
     if channels <= 16:
         width = 16
@@ -26,15 +27,15 @@ def columns_of(channels: int) -> tuple[int, int]:
 
 
 def in_rows(tensor: Tensor) -> Tensor:
-    """The tensor with memory (images, height, width, channels) that starts where wide loads may; itself if it has."""
+    """The tensor with memory (images, height, width, channels), aligned for wide loads; copied only if necessary."""
     tensor = tensor.contiguous(memory_format=torch.channels_last)
     return tensor if aligned(tensor) else tensor.clone(memory_format=torch.channels_last)
 
 
 def in_steps(tensor: Tensor, align: int) -> tuple[Tensor, int]:
-    """The tensor, and how many numbers a pixel is after the one before it; a copy where it is not so or loads are odd.
+    """The tensor, and the step from one pixel to the next; copied if steps vary or loads would not be aligned.
 
-    Part of the channels of a larger tensor, as the gradient of a concatenation is, is taken as it lies.
+    A slice of the channels of a larger tensor, such as the gradient of a concatenation, is used without copying.
     """
     _, channels, height, width = tensor.shape
     step = tensor.stride(3) if width > 1 else tensor.stride(2) if height > 1 else tensor.stride(0)
@@ -49,12 +50,12 @@ def in_steps(tensor: Tensor, align: int) -> tuple[Tensor, int]:
 
 
 def aligned(tensor: Tensor) -> bool:
-    """Whether its memory starts at 16 bytes, as kernels are compiled for."""
+    """Whether its memory is aligned to 16 bytes, as compiled kernels assume."""
     return tensor.data_ptr() % 16 == 0
 
 
 def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
-    """Triton launches on the current device, which need not be the tensor's."""
+    """Make the tensor's device the current one, on which Triton launches."""
     if tensor.is_cuda and tensor.device.index != torch.cuda.current_device():
         return torch.cuda.device(tensor.device)
     return contextlib.nullcontext()

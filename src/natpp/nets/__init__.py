@@ -1,1 +1,1 @@
-"""Architectures as networks with weights."""
+"""Networks: architectures as modules with weights."""

@@ -1,4 +1,4 @@
-"""Calling any module: what it takes is a tensor, a tuple of arguments or a dict of named ones."""
+"""Call any module with a tensor, a tuple of arguments or a dict of named arguments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 
 def call(module: nn.Module, inputs: Any) -> Any:
-    """What a module gives for inputs."""
+    """The output of a module for these inputs."""
     if isinstance(inputs, dict):
         return module(**inputs)
     if isinstance(inputs, tuple | list):

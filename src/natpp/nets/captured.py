@@ -1,7 +1,7 @@
-"""A training step as one CUDA graph: what it launches is launched at once.
+"""A training step captured as one CUDA graph, so that all its kernels are launched at once.
 
-Small kernels take less time to run than to launch one by one. What a step reads is copied into fixed places before
-every replay; what it changes (weights, statistics, momentum) stays where it is.
+Small kernels take less time to run than to launch one by one. What a step reads is copied into static buffers before
+each replay; what it changes (weights, statistics, momentum) is updated in place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from natpp.kernels import compile_ahead
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-Step = Callable[..., Tensor | None]  # reads its arguments and changes a state
+Step = Callable[..., Tensor | None]  # reads its arguments and changes the state
 
 
 class Captured:
@@ -33,11 +33,11 @@ class Captured:
         *,
         blind: Hashable | None = None,
     ):
-        """The step is tried once before, so that every kernel is chosen and loaded; then the state is put back.
+        """Runs the step once to choose and load all kernels, restores the state, then captures the step.
 
-        So is that of chance: the first replay draws what the step would have drawn. A `blind` step bears numbers that
-        mean nothing: before all that it is gone through to compile its kernels at once. The value is its kind: of those
-        that are alike, only the first ones are.
+        The random state is restored as well, so the first replay draws what the step would have drawn. With `blind`,
+        which names the kind of step, the kernels are first compiled in parallel in a pass whose results are undefined;
+        once a step of that kind needed no new kernels, this pass is skipped.
         """
         before = [tensor.clone() for tensor in state]
 
@@ -62,13 +62,13 @@ class Captured:
         put_back()
         before.clear()
         torch.cuda.synchronize(device)
-        torch.cuda.empty_cache()  # a graph has memory of its own
+        torch.cuda.empty_cache()  # a graph has its own memory pool
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, stream=aside), _streams_may_differ():
             self.result = step(*self.places)
 
     def __call__(self, *arguments: Tensor) -> Tensor | None:
-        """Take the step; its result is overwritten by the next."""
+        """Run the step; the next one overwrites its result."""
         for place, value in zip(self.places, arguments, strict=True):
             place.copy_(value, non_blocking=True)
         self.graph.replay()
@@ -76,13 +76,13 @@ class Captured:
 
 
 def captures(fabric: Fabric) -> bool:
-    """Whether steps can be captured: one process on a GPU, and no scaler of losses, which looks at the gradients."""
+    """Whether steps can be captured: one process on a GPU, without a gradient scaler, which looks at the gradients."""
     scaler = getattr(fabric.strategy.precision, "scaler", None)
     return fabric.device.type == "cuda" and fabric.world_size == 1 and scaler is None
 
 
 def changing_state(module: nn.Module, optimizer: Any) -> list[Tensor]:
-    """What a step of SGD changes; momentum that is not there yet starts at zero."""
+    """The tensors that a step of SGD changes; missing momentum buffers are created with zeros."""
     momenta: list[Tensor] = []
     for group in optimizer.param_groups:
         for parameter in group["params"] if group["momentum"] else ():
@@ -95,7 +95,7 @@ def changing_state(module: nn.Module, optimizer: Any) -> list[Tensor]:
 
 @contextlib.contextmanager
 def _streams_may_differ() -> Iterator[None]:
-    """While it lasts, torch does not warn that gradients arrive from another stream than weights were made on."""
+    """Silence torch's warning that gradients arrive on another stream than the one the weights were created on."""
     warn = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", lambda _: None)
     warn(False)
     try:

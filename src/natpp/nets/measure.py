@@ -1,4 +1,4 @@
-"""What any module costs, counted while it runs: parameters, multiply-adds, peak memory, latency."""
+"""Measure the cost of any module by running it: parameters, multiply-adds, peak memory, latency."""
 
 from __future__ import annotations
 
@@ -24,18 +24,23 @@ from natpp.errors import SettingError, line_of
 from natpp.nets.call import call
 
 WARM_UP, ROUNDS = 5, 30
-FUSED = ("attention", "transformer", "rnn", "lstm")  # in the names of kernels that hide matrix products
+FUSED = (
+    "attention",
+    "transformer",
+    "rnn",
+    "lstm",
+)  # in the names of kernels that hide matrix products
 
 
 def module_cost(module: nn.Module, example_input: Any, *, latency: bool = False) -> Cost:
-    """The cost of one forward pass of a module in eval mode, on the device where it and its input are.
+    """The cost of one forward pass in eval mode, on the device of the module and its input.
 
-    The input is a tensor, a tuple of arguments or a dict of named ones. Multiply-adds are half of the operations that
-    `torch.utils.flop_counter` counts for this batch: convolutions and matrix products, also inside attention and
-    recurrent layers. One pass counts both; a second one follows only where a fused kernel hides its matrix products,
-    or where the first pass left something behind, such as a cache.
+    The input is a tensor, a tuple of arguments or a dict of named arguments. Multiply-adds are half the operations that
+    `torch.utils.flop_counter` counts for this batch: convolutions and matrix products, including those in attention and
+    recurrent layers. One pass measures everything; a second one is needed only if a fused kernel hides its matrix
+    products, or if the first pass left something behind, such as a cache.
     """
-    example_input = _cloned(example_input)  # a module that works in place must not change the caller's
+    example_input = _cloned(example_input)  # an in-place module must not change the caller's tensors
     run = functools.partial(call, module, example_input)
     with untouched(module):
         with MultiplyAdds() as counter, PeakMemory(example_input) as memory:
@@ -53,7 +58,7 @@ def module_cost(module: nn.Module, example_input: Any, *, latency: bool = False)
 
 
 def with_latency(cost: Cost, module: nn.Module, example_input: Any) -> Cost:
-    """The cost with the measured time of a forward pass: median and interquartile range after a warm-up."""
+    """The cost with the measured latency: median and interquartile range after a warm-up."""
     run = functools.partial(call, module, _cloned(example_input))
     synchronize = _synchronizer(example_input)
     with untouched(module):
@@ -72,7 +77,7 @@ def with_latency(cost: Cost, module: nn.Module, example_input: Any) -> Cost:
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """The module in eval mode, and every part of it back in its own mode afterwards."""
+    """Run with the module in eval mode; every submodule gets its own mode back afterwards."""
     modes = {part: part.training for part in module.modules()}
     module.eval()
     try:
@@ -84,7 +89,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def untouched(module: nn.Module) -> Iterator[None]:
-    """The module in eval mode, and as it was afterwards: what counts its calls in a buffer has counted none."""
+    """Run with the module in eval mode; modes and buffers (call counters, say) are restored afterwards."""
     buffers = [
         (part, name, buffer, buffer.detach().clone())
         for part in module.modules()
@@ -101,7 +106,7 @@ def untouched(module: nn.Module) -> Iterator[None]:
 
 
 class MultiplyAdds(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the multiply-adds of what runs while it is on, by the formulas of `torch.utils.flop_counter`."""
+    """Counts multiply-adds while active, with the formulas of `torch.utils.flop_counter`."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -116,7 +121,7 @@ class MultiplyAdds(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self.fused |= _is_fused(func)
-        if _is_composite(func):  # in inference mode torch has not taken it apart yet
+        if _is_composite(func):  # in inference mode torch has not decomposed it yet
             with self:
                 return func.decompose(*args, **kwargs)
         out = func(*args, **kwargs)
@@ -138,9 +143,9 @@ def _is_composite(func: Any) -> bool:
 
 
 class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of tensors that are alive while it is on, starting with the inputs.
+    """Counts the bytes of live tensors while active, starting with the inputs.
 
-    Weights and whatever else was there before do not count; views count once, with what they view.
+    Weights and other existing tensors are not counted; a view is counted once, with the tensor it views.
     """
 
     def __init__(self, inputs: Any = ()):
@@ -149,7 +154,7 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen: dict[int, weakref.ref[Any]] = {}
         for leaf in tree_leaves(inputs):
             self._count(leaf)
-        self._inputs = inputs  # the caller holds them, so they stay counted
+        self._inputs = inputs  # the caller holds them, so they remain counted
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         known = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
@@ -179,7 +184,7 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextlib.contextmanager
 def unfused(module: nn.Module) -> Iterator[None]:
-    """Attention and recurrent layers as plain matrix products, which the counter sees; fused kernels it does not."""
+    """Runs attention and recurrent layers as plain matrix products, which the counter can see, unlike fused kernels."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
@@ -188,7 +193,7 @@ def unfused(module: nn.Module) -> Iterator[None]:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             if recurrent:
                 stack.enter_context(warnings.catch_warnings())
-                warnings.simplefilter("ignore")  # torch notes that weights are not in one piece
+                warnings.simplefilter("ignore")  # torch warns that weights are not contiguous
                 stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
             yield
     finally:
@@ -200,25 +205,25 @@ def _cloned(inputs: Any) -> Any:
 
 
 def _first(run: Callable[[], Any], module: nn.Module) -> None:
-    """Runs the module for the first time, where a wrong example input shows."""
+    """Run the module for the first time; errors of the module are reported as a wrong example input."""
     try:
         run()
-    except Exception as error:  # whatever the user's module raises
+    except Exception as error:  # a user's module may raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         place = _place(error, module)
         raise SettingError(
             f"{type(module).__name__} does not run on the example input: {reason.rstrip('.')}{place}. "
-            "Give an example of the shape, dtype and device that it takes"
+            "Give an example with the shape, dtype and device that it expects"
         ) from error
 
 
 def _place(error: BaseException, module: nn.Module) -> str:
-    """In which part of a module an error was raised, and at which line of the user's own code."""
+    """The submodule that raised an error, and the line of the user's own code."""
     paths = {id(part): path for path, part in module.named_modules() if path}
     part, step = "", error.__traceback__
     while step is not None:
         path = paths.get(id(step.tb_frame.f_locals.get("self")))
-        part = f"its part {path}" if path else part
+        part = f"its submodule {path}" if path else part
         step = step.tb_next
     places = [place for place in (part, line_of(error)) if place]
     return f" (in {'; '.join(places)})" if places else ""

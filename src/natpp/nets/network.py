@@ -1,8 +1,7 @@
-"""Networks of any architecture: stem, cells, head, as an `nn.Module` with weights to train.
+"""Networks of any architecture: stem, cells and head, as a trainable `nn.Module`.
 
-`Network(placed)` builds what is alive, `Network(placed, prune=False)` everything that is listed; names of
-parameters are the same in both, and so is the function: a node that nothing reaches is zero, and an
-edge from it adds nothing.
+`Network(placed)` builds only what is live; `Network(placed, prune=False)` builds everything. Both use the same
+parameter names and compute the same function: a node without live inputs is zero, and an edge from it adds nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def build_network(
 
 
 def network_cost(arch: Architecture, where: Setting, *, latency: bool = False) -> Cost:
-    """The exact cost of an architecture; with the latency of its network, built and timed on the device at hand."""
+    """The exact cost of an architecture; with `latency`, also builds its network and times it on this device."""
     found = cost_of(arch, where)
     if not latency:
         return found
@@ -40,7 +39,9 @@ def network_cost(arch: Architecture, where: Setting, *, latency: bool = False) -
         return with_latency(found, build_network(arch, where).to(device), image)
     except (RuntimeError, MemoryError) as error:
         reason = str(error).splitlines()[0]
-        raise SettingError(f"the network cannot be timed here: {reason}. Lower channels, cells or size") from error
+        raise SettingError(
+            f"cannot time the network on this device: {reason}. Lower channels, cells or size"
+        ) from error
 
 
 class Network(nn.Module):
@@ -70,9 +71,10 @@ class Network(nn.Module):
 
     @property
     def drop_path(self) -> float | Tensor:
-        """Probability of dropping an edge for an image while training; may be set anew at any step.
+        """Probability of dropping an edge for an image during training; may be changed at any step.
 
-        A tensor of one number on the network's device can be changed under a captured step.
+        If it is a tensor with one element on the network's device, it can be changed between replays of a captured
+        step.
         """
         return self._drop_path
 
@@ -100,13 +102,13 @@ class Network(nn.Module):
                 del values[value]
         if self.placed.reached[-1]:
             last = values[len(layout.blocks)]
-        else:  # nothing of the image arrives: the output is constant
+        else:  # no live path from the image: the output is constant
             last = images.new_zeros(images.shape[0], layout.width, 1, 1)
         logits: Tensor = self.head(last)
         return logits if extra is None else (logits, extra)
 
     def _read(self, block: Block | CellBlock, values: dict[int, Tensor]) -> list[Tensor | None]:
-        """The values a block reads; a stem or residual block behind a dead cell reads zeros."""
+        """The values a block reads; a stem or residual block after a dead cell reads zeros."""
         if isinstance(block, Block) and block.reads[0] not in values:
             images = values[0]
             height, width = (-(-side // 2**block.halvings_in) for side in images.shape[2:])
@@ -115,12 +117,12 @@ class Network(nn.Module):
 
 
 class Sum(nn.Module):
-    """A stem or a residual block: the sum of its branches."""
+    """A stem or residual block: the sum of its branches."""
 
     def __init__(self, block: Block, *, reached: bool):
         super().__init__()
         self.branches = nn.ModuleList(build_chain(chain) for chain in block.branches)
-        self.reached = reached  # else its value is zero by definition, whatever its batch norms add
+        self.reached = reached  # if not, its value is zero by definition, whatever its batch norms add
 
     def forward(self, x: Tensor) -> Tensor:
         total: Tensor = self.branches[0](x)
@@ -130,7 +132,7 @@ class Sum(nn.Module):
 
 
 class Cell(nn.Module):
-    """A cell at its place: the two values it reads to its concatenated output."""
+    """A cell in its place of the network: maps the two values it reads to its concatenated output."""
 
     def __init__(self, part: CellPart, *, prune: bool):
         super().__init__()
@@ -168,7 +170,7 @@ class Cell(nn.Module):
         return self._output(states)
 
     def _node(self, node: int, states: list[Tensor | None]) -> Tensor | None:
-        """The sum of what arrives at a node; None where nothing does and nobody needs the zeros."""
+        """The sum over the edges into a node; None if there are none and the network is pruned."""
         total: Tensor | None = None
         for index in self.graph.into(node):
             if str(index) in self.edges:
@@ -202,22 +204,22 @@ class Cell(nn.Module):
             return found[0]
         if len(found) == len(outputs):
             return torch.cat(found, dim=1)
-        zeros = torch.zeros_like(found[0])  # a node that nothing reaches keeps its place
+        zeros = torch.zeros_like(found[0])  # a zero node keeps its channels in the concatenation
         whole = [zeros if state is None else state for state in (states[node] for node in outputs)]
         return torch.cat(whole, dim=1)
 
 
 class AuxiliaryHead(nn.Module):
-    """The published second classifier on the features after the second reduction, for training only."""
+    """The published auxiliary classifier on the features after the second reduction, for training only."""
 
     def __init__(self, placed: Placed):
         super().__init__()
         layout = placed.layout
         if layout.auxiliary is None:
-            raise SettingError(f"the {layout.setting.network} network has no auxiliary head. Leave it out")
+            raise SettingError(f"the {layout.setting.network} network has no auxiliary head. Leave out auxiliary")
         self.value, self.stride = layout.auxiliary
         if not placed.parts[self.value - 1].live:
-            raise SettingError("nothing living reaches the auxiliary head. Leave it out")
+            raise SettingError("nothing live reaches the auxiliary head. Leave out auxiliary")
         block = layout.blocks[self.value - 1]
         self._check(block.size_out, layout.setting.size)
         self.features = nn.Sequential(
@@ -243,19 +245,19 @@ class AuxiliaryHead(nn.Module):
             given = f"images of {image} x {image} give it" if image else "it was given"
             raise SettingError(
                 f"the auxiliary head reads features of {5 + self.stride} to {largest} pixels a side, "
-                f"but {given} {size[0]} x {size[1]}. Leave it out or change the image size"
+                f"but {given} {size[0]} x {size[1]}. Leave out auxiliary or change the image size"
             )
 
 
 def dropped(x: Tensor, probability: float | Tensor) -> Tensor:
-    """x with whole images zeroed with this probability, the others scaled up so that the mean stays."""
+    """Zeroes whole images of x with this probability, and scales up the others to keep the mean."""
     keep = 1 - probability
     kept = torch.rand(x.shape[0], 1, 1, 1, device=x.device) < keep
     return x * (kept / keep).to(x.dtype)
 
 
 def _last_readers(graph: Graph, liveness: Liveness) -> dict[int, int]:
-    """Per node that a live edge or the output reads: the last node to do so (for the output: the node count)."""
+    """For each node that a live edge or the output reads, its last reader (the output is the node count)."""
     readers = {}
     for edge, alive in zip(graph.edges, liveness.live, strict=True):
         if alive:
@@ -264,7 +266,7 @@ def _last_readers(graph: Graph, liveness: Liveness) -> dict[int, int]:
 
 
 def _last_blocks(placed: Placed) -> dict[int, int]:
-    """Per value that a living block reads: the last block to do so. The head reads the last value."""
+    """For each value that a live block reads, the last block to do so. The head reads the last value."""
     readers = {}
     for index, part in enumerate(placed.parts):
         for slot, value in enumerate(part.block.reads):

@@ -1,8 +1,8 @@
-"""The policy: a graph-convolutional network that gives every edge a distribution over operations.
+"""The policy: a graph convolutional network that outputs a distribution over operations for every edge.
 
-An architecture becomes a graph of feature maps (`encode`), many architectures become one disjoint
-graph (`collate`), and the network gives logits for every edge that may change. Transitions that are
-not allowed have probability zero, exactly (the paper's binary-masked softmax).
+`encode` turns an architecture into a graph of node and edge features, `collate` joins many architectures into one
+disjoint graph, and the network outputs logits for every edge that may change. Forbidden transitions have probability
+exactly zero (the paper's binary-masked softmax).
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ NODE_KINDS = 3  # input 0, input 1, intermediate
 
 
 class Encoded(NamedTuple):
-    """One architecture as arrays: its cells side by side, chains merged, fixed edges left out."""
+    """One architecture as arrays: all cells in one graph, chains merged, fixed edges left out."""
 
     ops: Ints  # (edges,) index into the policy's operations
-    sources: Ints  # (edges,) node that is read
+    sources: Ints  # (edges,) node that the edge reads
     targets: Ints  # (edges,)
-    nodes: Ints  # (nodes, 3): kind of cell, kind of node, whether the output concatenates it
-    places: tuple[tuple[str, int], ...]  # per edge: its cell and its index there
+    nodes: Ints  # (nodes, 3): cell kind, node kind, whether the output concatenates it
+    places: tuple[tuple[str, int], ...]  # per edge: its cell and its index in the cell
 
 
 def encode(arch: Architecture, ops: Sequence[str] | None = None) -> Encoded:
-    """The arrays of an architecture, for a policy that knows these operations (by default all that there are)."""
+    """The arrays of an architecture, for a policy with these operations (by default all registered ones)."""
     return encode_cells(arch.cells(), ops)
 
 
 def encode_cells(cells: Iterable[tuple[str, Graph]], ops: Sequence[str] | None = None) -> Encoded:
-    """The arrays of some cells, each of a kind."""
+    """The arrays of some cells, given as (kind, graph)."""
     index = {name: number for number, name in enumerate(ops if ops is not None else OPS)}
     codes: list[int] = []
     ends: list[tuple[int, int]] = []
@@ -59,14 +59,14 @@ def encode_cells(cells: Iterable[tuple[str, Graph]], ops: Sequence[str] | None =
         names = {0: offset, 1: offset + 1}
         nodes += [(cell, 0, 0), (cell, 1, 0)]
         for node in range(NUM_INPUTS, graph.num_nodes):
-            name = names[node] = len(nodes)  # a node of a chain ends up under the name of its last part
+            name = names[node] = len(nodes)  # the parts of a chain end up as one node
             for number in graph.into(node):
                 edge = graph.edges[number]
                 if not edge.fixed:
                     if edge.op not in index:
                         raise FormatError(
-                            f"the policy does not know the operation {edge.op}: it was learned for another space "
-                            "(natpp search --extras learns one for all operations, --arch for this architecture)"
+                            f"the policy does not know the operation {edge.op}: it was trained on another space "
+                            "(train one with natpp search: --extras for all operations, --arch for this architecture)"
                         )
                     codes.append(index[edge.op])
                     ends.append((names[edge.source], name))
@@ -84,13 +84,13 @@ class GraphBatch(NamedTuple):
     sources: Tensor  # (edges,)
     targets: Tensor  # (edges,)
     nodes: Tensor  # (nodes, 3)
-    owners: Tensor  # (edges,) architecture of every edge
+    owners: Tensor  # (edges,) index of the architecture
     mask: Tensor  # (edges, ops) allowed transitions
     size: int  # number of architectures
 
 
 def collate(encoded: Sequence[Encoded], masks: Sequence[Mask], device: torch.device | str = "cpu") -> GraphBatch:
-    """One batch of architectures of any sizes, with the transitions each edge may make."""
+    """A batch of architectures of any sizes, with the transitions allowed on each edge."""
     sizes = [len(one.nodes) for one in encoded]
     edges = [len(one.ops) for one in encoded]
     shift = np.repeat(np.cumsum([0, *sizes[:-1]]), edges)
@@ -113,10 +113,10 @@ def edge_masks(masks: dict[str, Mask], encoded: Encoded) -> Mask:
 
 
 class Transitions(NamedTuple):
-    """A distribution over transformations: independent over edges given the architectures."""
+    """A distribution over transformations; edges are independent given the architectures."""
 
     batch: GraphBatch
-    log_probs: Tensor  # (edges, ops); masked entries are very negative, their probability exactly 0
+    log_probs: Tensor  # (edges, ops); masked entries are very negative, with probability exactly 0
 
     @property
     def probs(self) -> Tensor:
@@ -124,7 +124,7 @@ class Transitions(NamedTuple):
         return self.log_probs.exp()
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Operations drawn for every edge: (count, edges)."""
+        """Sampled operations for every edge: (count, edges)."""
         return torch.multinomial(self.probs, count, replacement=True, generator=generator).T
 
     def greedy(self) -> Tensor:
@@ -132,17 +132,17 @@ class Transitions(NamedTuple):
         return self.log_probs.argmax(dim=-1)
 
     def probabilities(self, choices: Tensor) -> NDArray[np.float64]:
-        """Probability of what was chosen on every edge, for choices (samples, edges)."""
+        """Probability of the choice on each edge, for choices (samples, edges)."""
         picked = self.probs.detach()[torch.arange(choices.shape[-1]), choices]
         return picked.cpu().numpy().astype(np.float64)
 
     def log_prob(self, choices: Tensor) -> Tensor:
-        """Log-probability of transformations (…, edges) for every architecture: (…, architectures)."""
+        """Log-probability of transformations (…, edges), per architecture: (…, architectures)."""
         edges = self.log_probs.expand(*choices.shape, -1).gather(-1, choices[..., None])[..., 0]
         return self._per_architecture(edges)
 
     def entropy(self) -> Tensor:
-        """Entropy of the transformation of every architecture: (architectures,)."""
+        """Entropy of the transformation, per architecture: (architectures,)."""
         return self._per_architecture(-(self.probs * self.log_probs).sum(dim=-1))
 
     def _per_architecture(self, edges: Tensor) -> Tensor:
@@ -151,9 +151,9 @@ class Transitions(NamedTuple):
 
 
 def masked_log_softmax(logits: Tensor, mask: Tensor) -> Tensor:
-    """Logarithm of the binary-masked softmax, Eq. (6) of the paper; masked entries get the lowest finite number.
+    """Log of the binary-masked softmax, Eq. (6) of the paper; masked entries get the lowest finite number.
 
-    Their probability is exactly 0, and gradients and entropy stay finite.
+    Their probability is exactly 0, while gradients and entropy stay finite.
     """
     lowest = torch.finfo(logits.dtype).min
     return torch.where(mask, logits.masked_fill(~mask, lowest).log_softmax(dim=-1), lowest)
@@ -161,18 +161,18 @@ def masked_log_softmax(logits: Tensor, mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PolicyConfig(Config):
-    """The shape of a policy."""
+    """The architecture of a policy network."""
 
     form: Literal["edges", "paper"] = "edges"
     """edges: logits from both nodes and the edge's own operation; paper: the GCN of the paper"""
     depth: Annotated[int, At(least=1)] = 2
-    """graph-convolution layers"""
+    """number of graph-convolution layers"""
     width: Annotated[int, At(least=1)] = 64
-    """features of a node"""
+    """number of features per node"""
 
 
 class Policy(nn.Module):
-    """Logits of every edge over the operations it was made for; `ops` travels with it in its file.
+    """Logits over operations for every edge; the list of operations, `ops`, is saved with the weights.
 
     Examples:
         >>> from natpp.nets.policy import Policy
@@ -187,7 +187,7 @@ class Policy(nn.Module):
         self.config = config or PolicyConfig()
         self.ops = tuple(ops if ops is not None else OPS)
         if len(set(self.ops)) < len(self.ops) or not all(isinstance(op, str) for op in self.ops):
-            raise SettingError("a policy's operations are distinct names")
+            raise SettingError("the operations of a policy must be distinct names")
         num_ops, width = len(self.ops), self.config.width
         if self.config.form == "paper":
             first = num_ops + len(KINDS) + NODE_KINDS
@@ -201,7 +201,7 @@ class Policy(nn.Module):
             self.head = nn.Sequential(nn.Linear(3 * width, 2 * width), nn.ReLU(), nn.Linear(2 * width, num_ops))
 
     def forward(self, batch: GraphBatch) -> Transitions:
-        """The distribution over transformations of every architecture of a batch."""
+        """The distribution over transformations, for every architecture of a batch."""
         logits = self._paper(batch) if self.config.form == "paper" else self._edges(batch)
         return Transitions(batch, masked_log_softmax(logits, batch.mask))
 
@@ -216,10 +216,11 @@ class Policy(nn.Module):
         return logits
 
     def _paper(self, batch: GraphBatch) -> Tensor:
-        """Z = A σ(A X W0) W1 W_FC; A is the directed graph, a node hears what it reads, with self-loops.
+        """Z = A σ(A X W0) W1 W_FC, where A is the adjacency of the directed graph with self-loops.
 
-        An edge reads both its nodes. (With both directions in A, all nodes of a complete graph like that of
-        NAS-Bench-201 would hear the same, and the policy could not tell its edges apart.)
+        Messages follow edges from source to target only, and the logits of an edge use both its nodes. (With both
+        directions in A, all nodes of a complete graph like that of NAS-Bench-201 would get the same features, so the
+        policy could not tell its edges apart.)
         """
         cell, kind, _ = batch.nodes.T
         size = len(batch.nodes)
@@ -235,7 +236,7 @@ class Policy(nn.Module):
         return logits
 
     def save(self, path: str | Path, notes: dict[str, object] | None = None) -> None:
-        """Write the policy as one safetensors file: weights, shape, operations and what you say about it."""
+        """Write the policy as one safetensors file: weights, shape, operations and your notes."""
         from safetensors.torch import save
 
         said = {"natpp": "policy", "config": asdict(self.config), "ops": self.ops, "notes": notes or {}}
@@ -249,7 +250,7 @@ class Policy(nn.Module):
 
 
 class _EdgeLayer(nn.Module):
-    """Messages along edges and against them, each with weights of its own, and the node itself."""
+    """A graph-convolution layer with separate weights for messages along edges, against edges, and the node itself."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -269,7 +270,7 @@ class _EdgeLayer(nn.Module):
 
 
 def load_policy(path: str | Path) -> tuple[Policy, dict[str, object]]:
-    """A policy file's policy and what was said about it."""
+    """The policy in a file, and its notes."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -279,9 +280,9 @@ def load_policy(path: str | Path) -> tuple[Policy, dict[str, object]]:
     except OSError as error:
         raise FormatError(f"cannot read the policy {str(path)!r}: {error.strerror or error}") from None
     except (SafetensorError, ValueError) as error:
-        raise FormatError(f"{str(path)!r} is no policy file, or a damaged one: {error}") from None
+        raise FormatError(f"{str(path)!r} is not a policy file, or it is damaged: {error}") from None
     if not isinstance(metadata, dict) or metadata.get("natpp") != "policy":
-        raise FormatError(f"{str(path)!r} holds weights, but no natpp policy")
+        raise FormatError(f"{str(path)!r} holds weights, but not those of a natpp policy")
     try:
         known = fields_of(PolicyConfig)
         policy = Policy(PolicyConfig(**{k: v for k, v in metadata["config"].items() if k in known}), metadata["ops"])

@@ -1,9 +1,9 @@
-"""Which architectures of a supernet's step go through which of its parts.
+"""Which architectures of a supernet's step use which parts of the supernet.
 
-Values are (architectures * images, channels, height, width), the images of one architecture after those of another.
-`needed` leaves out what is dead in an architecture. `Dealt` has the same shapes for all architectures of one graph
-among which the same operations are dealt out: what is dead is computed and does not count, so that one captured step
-serves them all.
+Values are (architectures * images, channels, height, width); the images of one architecture follow those of the one
+before. `needed` skips what is dead in an architecture. `Dealt` keeps the same shapes for all architectures of one graph
+whose operations are dealt from the same set: dead parts are computed but masked out, so that one captured step works
+for all of them.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from natpp.arch.space import GraphSpace
 from natpp.registry import OPS
 
 EdgeKey = tuple[int, int, str]  # target, source, operation
-Apply = Callable[[int, int, str, Tensor, int], Tensor]  # source, target, op, what so many architectures have
+Apply = Callable[[int, int, str, Tensor, int], Tensor]  # source, target, op, input, number of architectures
 
 
 class Members(NamedTuple):
-    """Some architectures of a step."""
+    """A subset of the architectures of a step."""
 
     numbers: Tensor | None  # None: all, in order
     size: int
-    counting: Tensor | None = None  # 1 where a member's value counts, 0 where it hears nothing; None: all count
+    counting: Tensor | None = None  # per member: 1 if its value counts, 0 if its input is all zeros; None: all count
 
 
 @dataclass
 class Route:
-    """Which architectures of a step use which part of a block."""
+    """Which architectures of a step use which parts of a block."""
 
-    count: int  # architectures of the step
-    hearing: Members  # of a stem or residual block: those with something to read
-    inputs: tuple[Members | None, ...]  # None: nobody
-    edges: Mapping[EdgeKey, Members] = field(default_factory=dict)  # in order
-    outputs: dict[int, Members] = field(default_factory=dict)  # per node: those that concatenate it
+    count: int  # number of architectures of the step
+    hearing: Members  # of a stem or residual block: those with an input that is not all zeros
+    inputs: tuple[Members | None, ...]  # None: no architecture reads it
+    edges: Mapping[EdgeKey, Members] = field(default_factory=dict)  # in order of target, source and operation
+    outputs: dict[int, Members] = field(default_factory=dict)  # per node: the architectures that concatenate it
 
     def states(self, inputs: Mapping[int, Tensor], apply: Apply) -> dict[int, Tensor]:
-        """What every node of a cell is for every architecture: the sum of what arrives."""
+        """The value of each node of a cell for all architectures: the sum over its edges."""
         states = dict(inputs)
         for target, edges in groupby(self.edges.items(), key=lambda edge: edge[0][0]):
             terms = []
@@ -58,7 +58,7 @@ class Route:
 
 
 class FixedRoute(Route):
-    """A route in which every edge deals its operations out: architectures are sorted by them, and sorted back."""
+    """A route in which each edge deals out its operations: architectures are sorted by operation and sorted back."""
 
     def states(self, inputs: Mapping[int, Tensor], apply: Apply) -> dict[int, Tensor]:
         states = dict(inputs)
@@ -87,19 +87,19 @@ class FixedRoute(Route):
 
 
 def apart(value: Tensor, count: int) -> Tensor:
-    """A value as (architectures, images, …)."""
+    """A value reshaped to (architectures, images, …)."""
     return value.view(count, len(value) // count, *value.shape[1:])
 
 
 def chosen(value: Tensor, members: Members, count: int) -> Tensor:
-    """What some of the architectures have of a value."""
+    """The values of some of the architectures."""
     if members.numbers is None:
         return value
     return _whole(_rows(value, count).index_select(0, members.numbers), value)
 
 
 def summed(terms: list[tuple[Tensor, Members]], count: int) -> Tensor:
-    """For every architecture the sum of its terms: each is known for some of them and zero for others."""
+    """Sum the terms of each architecture; architectures that are missing from a term add zero."""
     whole = [term for term, members in terms if members.numbers is None]
     parts = [(term, members) for term, members in terms if members.numbers is not None]
     if not parts:
@@ -116,7 +116,7 @@ def summed(terms: list[tuple[Tensor, Members]], count: int) -> Tensor:
 
 
 def only(value: Tensor, members: Members, count: int) -> Tensor:
-    """The value where these architectures are and count, zero for others."""
+    """The value of these architectures where it counts, zero for the others."""
     if members.numbers is None:
         return _counting(value, members)
     kept = torch.zeros(count, dtype=value.dtype, device=value.device).index_fill_(0, members.numbers, 1)
@@ -124,19 +124,19 @@ def only(value: Tensor, members: Members, count: int) -> Tensor:
 
 
 def zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Images of nothing, in memory as others are: next to those of another format they would be copied."""
+    """Zero images in the memory format of `like`, so that they need not be copied when they are combined."""
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=_format(like)).zero_()
 
 
 def sorted_by(value: Tensor, order: Tensor, back: Tensor, count: int) -> Tensor:
-    """The architectures of a value in another order; `back` undoes it."""
+    """A value with its architectures in another order; `back` is the inverse permutation."""
     found = _Sorted.apply(value, order, back, count)  # type: ignore[no-untyped-call]
     assert isinstance(found, Tensor)
     return found
 
 
 class _Sorted(torch.autograd.Function):
-    """A permutation, whose gradient is one too: torch would add up, value by value."""
+    """A permutation whose gradient is the inverse permutation; torch would accumulate it element by element."""
 
     @staticmethod
     def forward(context: Any, value: Tensor, order: Tensor, back: Tensor, count: int) -> Tensor:
@@ -155,13 +155,13 @@ def _permuted(value: Tensor, order: Tensor, count: int) -> Tensor:
 
 
 def _rows(value: Tensor, count: int) -> Tensor:
-    """A value as one row of numbers for each architecture, in the order of its memory."""
+    """A value as one row per architecture, in the order of its memory."""
     last = _format(value) == torch.channels_last
     return (value.permute(0, 2, 3, 1) if last else value).reshape(count, -1)
 
 
 def _whole(rows: Tensor, like: Tensor) -> Tensor:
-    """The way back: images as those of a value, whose memory format they keep."""
+    """The inverse of `_rows`: images in the memory format of `like`."""
     channels, *size = like.shape[1:]
     if _format(like) == torch.channels_last:
         return rows.view(-1, *size, channels).permute(0, 3, 1, 2)
@@ -181,7 +181,7 @@ def _counting(value: Tensor, members: Members) -> Tensor:
 
 
 def needed(archs: Sequence[Architecture], where: Setting, device: torch.device) -> list[Route]:
-    """Per block, the architectures that need each of its parts."""
+    """Per block, which architectures need which of its parts."""
     networks = [alive_in(arch, where) for arch in archs]
 
     def some(numbers: list[int]) -> Members:
@@ -220,14 +220,14 @@ def needed(archs: Sequence[Architecture], where: Setting, device: torch.device) 
 
 
 class Routed:
-    """Routes of the architectures of a step, on a device: no dataclass, which wrappers of modules would copy."""
+    """Routes of the architectures of a step, on a device. Not a dataclass, since module wrappers copy dataclasses."""
 
     def __init__(self, routes: list[Route]):
         self.routes = routes
 
 
 class Dealt(Routed):
-    """Routes of the same shapes for many steps; `set` makes them those of other architectures."""
+    """Routes with the same shapes for many steps; `set` switches to other architectures."""
 
     def __init__(self, archs: Sequence[Architecture], where: Setting, device: torch.device):
         self.where = where
@@ -237,7 +237,7 @@ class Dealt(Routed):
 
     @staticmethod
     def suits(space: GraphSpace, count: int) -> bool:
-        """Whether so many architectures of a graph can be routed so: each edge then has all its operations."""
+        """Whether `count` architectures of a graph can be routed so: enough to use all operations of each edge."""
         for kind, graph in space.arch.cells():
             free = [(edge.source, edge.target) for edge in graph.edges if not edge.fixed]
             if len(set(free)) < len(free):  # two edges between the same nodes
@@ -247,7 +247,7 @@ class Dealt(Routed):
         return True
 
     def set(self, archs: Sequence[Architecture]) -> bool:
-        """Route other architectures from now on; False, and nothing happens, where theirs are other shapes."""
+        """Switch to other architectures; returns False and changes nothing if their shapes differ."""
         shape, numbers, counting = self._found(archs)
         if shape != self.shape:
             return False
@@ -256,9 +256,9 @@ class Dealt(Routed):
         return True
 
     def _found(self, archs: Sequence[Architecture]) -> tuple[list[dict[EdgeKey | int, int]], Tensor, Tensor]:
-        """Per block, how many architectures have each edge, or may concatenate a node; all their numbers; who counts.
+        """Per block, how many architectures use each edge or node; all their indices; which of them count.
 
-        The key -1 stands for the whole of a stem or residual block.
+        The key -1 is a whole stem or residual block.
         """
         networks = [alive_in(arch, self.where) for arch in archs]
         shape: list[dict[EdgeKey | int, int]] = []
@@ -273,7 +273,7 @@ class Dealt(Routed):
         return shape, torch.tensor(numbers, dtype=torch.int64), torch.tensor(counting, dtype=torch.float32)
 
     def _made(self, count: int) -> list[Route]:
-        """Routes that read `numbers` and `counting`."""
+        """Routes that are views of `numbers` and `counting`."""
         routes: list[Route] = []
         everyone = Members(None, count)
         at = 0
@@ -297,7 +297,7 @@ class Dealt(Routed):
 
 
 def _block(networks: Sequence[Placed], block: int) -> dict[EdgeKey | int, list[tuple[int, bool]]]:
-    """Per part of a block its architectures, and whether their values count."""
+    """For each part of a block, its architectures and whether their values count."""
     edges: dict[EdgeKey, list[tuple[int, bool]]] = {}
     nodes: dict[EdgeKey | int, list[tuple[int, bool]]] = {}
     for number, network in enumerate(networks):

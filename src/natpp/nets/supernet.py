@@ -1,14 +1,14 @@
-"""A supernet: one network with weights for every operation on every edge, that runs any architecture of a space.
+"""A supernet: one network with weights for every operation on every edge; runs any architecture of a space.
 
-Architectures of a step run side by side: those that picked the same operation on the same edge share
-its kernel launches. Each keeps its own images and its own batch statistics, so that it computes what
-it would alone. Tensors are (architectures * images, channels, height, width), so that a convolution sees images only;
-a batch norm is told how many architectures there are.
+The architectures of a step run side by side, and share kernel launches where they use the same operation on the same
+edge. Each has its own images and batch statistics, so its output is the same as if it ran alone. Tensors are
+(architectures * images, channels, height, width): convolutions see more images, and batch norms are given the number of
+architectures.
 
-Statistics are always those of the batch, also when scoring: running ones would mix architectures. A
-pool is followed by a batch norm without weights, as in the paper. The output of a cell has room for
-every node it may concatenate; what an architecture's own list leaves out is zero, so the weights that
-read it do not count. Two edges from one node to another share weights where they carry the same operation.
+Batch norms always use batch statistics, also when scoring, since running statistics would mix architectures. Pools are
+followed by a batch norm without weights, as in the paper. The output of a cell has channels for every node that may be
+concatenated; those that an architecture does not concatenate are zero. Two edges between the same nodes share the
+weights of an operation.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from natpp.registry import OPS
 
 
 class Drawn:
-    """Architectures as one argument: wrappers of modules look into lists and dataclasses, and leave this alone."""
+    """Architectures as one argument that module wrappers pass on as it is, unlike lists and dataclasses."""
 
     def __init__(self, archs: Sequence[Architecture]):
         self.archs = list(archs)
 
 
 class Supernet(nn.Module):
-    """Images to logits for any architectures of a space, in a network of this setting."""
+    """Images to logits for any architectures of a space, in the network of a setting."""
 
     def __init__(self, space: Space, where: Setting):
         super().__init__()
@@ -63,7 +63,7 @@ class Supernet(nn.Module):
         if images.dim() == 4:
             images = images[:, None]
         if images.shape[1] not in (1, count):
-            raise SettingError(f"images for {images.shape[1]} architectures, but {count} architectures")
+            raise SettingError(f"got images for {images.shape[1]} architectures, expected {count}")
         value = images.transpose(0, 1).expand(count, -1, -1, -1, -1).flatten(0, 1)
         values = [value.contiguous(memory_format=torch.channels_last) if value.is_cuda else value]
         for block, route in zip(self.blocks, routes, strict=True):
@@ -73,7 +73,7 @@ class Supernet(nn.Module):
         return apart(logits, count).transpose(0, 1)
 
     def routed(self, archs: Sequence[Architecture] | Drawn, device: torch.device) -> Routed:
-        """Which architectures need what; all of them are of the space."""
+        """Which architectures need which parts; raises an error if one is not in the space."""
         routes = needed(archs.archs if isinstance(archs, Drawn) else archs, self.where, device)
         for block, route in zip(self.blocks, routes, strict=True):
             if isinstance(block, SharedCell):
@@ -88,7 +88,7 @@ class Supernet(nn.Module):
         write_whole(path, save(weights, metadata={"natpp": "supernet"}))
 
     def load(self, path: str | Path) -> None:
-        """Read weights that a supernet of the same space and setting wrote; nothing in the file is executed."""
+        """Load weights saved by a supernet of the same space and setting; nothing in the file is executed."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -98,11 +98,13 @@ class Supernet(nn.Module):
             raise FormatError(f"cannot read the supernet {str(path)!r}: {error.strerror or error}") from None
         except (SafetensorError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
-            raise FormatError(f"{str(path)!r} holds no weights of this supernet, or damaged ones: {reason}") from None
+            raise FormatError(
+                f"{str(path)!r} does not hold the weights of this supernet, or it is damaged: {reason}"
+            ) from None
 
 
 class Shared(nn.Module):
-    """A chain of layers that many architectures go through at once, each with its own batch statistics."""
+    """A chain of layers applied to many architectures at once, each with its own batch statistics."""
 
     def __init__(self, chain: Chain):
         super().__init__()
@@ -118,7 +120,7 @@ class Shared(nn.Module):
 
 
 class BatchStatistics(Batched):
-    """Batch norm for each of so many architectures by itself, always by the statistics of the batch."""
+    """Batch norm with separate statistics for each architecture, always those of the batch."""
 
     def __init__(self, features: int | None = None):
         super().__init__()
@@ -138,7 +140,7 @@ class BatchStatistics(Batched):
 
 
 class SharedSum(nn.Module):
-    """A stem or a residual block, the same for all."""
+    """A stem or residual block, shared by all architectures."""
 
     def __init__(self, block: Block):
         super().__init__()
@@ -153,7 +155,7 @@ class SharedSum(nn.Module):
 
 
 class SharedCell(nn.Module):
-    """A cell's place with every operation that may stand in it."""
+    """A cell with every operation that its edges may carry."""
 
     def __init__(self, block: CellBlock, space: Space):
         super().__init__()
@@ -168,7 +170,7 @@ class SharedCell(nn.Module):
                     self.edges[f"{source}_{target}_{op}"] = _shared_op(OPS[op], block.place(source))
 
     def check(self, route: Route) -> None:
-        """An error where architectures are not of the space that this was made for."""
+        """Raise an error for architectures outside the space of this supernet."""
         for target, source, op in route.edges:
             if op not in self.choices.get((source, target), ()):
                 raise SettingError(
@@ -178,7 +180,8 @@ class SharedCell(nn.Module):
         for node in route.outputs:
             if node not in self.outputs:
                 raise SettingError(
-                    f"the supernet's cells do not concatenate node {node}: it was made for another space"
+                    f"the supernet's cells do not concatenate node {node}: the architecture is not of the space it was "
+                    "made for"
                 )
 
     def forward(self, reads: list[Tensor], route: Route) -> Tensor:
@@ -206,7 +209,7 @@ class SharedCell(nn.Module):
 
 
 def _shared_op(op: Op, place: Place) -> Shared:
-    """An operation; a pool without a batch norm gets one without weights, so that it does not drown its rivals."""
+    """An operation; pools get a batch norm without weights, so that all operations have outputs of the same scale."""
     chain = op.layers(place)
     shared = Shared(chain)
     if op.family == "pool" and not any(isinstance(layer, BatchNorm) for layer in chain):

@@ -1,4 +1,4 @@
-"""Ways round what torch does wrongly or slowly on a GPU in channels-last memory."""
+"""Workarounds for wrong or slow torch functions on channels-last tensors on a GPU."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-MOST_GROUPS = 3  # of a 1x1 convolution that is computed densely: up to so many that was measured to be faster
+MOST_GROUPS = 3  # maximum groups of a 1x1 convolution to compute it densely; measured to be faster up to here
 
 
 class Workarounds(TorchFunctionMode):
-    """While it lasts, some functions of torch go another way where images are in channels-last memory; they stay so.
+    """Replaces some torch functions for channels-last images on a GPU while active; outputs stay channels-last.
 
-    Average pools with padding work on contiguous images: torch up to 2.11 at least has wrong gradients for them on a
-    GPU, without a word (pytorch#188344). 1x1 convolutions of two or three groups become dense ones, with zeros between
-    the groups: cuDNN copies images for them before and after (`benchmarks/workarounds.py`).
+    Average pools with padding run on contiguous images: in channels-last memory their gradients on a GPU are silently
+    wrong in torch, at least up to 2.11 (pytorch#188344). 1x1 convolutions with two or three groups become dense ones
+    with zeros between the groups: for grouped ones, cuDNN copies images before and after (`benchmarks/workarounds.py`).
 
     Examples:
         >>> x = torch.ones(1, 2, 4, 4).contiguous(memory_format=torch.channels_last)
@@ -37,7 +37,7 @@ class Workarounds(TorchFunctionMode):
 
 
 def workarounds(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """`Workarounds` where they are needed."""
+    """`Workarounds` if the device needs them."""
     return Workarounds() if device.type == "cuda" else contextlib.nullcontext()
 
 
@@ -65,7 +65,7 @@ def _convolved(
     groups: int = 1,
 ) -> Tensor:
     few = 1 < groups <= MOST_GROUPS and weight.shape[0] % groups == 0
-    if few and weight.shape[1] > 1 and weight.shape[2:] == (1, 1) and _last(input):  # those of one channel are fast
+    if few and weight.shape[1] > 1 and weight.shape[2:] == (1, 1) and _last(input):  # depthwise is fast already
         blocks: Tensor = torch.block_diag(*weight.flatten(1).chunk(groups))  # type: ignore[no-untyped-call]
         weight, groups = blocks[:, :, None, None], 1
     return functional.conv2d(input, weight, bias, stride, padding, dilation, groups)

@@ -1,1 +1,1 @@
-"""What a person sees: pictures and text."""
+"""Reports: figures and text."""

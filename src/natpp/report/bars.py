@@ -1,4 +1,4 @@
-"""What each operation costs at a place, as bars: the chart of the paper's section on complexity."""
+"""Bar chart of the cost of each operation at one place, as in the paper's section on complexity."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from natpp.registry import OPS
 
 
 def op_costs(place: Place) -> list[tuple[str, int, int]]:
-    """The thirteen operations with parameters and multiply-adds, dearest first."""
+    """The thirteen operations with parameters and multiply-adds, most expensive first."""
     rows = [(name, *OPS[name].cost(place)) for name in PAPER_OPS]
     return sorted(rows, key=lambda row: row[1:], reverse=True)
 
 
 def cost_bars_text(place: Place, width: int = 50) -> str:
-    """Bars of multiply-adds in the terminal, the dearest operation `width` long."""
+    """Bars of multiply-adds for the terminal; the most expensive operation has a bar of length `width`."""
     rows = op_costs(place)
     most = max(madds for _, _, madds in rows) or 1
     lines = [f"{'operation':<14}{'params':>10}{'MAdds':>15}"]
@@ -26,7 +26,7 @@ def cost_bars_text(place: Place, width: int = 50) -> str:
 
 
 def cost_bars_picture(place: Place, suffix: str) -> bytes:
-    """The chart as SVG or PNG: parameters and multiply-adds, side by side for each operation."""
+    """The chart as SVG or PNG: parameters and multiply-adds of each operation, next to each other."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ def cost_bars_picture(place: Place, suffix: str) -> bytes:
         lengths = [float(row[column]) for row in rows]
         bars = axes.barh([row[0] for row in rows], lengths, color=color)
         axes.bar_label(bars, labels=[f"{length:,.0f}" for length in lengths], fontsize=8, padding=3)
-        axes.set_xlim(0, 1.35 * max(*lengths, 1))  # room for the longest bar's number
+        axes.set_xlim(0, 1.35 * max(*lengths, 1))  # room for the label of the longest bar
         axes.set_xticks([])
         axes.tick_params(axis="y", length=0)
         axes.spines[["top", "right", "bottom"]].set_visible(False)
@@ -50,6 +50,6 @@ def cost_bars_picture(place: Place, suffix: str) -> bytes:
     figure.suptitle(f"{place.channels_in} channels, {height} x {width}, stride {place.stride}", fontsize=11)
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "natpp"}):
-        metadata = {"Date": None} if suffix == ".svg" else None  # the same picture, the same bytes
+        metadata = {"Date": None} if suffix == ".svg" else None  # makes the output reproducible
         figure.savefig(buffer, format=suffix.lstrip("."), dpi=160, metadata=metadata)
     return buffer.getvalue()

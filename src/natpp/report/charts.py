@@ -1,4 +1,4 @@
-"""Small charts as SVG inside a page: lines and points over an axis, colours from its style sheet."""
+"""Small charts as inline SVG: lines and points over an axis, with colours from the page's style sheet."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from html import escape
 WIDTH, HEIGHT = 340, 196
 LEFT, RIGHT, TOP, BOTTOM = 44, 12, 12, 34
 Points = Sequence[tuple[float, float]]
-MOST_POINTS, MOST_DOTS = 400, 2000  # of a line, and by themselves: more cannot be seen
+MOST_POINTS, MOST_DOTS = 400, 2000  # limits of a line, and of separate dots; more would not be visible
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one kind: joined by a line, or each for itself."""
+    """A series of points, joined by a line or drawn as dots."""
 
     points: Points
-    kind: str = "first"  # class of the style sheet: first, second or faint
+    kind: str = "first"  # CSS class: first, second or faint
     name: str = ""
     dots: bool = False
 
 
 def chart(series: Sequence[Series], across: str, up: str) -> str:
-    """A chart; `across` and `up` say what its axes are."""
+    """A chart; `across` and `up` label its axes."""
     shown = [Series(_finite(one.points), one.kind, one.name, one.dots) for one in series]
     shown = [one for one in shown if one.points]
     if not shown:
         return ""
     xs, ys = ([point[axis] for one in shown for point in one.points] for axis in (0, 1))
     if 0 < min(xs) < max(xs) / 2:
-        xs.append(0.0)  # counts begin there
+        xs.append(0.0)  # counts start at 0
     for values in (xs, ys):
         if min(values) == max(values):
-            values.append(0.0 if values[0] else 1.0)  # one value alone is seen by where it stands above nothing
+            values.append(0.0 if values[0] else 1.0)  # so that the axis of a constant has a range
     x_ticks, y_ticks = ticks(min(xs), max(xs), 5), ticks(min(ys), max(ys), 4)
     low_x, high_x = min(*xs, x_ticks[0]), max(*xs, x_ticks[-1])
     low_y, high_y = min(*ys, y_ticks[0]), max(*ys, y_ticks[-1])
@@ -75,7 +75,7 @@ def chart(series: Sequence[Series], across: str, up: str) -> str:
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
-    """Round numbers from `low` to `high`, about so many, within them or at most a step outside."""
+    """About `count` round numbers from `low` to `high`; the outermost may lie up to one step outside."""
     if low == high:
         return [low]
     rough = (high - low) / count
@@ -86,7 +86,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def number(value: float) -> str:
-    """A number as short as it can be read."""
+    """A number in its shortest readable form."""
     if value == 0:
         return "0"
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):

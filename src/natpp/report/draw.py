@@ -1,7 +1,7 @@
-"""Pictures of architectures: a cell, a pair before and after, and the network it stands in.
+"""Figures of architectures: a cell, a pair before and after, and the whole network.
 
-Inputs are green, nodes blue, the output yellow. A changed edge is red and says old → new; a null edge
-is dashed grey; an edge that is dead all the same is grey.
+Inputs are green, nodes blue, the output yellow. A changed edge is red and labelled old → new; a null edge is dashed
+grey; any other dead edge is grey.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from natpp.report.scene import Box, Curve, Scene, Shape, Text, beside, stacked, 
 GREEN, BLUE, YELLOW = ("#d9f2d9", "#4a9c4a"), ("#dbe9fb", "#4a7bc0"), ("#fdf3c4", "#c9a227")
 RED, GREY, DARK, LINE = "#c62828", "#9a9a9a", "#222222", "#777777"
 TITLES = {"normal": "normal cell", "reduce": "reduction cell"}
-SAME_NODE = "same node"  # label of the fixed skip that carries a node of more than two inputs
+SAME_NODE = "same node"  # label of the fixed skip that joins the parts of a node with more than two inputs
 LABEL_HEIGHT, NODE = 22, 34
 
 
 def architecture_scene(arch: Architecture, name: str = "") -> Scene:
-    """All cells of an architecture, one below the other."""
+    """All cells of an architecture, below each other."""
     return _sheet(name, [_titled(TITLES[kind], cell_scene(graph)) for kind, graph in arch.cells()])
 
 
 def pair_scene(before: Architecture, after: Architecture, names: tuple[str, str] = ("before", "after")) -> Scene:
-    """Before and after, cell by cell, side by side; changed edges are red in the second."""
+    """Both architectures side by side, cell by cell; changed edges are red in the second one."""
     if not same_graphs(before, after):
         columns = [
             stacked(_titled(f"{name}: {TITLES[kind]}", cell_scene(graph)) for kind, graph in arch.cells())
             for name, arch in zip(names, (before, after), strict=True)
         ]
-        return _sheet("The two are different graphs, so no change is marked.", [beside(columns)])
+        return _sheet("The two graphs differ, so no changes are marked.", [beside(columns)])
     left, right = [], []
     for (kind, old), (_, new) in zip(before.cells(), after.cells(), strict=True):
         widths = {index: text_width(label) for index, label in enumerate(_labels(new, old))}
@@ -47,14 +47,14 @@ def pair_scene(before: Architecture, after: Architecture, names: tuple[str, str]
 
 
 def network_scene(arch: Architecture, where: Setting, name: str = "") -> Scene:
-    """The network from image to logits with the cost of every part, and its cells without what is dead."""
+    """The network from image to logits with the cost of each part, and its cells without dead edges."""
     network = alive_in(arch, where)
     cells = []
     for kind, graph in arch.cells():
         standing = [part.liveness.live for part in network.parts if isinstance(part, CellPart) and part.graph == graph]
         if standing:
             live = tuple(map(any, zip(*standing, strict=True)))
-            cells.append(_titled(f"{TITLES[kind]}, living parts", cell_scene(graph, dead=False, live=live)))
+            cells.append(_titled(f"{TITLES[kind]}, live parts", cell_scene(graph, dead=False, live=live)))
     title = f"{name}: {where.network} network" if name else f"{where.network} network"
     blocks = _blocks_scene(network, cost_of(arch, where), counts_by_block(arch, where))
     return _sheet(title, [beside([blocks, stacked(cells)], gap=48)])
@@ -70,12 +70,12 @@ def cell_scene(
     labels: Sequence[str] | None = None,
     gap: float = 34,
 ) -> Scene:
-    """One cell. `before` marks changes against it, `dead=False` leaves dead edges out.
+    """One cell. `before` marks changes against another graph, `dead=False` leaves out dead edges.
 
-    `live` says which edges are alive where the cell stands; by default both its inputs carry something.
+    `live` says which edges are live in the cell's place; by default both inputs are assumed to carry data.
 
-    `widths` gives labels at least that much room, so that two drawings of one graph agree; `labels` are others than
-    operations and what they came from, `gap` the room between columns.
+    `widths` are minimum widths of labels, so that two drawings of one graph align; `labels` replaces the default
+    labels, `gap` is the space between columns.
     """
     live = graph.liveness().live if live is None else live
     drawn = [i for i, edge in enumerate(graph.edges) if live[i] or (dead and not (edge.fixed and edge.is_null))]
@@ -122,7 +122,7 @@ def cell_scene(
             width = text_width(labels[index]) + 14
             label = Box(x, y, width, item.height, labels[index], "#ffffff", color, text_color, radius=11, edge=index)
             shapes.append(label)
-            if width < item.width:  # the line reaches from the column's room to the label
+            if width < item.width:  # extend the line from the column's edge to the label
                 gap = (item.width - width) / 2
                 dashed = graph.edges[index].is_null
                 shapes += [
@@ -133,7 +133,7 @@ def cell_scene(
 
 
 def _blocks_scene(network: Placed, total: Cost, costs: Sequence[tuple[int, int]]) -> Scene:
-    """Stem, cells and head in order, like ones together, with their shapes and living costs."""
+    """Stem, cells and head in order, with their shapes and live costs; equal ones are grouped."""
     where = network.layout.setting
     rows: list[tuple[str, str, tuple[str, str]]] = [("image", f"3 channels, {where.size} × {where.size}", GREEN)]
     *found, head = costs
@@ -184,7 +184,7 @@ def _labels(graph: Graph, before: Graph | None) -> list[str]:
 
 
 def _shown(graph: Graph, drawn: list[int]) -> set[int]:
-    """The nodes that a living edge reaches, and those the output lists."""
+    """The nodes that a live edge reaches, and those that the output lists."""
     return {graph.edges[index].target for index in drawn} | set(graph.outputs)
 
 

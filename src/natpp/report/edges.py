@@ -1,4 +1,4 @@
-"""What a page knows of edges: every distribution and every price list is written once, however many edges have it."""
+"""The page's data about edges; identical distributions and cost tables are written only once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 REASONS = {
     "rule": "the rule does not allow it",
-    "ops": "it is not among the operations asked for",
-    "cost": "it would cost more here",
+    "ops": "it is not one of the requested operations",
+    "cost": "it would raise the cost here",
     "shape": "its shape does not fit here",
-    "connection": "it would cut the network",
-    "kept": "it was asked to stay as it is",
+    "connection": "it would disconnect the network",
+    "kept": "it was set to stay unchanged",
 }
 
 
@@ -22,19 +22,19 @@ class Change:
     """A row of the table of changes."""
 
     edge: int | None
-    """its number in the book; None where it is no single edge"""
+    """index in the book; None if it is not a single edge"""
     name: str
     before: str
     after: str
     probability: float | None
     params: int | None
-    """saved; None where the file does not say"""
+    """saved cost; None if the file does not contain it"""
     madds: int | None
 
 
 @dataclass
 class Book:
-    """Edges by number, for the page's script."""
+    """Edges by index, for the page's script."""
 
     edges: list[dict[str, Any]] = field(default_factory=list)
     chances: list[Any] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Book:
         costs: Mapping[str, tuple[int, int]],
         note: str,
     ) -> int:
-        """Take an edge in; its number."""
+        """Add an edge; returns its index."""
         ordered = sorted(chances.items(), key=lambda item: -item[1])
         groups: dict[str, list[str]] = {}
         for op, reason in masked.items():
@@ -82,7 +82,7 @@ class Book:
         return self._places[key]
 
     def data(self) -> dict[str, Any]:
-        """For the page."""
+        """The data for the page."""
         return {"edges": self.edges, "chances": self.chances, "costs": self.costs}
 
 
@@ -91,7 +91,7 @@ def _short(share: float) -> float:
 
 
 def cost_text(value: float) -> str:
-    """A cost with three digits and its unit: 528 M."""
+    """A cost with three digits and its unit, such as 528 M."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g} {unit}"

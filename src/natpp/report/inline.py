@@ -1,4 +1,4 @@
-"""Cell graphs as SVG inside a page: colours follow its style sheet, and every edge is a group that can be focused."""
+"""Cell graphs as inline SVG: colours come from the page's style sheet, and each edge is a focusable group."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from natpp.report.draw import BLUE, GREEN, GREY, LINE, RED, SAME_NODE, YELLOW, c
 from natpp.report.scene import Box, Curve, Scene, Shape, Text, arrow_corners, svg_path, text_width
 
 CLASSES = {RED: "changed", GREY: "dead", LINE: "plain"}
-GAP = 24  # between columns: two graphs stand side by side
+GAP = 24  # between columns: two graphs are shown next to each other
 NODES = {GREEN[1]: "input", BLUE[1]: "node", YELLOW[1]: "output"}
 
 
 @functools.lru_cache(maxsize=1 << 10)
 def cell_pair(before: Graph, after: Graph, names: tuple[str, ...]) -> tuple[str, str]:
-    """Both graphs of a cell, alike in place and size; `names` tell what every edge is, for who does not see it."""
+    """Both graphs of a cell in the same layout; `names` describe the edges to screen readers."""
     labels = [[SAME_NODE if edge.fixed else edge.op for edge in graph.edges] for graph in (before, after)]
     widths = {index: max(map(text_width, pair)) for index, pair in enumerate(zip(*labels, strict=True))}
     scenes = (
@@ -25,14 +25,14 @@ def cell_pair(before: Graph, after: Graph, names: tuple[str, ...]) -> tuple[str,
         cell_scene(after, before=before, widths=widths, labels=labels[1], gap=GAP),
     )
     told = [
-        f"{name}: {old} becomes {new}" if old != new else f"{name}: {old}, not changed"
+        f"{name}: {old} becomes {new}" if old != new else f"{name}: {old}, unchanged"
         for name, old, new in zip(names, *labels, strict=True)
     ]
     return inline_svg(scenes[0], told), inline_svg(scenes[1], told)
 
 
 def cell_picture(graph: Graph, names: Sequence[str]) -> str:
-    """One graph by itself."""
+    """A single graph."""
     labels = [SAME_NODE if edge.fixed else edge.op for edge in graph.edges]
     return inline_svg(
         cell_scene(graph, gap=GAP), [f"{name}: {label}" for name, label in zip(names, labels, strict=True)]
@@ -40,7 +40,7 @@ def cell_picture(graph: Graph, names: Sequence[str]) -> str:
 
 
 def inline_svg(scene: Scene, told: Sequence[str]) -> str:
-    """The scene as an SVG element without colours of its own."""
+    """The scene as an SVG element without its own colours."""
     margin = 2
     width, height = round(scene.width) + 2 * margin, round(scene.height) + 2 * margin
     shapes = scene.moved(margin, margin)
@@ -51,7 +51,7 @@ def inline_svg(scene: Scene, told: Sequence[str]) -> str:
         number = getattr(shape, "edge", None)
         if number is not None:
             edges.setdefault(number, []).append(shape)
-    for number, own in sorted(edges.items()):  # below all else: where a line is near, but nothing stands
+    for number, own in sorted(edges.items()):  # below everything else: hit areas near the lines
         paths = " ".join(svg_path(shape.points) for shape in own if isinstance(shape, Curve))
         parts.append(f'<path class="near" data-near="{number}" d="{paths}"/>')
     for number, own in sorted(edges.items()):

@@ -1,8 +1,8 @@
-"""A layered drawing of a graph, left to right: which column and row everything gets.
+"""Layered layout of a graph, left to right: assigns a column and a row to each vertex.
 
-Vertices stand in columns; an edge that spans several columns keeps a free row in each it passes, so
-no line runs through a label. Rows are ordered to avoid crossings (barycentres, swept both ways) and
-then moved as near to their neighbours as the order and the spacing allow.
+An edge that spans several columns reserves a row in each column it passes, so that no line crosses a label. Rows are
+ordered to reduce crossings (barycentre heuristic, sweeping in both directions), then moved as close to their neighbours
+as order and spacing allow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Vertex = Hashable
 
 @dataclass(frozen=True)
 class Item:
-    """A vertex: its column, and the room it takes."""
+    """A vertex: its column and its size."""
 
     column: int
     width: float
@@ -26,7 +26,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Placed:
-    """Where everything goes: centres of vertices, and for every edge the points its line runs through."""
+    """The layout: centres of vertices, and the points of each edge's line."""
 
     centres: dict[Vertex, tuple[float, float]]
     lines: list[tuple[tuple[float, float], ...]]
@@ -42,7 +42,7 @@ def layered(
     row_gap: float = 10,
     passing: float = 8,
 ) -> Placed:
-    """Places vertices and edges; every edge leads to a later column. `passing` is the room of a passing line."""
+    """Place vertices and edges; each edge leads to a later column. `passing` is the space for a passing line."""
     full: dict[Vertex, Item] = dict(items)
     chains: list[list[Vertex]] = []
     for number, (start, end) in enumerate(edges):
@@ -92,7 +92,7 @@ def layered(
 def _ordered(
     columns: list[list[Vertex]], before: dict[Vertex, list[Vertex]], after: dict[Vertex, list[Vertex]]
 ) -> list[list[Vertex]]:
-    """The order of rows with the fewest crossings seen over some sweeps."""
+    """The row order with the fewest crossings found in a few sweeps."""
     best, fewest = columns, _crossings(columns, after)
     current = columns
     for sweep in range(SWEEPS):
@@ -129,7 +129,7 @@ def _rows(
     after: dict[Vertex, list[Vertex]],
     gap: float,
 ) -> dict[Vertex, float]:
-    """Centres of rows: near their neighbours, in order, never closer than their heights allow."""
+    """Centres of rows: close to their neighbours, in order, and without overlap."""
     rows: dict[Vertex, float] = {}
     for column in columns:
         y = 0.0
@@ -155,7 +155,7 @@ def _rows(
 
 
 def _nondecreasing(values: list[float]) -> list[float]:
-    """The nearest nondecreasing sequence in the sense of least squares (pooling adjacent violators)."""
+    """The closest nondecreasing sequence by least squares (pool adjacent violators)."""
     pools: list[tuple[float, int]] = []  # mean, count
     for value in values:
         mean, count = value, 1

@@ -1,7 +1,7 @@
-"""One page that shows a result or a search: a single HTML file that needs nothing else and asks nobody.
+"""The report page of a result or a search: a single HTML file without external resources.
 
-What was given, names and paths among it, is text: the template escapes it, data for the script is JSON in which no
-tag can begin, and the page's own policy lets no other script run and nothing be fetched.
+All user input, including names and paths, is treated as text: the template escapes it, the JSON for the script cannot
+contain a tag, and the page's content security policy blocks other scripts and all requests.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "template"
 MARK = "<!doctype html>\n<!-- natpp report -->"
-LARGEST = 2_000_000  # bytes of a page
+LARGEST = 2_000_000  # maximum bytes of a page
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 def write_report(
     source: Mapping[str, Any] | str | Path, path: str | Path, *, trained: Sequence[str | Path] = ()
 ) -> Path:
-    """Write the page of a result's data, or of a file or folder that holds one; the file.
+    """Write the page of a result's data, or of a file or folder that holds a result; returns the page's path.
 
-    `trained` are folders of `natpp train`, whose test accuracies are told. Of files that are there, only an earlier
-    report is replaced.
+    `trained` are folders of `natpp train`; their test accuracies are shown. An existing file is only replaced if it is
+    an earlier report.
     """
     check_target(path)
     page = report_html(read_source(source) if isinstance(source, str | Path) else source, trained=trained)
@@ -43,12 +43,12 @@ def write_report(
 
 
 def check_target(path: str | Path) -> None:
-    """Refuse a place where a report cannot go, before anything is done for it."""
+    """Raise an error if a report cannot be written here; called before any work is done."""
     path = Path(path)
     if not path.absolute().parent.is_dir():
-        raise NatppError(f"the folder {str(path.parent)!r} does not exist. Make it first, or choose another place")
+        raise NatppError(f"the folder {str(path.parent)!r} does not exist. Create it first, or choose another path")
     if path.is_dir():
-        raise NatppError(f"{str(path)!r} is a folder, expected a file to write the report to")
+        raise NatppError(f"{str(path)!r} is a folder, expected the path of a file for the report")
     try:
         with path.open("rb") as file:
             earlier = file.read(len(MARK)) == MARK.encode()
@@ -57,11 +57,11 @@ def check_target(path: str | Path) -> None:
     except OSError as error:
         raise NatppError(f"cannot write {str(path)!r}: {error.strerror}") from None
     if not earlier:
-        raise NatppError(f"the file {str(path)!r} is there already and is no report. Choose another name")
+        raise NatppError(f"the file {str(path)!r} exists and is not a natpp report. Choose another name")
 
 
 def report_html(source: Mapping[str, Any], *, trained: Sequence[str | Path] = ()) -> str:
-    """The page as text, at most 2 MB: of something very large, what was left out is said."""
+    """The page as text, at most 2 MB; for a very large result, the page says what was left out."""
     for limit in (None, 2000, 500, 100, 20):
         try:
             page = _rendered(page_of(source, trained, limit)).encode("utf-8", "replace").decode()
@@ -70,11 +70,11 @@ def report_html(source: Mapping[str, Any], *, trained: Sequence[str | Path] = ()
         except DAMAGE as error:
             reason = str(error).strip() or type(error).__name__
             raise FormatError(
-                f"the result is damaged or of another version: {type(error).__name__}: {reason}"
+                f"the result is damaged or from another version of natpp: {type(error).__name__}: {reason}"
             ) from error
         if len(page.encode()) <= LARGEST:
             return page
-    raise NatppError("the report would be larger than 2 MB")
+    raise NatppError("the report would exceed 2 MB")
 
 
 # The template.
@@ -114,7 +114,7 @@ def _rendered(page: Mapping[str, Any]) -> str:
 
 
 def _json(data: Any) -> str:
-    """JSON in which no tag and no comment can begin, for a script element."""
+    """JSON for a script element; it cannot contain the start of a tag or comment."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

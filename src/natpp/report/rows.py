@@ -1,4 +1,4 @@
-"""Rows of a page's tables, as words: costs, measurements, changes, settings."""
+"""Table rows of a page as text: costs, measurements, changes, settings."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MEASURES = (
     ("peak memory, bytes", "peak_memory_bytes"),
     ("latency, ms", "latency_ms"),
 )
-SHOWN = ("name", "command", "learned")  # settings that the page shows in places of their own
-WHOLE = ("budget", "price")  # settings of several parts that are read as one
+SHOWN = ("name", "command", "learned")  # settings that have their own sections on the page
+WHOLE = ("budget", "price")  # settings with several parts that are shown as one
 
 
 def cost_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Costs of what is alive before and after, as numbers and as widths of bars."""
+    """Live costs before and after, as numbers and bar widths."""
     found = []
     costs = [data["cost_before"], data["cost_after"]]
     for name, key in MEASURES:
@@ -43,20 +43,20 @@ def cost_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def measured_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """What was measured before and after, with its spread and how."""
+    """Measurements before and after, with their spread and how they were made."""
     found = []
     for row in rows:
         before, after = (
             "–" if row.get(side) is None else figure(float(row[side]), row.get(f"{side}_spread"))
             for side in ("before", "after")
         )
-        how = f"{row['how']}; {row.get('spread') or 'measured once, so without a spread'}"
+        how = f"{row['how']}; {row.get('spread') or 'measured once, without a spread'}"
         found.append({"what": str(row["what"]), "before": before, "after": after, "how": how})
     return found
 
 
 def change_rows(changes: Sequence[Change]) -> list[dict[str, Any]]:
-    """Changes, those first that save most."""
+    """Changes, the largest saving first."""
     ordered = sorted(changes, key=lambda one: (-(one.madds or 0), -(one.params or 0)))
     most = max((abs(one.madds) for one in changes if one.madds is not None), default=0) or 1
     return [
@@ -78,7 +78,7 @@ def change_rows(changes: Sequence[Change]) -> list[dict[str, Any]]:
 
 
 def setting_rows(data: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What was asked for; what nobody said is left out."""
+    """The settings of a run; unset ones are left out."""
     rows = []
     for key, value in data.items():
         if key in SHOWN or value is None:
@@ -98,12 +98,12 @@ def figure(value: float, spread: float | None = None) -> str:
 
 
 def turn(old: float, new: float) -> str:
-    """A cost before and after, or once where it stays."""
+    """A cost before and after, or a single cost if it did not change."""
     return cost_text(old) if old == new else f"{cost_text(old)} → {cost_text(new)}"
 
 
 def plain(value: Any) -> str:
-    """A setting as a person writes it."""
+    """A setting in readable form."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {plain(one)}" for key, one in value.items()) or "–"
     if isinstance(value, list | tuple):
@@ -114,7 +114,7 @@ def plain(value: Any) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """So many things."""
+    """A count with its noun."""
     return f"{count or 'No'} {thing}{'' if count == 1 else 's'}"
 
 

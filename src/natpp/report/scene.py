@@ -1,4 +1,4 @@
-"""A picture as a list of shapes, written as SVG by hand or as PNG through matplotlib: no system package."""
+"""A picture as a list of shapes, written as plain SVG or, through matplotlib, as PNG; needs no system packages."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from xml.sax.saxutils import escape, quoteattr
 
 FONT = "DejaVu Sans, Verdana, Geneva, sans-serif"
-CHARACTER = 0.63  # width of a character, in font sizes; on the safe side for the fonts above
-LARGEST_PNG = 16_000  # pixels a side
+CHARACTER = 0.63  # width of a character in units of the font size; an upper bound for the fonts above
+LARGEST_PNG = 16_000  # maximum side in pixels
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Box:
-    """A rounded rectangle around its centre, with one line of text in it."""
+    """A rounded rectangle with one line of text, given by its centre."""
 
     x: float
     y: float
@@ -28,7 +28,7 @@ class Box:
     radius: float = 6
     font: float = 12
     edge: int | None = None
-    """the edge of the graph it belongs to"""
+    """the edge of the graph that it belongs to"""
 
     def moved(self, dx: float, dy: float) -> Box:
         return replace(self, x=self.x + dx, y=self.y + dy)
@@ -52,7 +52,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line through points, bending with level ends between them, with an arrow head at its end if wanted."""
+    """A smooth line through points, horizontal at its ends, optionally with an arrow head."""
 
     points: tuple[Point, ...]
     stroke: str = "#888888"
@@ -60,7 +60,7 @@ class Curve:
     dashed: bool = False
     arrow: bool = False
     edge: int | None = None
-    """the edge of the graph it belongs to"""
+    """the edge of the graph that it belongs to"""
 
     def moved(self, dx: float, dy: float) -> Curve:
         return replace(self, points=tuple((x + dx, y + dy) for x, y in self.points))
@@ -71,24 +71,24 @@ Shape = Box | Text | Curve
 
 @dataclass(frozen=True)
 class Scene:
-    """Shapes on a sheet of this width and height, later ones on top."""
+    """Shapes on a canvas of this width and height; later ones are drawn on top."""
 
     width: float
     height: float
     shapes: tuple[Shape, ...]
 
     def moved(self, dx: float, dy: float) -> tuple[Shape, ...]:
-        """The shapes, shifted."""
+        """The shapes, shifted by (dx, dy)."""
         return tuple(shape.moved(dx, dy) for shape in self.shapes)
 
 
 def text_width(text: str, font: float = 12) -> float:
-    """Room that a line of text needs at most."""
+    """Upper bound of the width of a line of text."""
     return CHARACTER * font * len(text)
 
 
 def stacked(scenes: Iterable[Scene], gap: float = 16) -> Scene:
-    """Scenes one below the other."""
+    """Scenes below each other."""
     shapes: list[Shape] = []
     width = height = 0.0
     for scene in scenes:
@@ -100,7 +100,7 @@ def stacked(scenes: Iterable[Scene], gap: float = 16) -> Scene:
 
 
 def beside(scenes: Iterable[Scene], gap: float = 24) -> Scene:
-    """Scenes one beside the other."""
+    """Scenes next to each other."""
     shapes: list[Shape] = []
     width = height = 0.0
     for scene in scenes:
@@ -144,7 +144,7 @@ def to_svg(scene: Scene) -> str:
 
 
 def to_png(scene: Scene, scale: float = 2.0) -> bytes:
-    """The scene as a PNG file, `scale` pixels for each unit."""
+    """The scene as a PNG file, with `scale` pixels per unit."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyBboxPatch, PathPatch, Polygon
@@ -216,7 +216,7 @@ def to_png(scene: Scene, scale: float = 2.0) -> bytes:
 
 
 def svg_path(points: tuple[Point, ...]) -> str:
-    """The path of a curve."""
+    """The SVG path of a curve."""
     (x, y), *rest = points
     path = f"M{x:.1f} {y:.1f}"
     for (x0, y0), (x1, y1) in zip(points, rest, strict=False):

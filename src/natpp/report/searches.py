@@ -1,4 +1,4 @@
-"""A search for the report: its curves, where its time went, the best candidates over time, the command."""
+"""The report of a search: curves, time spent, best candidates over time, command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from natpp.report.edges import cost_text
 PHASES = {
     "weights": "training the supernet",
     "scores": "scoring architectures",
-    "chosen": "predicting, and choosing what to score",
+    "chosen": "predicting scores and choosing what to score",
     "policy": "learning the policy",
 }
 SCORES = {"short": "minus the loss after a short training", "supernet": "accuracy in the supernet, %"}
@@ -33,19 +33,19 @@ def last(rows: Rows, phase: str) -> Mapping[str, Any] | None:
 
 
 def score_name(config: Mapping[str, Any]) -> str:
-    """What a score is in this search."""
+    """What the score of a search measures."""
     known = SCORES.get(str(config.get("scorer")), f"score by {config.get('scorer')}")
-    return f"{known}, less a price on cost" if config.get("price") else known
+    return f"{known}, minus a price on cost" if config.get("price") else known
 
 
 def figure(title: str, series: Sequence[Series], across: str, note: str = "") -> dict[str, Any]:
-    """A chart with its title, the names of its series and a note."""
+    """A chart with its title, legend and note."""
     named = [{"name": one.name, "kind": one.kind, "dots": one.dots} for one in series if one.name and one.points]
     return {"title": title, "svg": chart(series, across, title), "note": note, "series": named}
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of a search, one level deep."""
+    """All settings of a search, flattened by one level."""
     apart = ("arch", "command", "settings", "short", "trained")
     found = {key: value for key, value in config.items() if key not in apart}
     for name in ("trained", "short"):
@@ -59,7 +59,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def curves(source: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The charts of a search, and what of them its files do not tell."""
+    """The charts of a search, and a list of those that its files have no data for."""
     rows, config = source["rows"], source["config"]
     found: list[dict[str, Any]] = []
     missing = []
@@ -71,9 +71,14 @@ def curves(source: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     weights = of_phase(rows, "weights")
     add("loss of the supernet", [Series(_line(weights, "epoch", "loss"))], "epochs")
     accuracy = _line(weights, "epoch", "accuracy")
-    add("accuracy of the supernet, %", [Series(accuracy)], "epochs", "mean of eight random architectures, validation")
+    add(
+        "accuracy of the supernet, %",
+        [Series(accuracy)],
+        "epochs",
+        "mean of eight random architectures on the validation set",
+    )
     if weights and not accuracy:
-        missing.append("the supernet's accuracy after every epoch: this run was made before it was kept")
+        missing.append("the supernet's accuracy after every epoch: not recorded by the version that made this run")
     scored = of_phase(rows, "scores")
     dots = (
         []
@@ -100,7 +105,9 @@ def curves(source: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
         ]
         found.append(_predicted_figure(series, points))
     elif scored and config.get("scorer") == "short":
-        missing.append("scored against predicted values: this run was made before they were kept, or had no rounds")
+        missing.append(
+            "scored against predicted values: not recorded by the version that made this run, or the run had no rounds"
+        )
     learned = of_phase(rows, "policy")
     add("reward: improvement over the input", [Series(_line(learned, "step", "improvement"))], "steps of the policy")
     add("entropy of the policy", [Series(_line(learned, "step", "entropy"))], "steps of the policy")
@@ -108,7 +115,7 @@ def curves(source: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def learned_curves(learned: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The charts of what was learned on a module."""
+    """The charts of a policy learned on a module."""
     scores = [float(score) for score in learned["scores"]]
     best = [max(scores[: place + 1]) for place in range(len(scores))]
     places, own = range(1, len(scores) + 1), float(learned["original"])
@@ -139,14 +146,14 @@ def _predicted_figure(series: Sequence[Series], points: Sequence[tuple[float, fl
 
 
 def seconds(rows: Rows) -> list[dict[str, Any]]:
-    """Where the time went, phase by phase: every row ends the time since the row before it."""
+    """Time spent per phase: each row accounts for the time since the previous one."""
     spent: dict[str, float] = {}
     before = 0.0
     for row in rows:
         now = row.get("seconds")
         if not isinstance(now, int | float):
             continue
-        before = before if now >= before else 0.0  # a resumed run counts anew
+        before = before if now >= before else 0.0  # a resumed run starts counting at zero
         name = PHASES.get(str(row.get("phase")))
         if name is not None:
             spent[name] = spent.get(name, 0.0) + now - before
@@ -155,13 +162,13 @@ def seconds(rows: Rows) -> list[dict[str, Any]]:
 
 
 def phase_rows(spent: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Seconds by phase as rows with the width of a bar."""
+    """Seconds per phase as rows with bar widths."""
     most = max(spent.values(), default=0.0) or 1
     return [{"name": name, "seconds": f"{value:,.1f}", "width": 100 * value / most} for name, value in spent.items()]
 
 
 def candidates(source: Mapping[str, Any], where: Setting) -> list[dict[str, Any]]:
-    """Every candidate that was the best so far, the last one first."""
+    """Every candidate that was the best so far, latest first."""
     found = [
         (row["step"], row.get("seconds"), row["best"], row["candidate"])
         for row in of_phase(source["rows"], "scores")
@@ -191,7 +198,7 @@ def candidates(source: Mapping[str, Any], where: Setting) -> list[dict[str, Any]
 
 
 def measured(source: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The score of inputs and of what the policy made of them."""
+    """The mean score of the inputs, and of the policy's answers to them."""
     choices = last(source["rows"], "choices")
     if choices is None:
         return []
@@ -201,7 +208,7 @@ def measured(source: Mapping[str, Any]) -> list[dict[str, Any]]:
         "what": f"score: {score_name(source['config'])}",
         "before": choices["before"],
         "after": choices["after"],
-        "how": f"of {inputs}, and of what became of {'it' if choices['inputs'] == 1 else 'them'}; really scored",
+        "how": f"of {inputs} and the policy's answer to {'it' if choices['inputs'] == 1 else 'them'}; not predicted",
     }
     if examples is not None and len(examples["before"]) > 1:
         spreads = {f"{side}_spread": stdev(examples[side]) for side in ("before", "after")}
@@ -210,26 +217,26 @@ def measured(source: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def example_text(source: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """Which of the inputs an example is, and its scores."""
+    """Which of the inputs the example is, and its scores."""
     before, after = result["settings"]["example"]
     tried = last(source["rows"], "examples")
     of = "" if tried is None else f" of {len(tried['before'])} inputs"
-    return f"the one{of} that gained most, score {number(before)} → {number(after)}"
+    return f"the one{of} with the largest gain, score {number(before)} → {number(after)}"
 
 
 def search_command(config: Mapping[str, Any], folder: str) -> str:
-    """The command that makes such a run again; a run of natpp 0.1 does not tell it."""
+    """The command that repeats a run; empty for runs of natpp 0.1, which did not save it."""
     again = f"{folder.rstrip('/')}-again"
     return f"{config['command']} --out {shlex.quote(again)}" if config.get("command") else ""
 
 
 def signed(value: float) -> str:
-    """Two digits, with a minus as it is printed, and none before nothing."""
+    """A number with two digits and a typographic minus; never a negative zero."""
     return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
 
 
 def spearman(points: Sequence[tuple[float, float]]) -> float | None:
-    """Rank correlation of pairs; None where one of the two never changes."""
+    """Spearman's rank correlation; None if one of the two variables is constant."""
     ranks = [_ranks([point[axis] for point in points]) for axis in (0, 1)]
     means = [fmean(one) for one in ranks]
     spread = [sum((rank - mean) ** 2 for rank in one) for one, mean in zip(ranks, means, strict=True)]
@@ -240,7 +247,7 @@ def spearman(points: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Ranks from 1 up; equal values share the mean of theirs."""
+    """Ranks starting at 1; ties share their mean rank."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)
     start = 0

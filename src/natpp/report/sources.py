@@ -1,6 +1,6 @@
-"""What a report is made of, read from disk: a search's folder, a result as JSON, the folder of a saved module.
+"""Read the source of a report: a search folder, a JSON result, or the folder of a saved module.
 
-Nothing here needs torch, and nothing that is read is run.
+This needs no torch, and nothing that is read is executed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from natpp.core.result import FORMAT, VERSION
 from natpp.errors import FormatError, SettingError, shortened
 
 SEARCH, OLD_MODULE = "natpp search", "natpp module"
-LARGEST = 1 << 28  # bytes of a file that is read
+LARGEST = 1 << 28  # maximum bytes of a file
 
 
 def read_source(given: str | Path) -> dict[str, Any]:
-    """The result, module or search that a file or folder holds; its key `format` says which."""
+    """The result, module or search in a file or folder; its key `format` says which."""
     path = Path(given)
     if path.is_dir():
         if (path / "config.json").is_file():
@@ -28,14 +28,14 @@ def read_source(given: str | Path) -> dict[str, Any]:
         if (path / "architecture.json").is_file():
             return _known(read_json(path / "architecture.json"), path)
         raise FormatError(
-            f"{str(path)!r} is neither a search's folder (it has no config.json) nor that of a saved module "
+            f"{str(path)!r} is not a search folder (it has no config.json) or the folder of a saved module "
             "(it has no architecture.json)"
         )
     return _known(read_json(path), path)
 
 
 def read_json(path: Path) -> Any:
-    """A file of JSON."""
+    """The contents of a JSON file."""
     try:
         if path.stat().st_size > LARGEST:
             raise FormatError(f"{str(path)!r} is too large for a result")
@@ -44,7 +44,8 @@ def read_json(path: Path) -> Any:
         raise FormatError(f"cannot read {shortened(str(path))}: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise FormatError(
-            f"{str(path)!r} is no JSON. Expected a search's folder, a saved module's folder, or the file that "
+            f"{str(path)!r} is not valid JSON. Expected a search folder, the folder of a saved module, or the file "
+            "that "
             "natpp optimize wrote"
         ) from None
 
@@ -58,24 +59,24 @@ def _known(data: Any, path: Path) -> dict[str, Any]:
             return dict(data)
         if is_older(data):
             raise FormatError(
-                f"{str(path)!r} is a result of natpp 0.1, which this natpp does not show: optimize again"
+                f"{str(path)!r} was written by natpp 0.1, whose results this natpp cannot show: optimize again"
                 + (f" with {asked}" if (asked := _command_of(data)) else ", or install natpp 0.1 for its report")
             )
         if data.get("format") == FORMAT:
             raise FormatError(
-                f"{str(path)!r} is of version {data.get('version')!r}, this natpp reads version {VERSION}: it was "
-                "written by a newer natpp, so install that"
+                f"{str(path)!r} has version {data.get('version')!r}, but this natpp reads version {VERSION}: "
+                "update natpp to read it"
             )
         if "normal" in data:
             raise FormatError(
-                f"{str(path)!r} is an architecture and does not say what it came from: natpp show draws it, "
-                "natpp optimize … --out writes one that says so"
+                f"{str(path)!r} is an architecture without the result it came from: natpp show draws it, "
+                "natpp optimize … --out writes a full result"
             )
-    raise FormatError(f"{str(path)!r} holds no result of natpp optimize and no search")
+    raise FormatError(f"{str(path)!r} is not a result of natpp optimize or a search")
 
 
 def is_older(data: Mapping[str, Any]) -> bool:
-    """Whether a result is of natpp 0.1: of version 1, or of the time before results named their format."""
+    """Whether a result was written by natpp 0.1: it has version 1, or no format at all."""
     if data.get("format") in (FORMAT, OLD_MODULE):
         return data.get("version") == 1
     return "format" not in data and {"before", "after", "cost_before", "cost_after"} <= data.keys()
@@ -88,17 +89,17 @@ def _command_of(data: Mapping[str, Any]) -> str:
 
 
 def read_search(folder: Path) -> dict[str, Any]:
-    """All that a search's folder tells, as far as the search came."""
+    """All data of a search folder; the search may still be unfinished."""
     config = read_json(folder / "config.json")
     if not isinstance(config, dict):
-        raise FormatError(f"{str(folder / 'config.json')!r} is damaged: it holds no settings")
+        raise FormatError(f"{str(folder / 'config.json')!r} is damaged: expected a JSON object of settings")
     if "recipe" in config:
         raise FormatError(
-            f"{str(folder)!r} is the folder of a training: give it beside a result, natpp report RESULT --trained "
+            f"{str(folder)!r} is a training folder: pass it together with a result, natpp report RESULT --trained "
             f"{folder}"
         )
     if "preset" not in config or "rule" not in config:
-        raise FormatError(f"{str(folder)!r} is no search of natpp: its config.json says nothing of one")
+        raise FormatError(f"{str(folder)!r} is not a natpp search: its config.json has no preset or rule")
     result = folder / "result.json"
     chosen = folder / "architecture.json"
     return {
@@ -114,7 +115,7 @@ def read_search(folder: Path) -> dict[str, Any]:
 
 
 def _kept(file: Path) -> dict[str, Any] | None:
-    """The result that a search kept; None without one, or where it is of natpp 0.1: the rest is shown all the same."""
+    """The result of a search; None if there is none or natpp 0.1 wrote it, so that the rest is still shown."""
     if not file.is_file():
         return None
     data = read_json(file)
@@ -122,7 +123,7 @@ def _kept(file: Path) -> dict[str, Any] | None:
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
-    """The rows of a file of JSON lines; one that a crash cut short is left out."""
+    """The rows of a JSON lines file, except a last row truncated by a crash."""
     found = []
     if not file.is_file():
         return []
@@ -139,7 +140,7 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 def trained_accuracies(
     folders: Sequence[str | Path], before: dict[str, Any], after: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """What trainings from scratch say of two architectures: mean test accuracies with their spread over seeds."""
+    """Mean test accuracies of two architectures trained from scratch, with their spread over seeds."""
     if not folders:
         return None
     wanted = {side: from_dict(arch).essence() for side, arch in (("before", before), ("after", after))}
@@ -149,17 +150,19 @@ def trained_accuracies(
         file = Path(folder) / "result.json"
         row = read_json(file)
         if not isinstance(row, dict) or not {"test_accuracy", "architecture", "recipe"} <= row.keys():
-            raise FormatError(f"{str(folder)!r} is no training of natpp: its result.json has no accuracy")
+            raise FormatError(f"{str(folder)!r} is not a training folder of natpp: its result.json has no accuracy")
         arch = from_dict(row["architecture"]).essence()
         sides = [side for side, one in wanted.items() if one == arch]
         if not sides:
-            raise SettingError(f"{str(folder)!r} trained another architecture than the two of this result")
+            raise SettingError(f"{str(folder)!r} trained a different architecture than the two of this result")
         for side in sides:
             found[side].append(float(row["test_accuracy"]))
         ways.add((str(row.get("data")), json.dumps([row["recipe"], row.get("network")], sort_keys=True)))
         name, epochs = row.get("name") or "a recipe of its own", row["recipe"].get("epochs")
     if len(ways) > 1:
-        raise SettingError("the trainings differ in data, recipe or network, so their accuracies cannot be compared")
+        raise SettingError(
+            "the training runs differ in data, recipe or network, so their accuracies cannot be compared"
+        )
     measured: dict[str, Any] = {
         "what": "test accuracy, %",
         "how": f"trained from scratch on {ways.pop()[0]} by {name}, {epochs} epochs; test images read once at the end",

@@ -1,4 +1,4 @@
-"""An architecture as lines in a terminal."""
+"""An architecture as text for the terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from natpp.report.draw import TITLES
 
 
 def architecture_text(arch: Architecture, against: Architecture | None = None) -> str:
-    """One line a node: what it adds up; changes against another architecture as old → new."""
+    """One line per node with its inputs; changes from `against` are shown as old → new."""
     comparable = against is not None and same_graphs(against, arch)
     lines = []
     for kind, graph in arch.cells():
@@ -19,7 +19,7 @@ def architecture_text(arch: Architecture, against: Architecture | None = None) -
             count = len(changes(against, arch))
             lines.append(f"{count} edge{'' if count == 1 else 's'} changed")
         else:
-            lines.append("The two are different graphs, so no change is marked.")
+            lines.append("The two graphs differ, so no changes are marked.")
     return "\n".join(lines).rstrip()
 
 

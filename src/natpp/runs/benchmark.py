@@ -1,4 +1,4 @@
-"""What a benchmark is asked for: which methods are compared on a table of trained networks, and how."""
+"""Settings of a benchmark: which methods are compared on a table of trained networks, and how."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class Benchmark(Config):
     reward: str = "val_200"
     """column that methods see"""
     score: str = "test_200"
-    """column that they are judged by"""
+    """column that methods are judged by"""
     methods: tuple[str, ...] = ("nat++", "nat", "constant", "random", "random-best-of-10", "evolution")
     """methods to compare"""
     preset: Literal["best", "paper"] = "best"
     """how policies learn: best or paper"""
     rule: Annotated[str, Among(RULES)] = "nat++"
-    """rule for methods that bring none of their own"""
+    """rule for methods that do not have their own"""
     strict: bool = False
-    """whether the living cost may not rise"""
+    """forbid answers with more live parameters or multiply-adds than the input"""
     evaluations: Annotated[int | None, At(least=2)] = None
-    """most distinct architectures whose reward is looked up; the rest is predicted"""
+    """maximum number of distinct architectures to look up the reward of; the others are predicted"""
     holdout: Annotated[int, At(least=1)] = 2000
-    """inputs set aside for judging"""
+    """number of held-out inputs to judge by"""
     split_seed: Annotated[int, At(least=0)] = 0
     """seed of the split"""
     seeds: Annotated[int, At(least=1)] = 3
-    """runs, with seeds 0, 1, …"""
+    """number of runs, with seeds 0, 1, …"""
 
     def check(self) -> None:
         if len(set(self.methods)) < len(self.methods):
-            raise SettingError(f"a method is named twice: {', '.join(self.methods)}")
+            raise SettingError(f"methods lists a method twice: {', '.join(self.methods)}")

@@ -1,4 +1,4 @@
-"""Calls as tasks of a Ray cluster: on the one that `RAY_ADDRESS` names, or on this machine."""
+"""Run function calls as tasks of a Ray cluster: the one at `RAY_ADDRESS`, or a local one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from natpp.errors import SettingError
 
 
 class Cluster:
-    """Runs calls of functions wherever the cluster has room, each on a GPU where there is one."""
+    """Runs calls wherever the cluster has room, on one GPU each if it has any."""
 
     def __init__(self, code: Path, excludes: Sequence[str] = ()) -> None:
-        """`code` is the folder of a package that the functions are imported from; workers get a copy of it."""
+        """`code` is the package folder that the functions are imported from; it is copied to the workers."""
         try:
             import ray
         except ImportError:
@@ -29,7 +29,7 @@ class Cluster:
         return self.ray.remote(num_gpus=int(torch.cuda.is_available()))(function).remote(*given)
 
     def finished(self, jobs: list[Any]) -> Iterator[tuple[Any, Any]]:
-        """Jobs and their results, in the order in which they end."""
+        """Jobs and their results, in the order in which they finish."""
         while jobs:
             (done, *_), jobs = self.ray.wait(jobs, num_returns=1)
             yield done, self.ray.get(done)

@@ -1,1 +1,1 @@
-"""How a result is kept in a folder and restored."""
+"""Save results to a folder and restore them."""

@@ -1,4 +1,4 @@
-"""What a rewritten module is made of: layers, tensors and constants by path."""
+"""The content of a rewritten module: layers, tensors and constants by path."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ PATH = re.compile(r"[\w-]+(\.[\w-]+)*")
 
 @dataclass(frozen=True)
 class Content:
-    """What a rewritten module is made of, by path."""
+    """The content of a rewritten module, by path."""
 
     module: fx.GraphModule
     layers: Mapping[str, Layer | None]
-    """None: one that cannot be described"""
+    """None: a layer that cannot be described"""
     tensors: Mapping[str, Tensor]
-    """parameters and buffers that stand by themselves"""
+    """parameters and buffers that do not belong to a described layer"""
     same: Mapping[str, str]
-    """layers and tensors that are another one too"""
+    """layers and tensors that are shared: second path → first path"""
     constants: Mapping[str, Tensor]
     """buffers that are not in the state dict"""
     example: Any
 
     @property
     def frozen(self) -> list[str]:
-        """Parameters that do not learn."""
+        """Parameters that do not require gradients."""
         return [name for name, tensor in self.module.named_parameters() if not tensor.requires_grad]
 
     @property
     def flipped(self) -> list[str]:
-        """Parameters that are channels-last in memory."""
+        """Parameters in channels-last memory format."""
         return [name for name, tensor in self.module.named_parameters() if is_flipped(tensor)]
 
     @property
     def modes(self) -> dict[str, bool]:
-        """Parts that are in another mode than the module itself: whether they train."""
+        """Submodules whose training mode differs from the module's own."""
         own = self.module.training
         return {path: part.training for path, part in self.module.named_modules() if part.training != own}
 
     @property
     def given(self) -> list[str]:
-        """Layers and functions that `restore` needs the original module for."""
+        """Layers and functions that `restore` takes from the original module."""
         layers = [path for path, layer in self.layers.items() if layer is None or not layer.known]
         return [*layers, *dict.fromkeys(_foreign(self.module.graph))]
 
 
 def content_of(module: fx.GraphModule, example: Any) -> Content:
-    """What a module is made of."""
+    """The content of a module."""
     layers: dict[str, Layer | None] = {}
     tensors: dict[str, Tensor] = {}
     same: dict[str, str] = {}
@@ -86,7 +86,7 @@ def content_of(module: fx.GraphModule, example: Any) -> Content:
     walk(module, "")
     wrong = [path for path in (*layers, *tensors) if not PATH.fullmatch(path)]
     if wrong:
-        raise UnwritableError(f"a part is named {wrong[0]!r}: names of letters, digits and _ can be written")
+        raise UnwritableError(f"cannot save a submodule named {wrong[0]!r}: use only letters, digits and _ in names")
     same |= _same_tensors(module, same)
     kept = module.state_dict().keys()
     buffers = module.named_buffers(remove_duplicate=False)
@@ -95,7 +95,7 @@ def content_of(module: fx.GraphModule, example: Any) -> Content:
 
 
 def _same_tensors(module: nn.Module, parts: Mapping[str, str]) -> dict[str, str]:
-    """Tensors under a second name, those of parts that have two names left out."""
+    """Second names of shared tensors, except those inside shared submodules."""
     first: dict[int, str] = {}
     same = {}
     for named in (module.named_parameters, module.named_buffers):
@@ -109,7 +109,7 @@ def _same_tensors(module: nn.Module, parts: Mapping[str, str]) -> dict[str, str]
 
 
 def _foreign(graph: fx.Graph) -> Iterator[str]:
-    """Functions, methods and attributes that natpp does not know by itself."""
+    """Functions, methods and attributes of a graph that are not built into natpp."""
     for node in graph.nodes:
         if node.op == "call_function" and name_of(node.target) is None:
             yield address_of(node.target)

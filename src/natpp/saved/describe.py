@@ -1,8 +1,8 @@
-"""A layer as its class and the arguments that make it again; checked by making it.
+"""Describe a layer by its class and constructor arguments, checked by building it.
 
-Arguments are read from a layer's attributes by the names of its class's arguments. A layer made from them on the meta
-device must have the same attributes, parameters, buffers and parts; where it has not, the layer is not described, and
-whoever wants it again has to bring it along.
+Arguments are read from attributes of the layer with the same names. A layer built from them on the meta device must
+have the same attributes, parameters, buffers and submodules. If it does not, the layer is not described, and restoring
+it needs the original.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RECURRENT = (
     "proj_size",
 )
 STATE = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training", "_is_full_backward_hook")
-PASSING = ("_flat_weights", "_flat_weight_refs", "_natpp_leaf", "init_weights")  # follows from others, or is a mark
+PASSING = ("_flat_weights", "_flat_weight_refs", "_natpp_leaf", "init_weights")  # derived attributes, or markers
 HARMLESS = {"__init__", "__module__", "__doc__", "__qualname__", "__annotations__", "__annotate_func__", "__dict__"}
 HARMLESS |= {"__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__", "__weakref__"}
 ACTIVATIONS = {F.relu: "relu", F.gelu: "gelu"}
@@ -68,14 +68,14 @@ PLAIN_OF: dict[type[nn.Module], type[nn.Module]] = {
     own.MaxPool2d: nn.MaxPool2d,
 }
 OWN: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (FadeIn, ByMode, own.FactorizedConv2d)}
-"""natpp's own layers that a rewritten module has"""
+"""natpp's own layers that a rewritten module may contain"""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """How to make a layer: its class, arguments by name (layers among them), and of a container its parts by name.
+    """How to build a layer: its class, arguments by name (which may be layers), and the parts of a container by name.
 
-    `biased`: a factorized convolution with biases, which its class has none of.
+    `biased`: a factorized convolution with biases, which its constructor does not offer.
     """
 
     kind: type[nn.Module]
@@ -89,13 +89,13 @@ class Layer:
 
     @property
     def known(self) -> bool:
-        """Whether `restore` makes it by itself."""
+        """Whether `restore` can build it by itself."""
         own_kind = self.of_torch or OWN.get(self.kind.__name__) is self.kind
         inner = [*self.parts.values(), *(value for value in self.arguments.values() if isinstance(value, Layer))]
         return own_kind and all(part.known for part in inner)
 
     def make(self) -> nn.Module:
-        """A new layer, with tensors of its own."""
+        """A new layer with its own tensors."""
         if self.kind in CONTAINERS:
             container = self.kind()
             for name, part in self.parts.items():
@@ -112,7 +112,7 @@ class Layer:
 
 
 def describe(layer: nn.Module) -> Layer | None:
-    """How to make the layer again; None where that cannot be read from it."""
+    """How to build the layer; None if it cannot be determined."""
     kind = _plain_kind(layer)
     if kind in CONTAINERS:
         parts = {name: describe(part) for name, part in layer.named_children()}
@@ -126,7 +126,7 @@ def describe(layer: nn.Module) -> Layer | None:
 
 
 def required(kind: type[nn.Module]) -> tuple[str, ...]:
-    """The names of the arguments that a layer cannot do without."""
+    """The names of the required arguments of a class."""
     if issubclass(kind, nn.RNNBase):
         return RECURRENT[:2]
     parameters = inspect.signature(kind.__init__).parameters.values()
@@ -134,7 +134,7 @@ def required(kind: type[nn.Module]) -> tuple[str, ...]:
 
 
 def _plain_kind(layer: nn.Module) -> type[nn.Module]:
-    """The class that a layer behaves like: of torch.nn where its own adds nothing but another `__init__`."""
+    """The class a layer behaves like: its base class in torch.nn if its own class only adds an `__init__`."""
     kind = type(layer)
     if kind in PLAIN_OF:
         return PLAIN_OF[kind]
@@ -152,19 +152,19 @@ def _arguments(layer: nn.Module, kind: type[nn.Module]) -> dict[str, Any] | None
         return None
     for name, default in _asked(kind):
         if name == "bias" and not getattr(layer, "affine", getattr(layer, "elementwise_affine", True)):
-            continue  # there is neither scale nor shift
+            continue  # it has no scale and shift
         if name in readers:
             value = readers[name](layer)
         elif hasattr(layer, name):
             value = getattr(layer, name)
         elif default is inspect.Parameter.empty or not trusted:
-            return None  # what somebody else's class does by default (load weights, say) is not for us to find out
+            return None  # the default of a user's class could do anything, such as load weights
         else:
             continue
         if name == "bias" and (value is None or isinstance(value, Tensor)):
             value = value is not None
         if issubclass(kind, _ConvNd) and isinstance(value, tuple) and len(set(value)) == 1:
-            value = value[0]  # it takes one number for all sides
+            value = value[0]  # given as a single number for all sides
         if isinstance(value, nn.Module):
             value = describe(value)
         if isinstance(value, Tensor) or (value is None and default is inspect.Parameter.empty):
@@ -175,7 +175,7 @@ def _arguments(layer: nn.Module, kind: type[nn.Module]) -> dict[str, Any] | None
 
 
 def _asked(kind: type[nn.Module]) -> list[tuple[str, Any]]:
-    """The arguments of a class and their defaults."""
+    """The arguments of a class with their defaults."""
     if issubclass(kind, nn.RNNBase):
         usual: dict[str, Any] = {
             "num_layers": 1,
@@ -197,12 +197,12 @@ def _open_ended(kind: type[nn.Module]) -> bool:
 
 
 def _makes(described: Layer, layer: nn.Module) -> bool:
-    """Whether the description makes a layer like this one."""
+    """Whether the description builds a layer like this one."""
     try:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             made = described.make()
-    except Exception:  # whatever a layer's own class raises on arguments that were guessed
+    except Exception:  # a user's class may raise anything on guessed arguments
         return False
     return _alike(made, layer)
 
@@ -231,7 +231,7 @@ def _shapes(layer: nn.Module) -> object:
 
 
 def _attributes(layer: nn.Module) -> dict[str, Any]:
-    """What a layer holds beside tensors and parts; hooks are in it."""
+    """Attributes of a layer other than tensors and submodules, including hooks."""
     return {name: value for name, value in vars(layer).items() if name not in STATE and name not in PASSING}
 
 

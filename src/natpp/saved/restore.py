@@ -1,7 +1,7 @@
-"""A saved module made again from its folder, without running anything that lies there.
+"""Restore a saved module from its folder, without executing anything in it.
 
-The architecture is read as data: layers of torch.nn and natpp's own, functions that compute on tensors. What else a
-module had, its user brings along as the original module; layers and functions are then taken from that one.
+The architecture is read as data: layers of torch.nn and natpp, and functions that compute on tensors. Custom layers and
+functions are taken from the original module, which the user passes in.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ DAMAGE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, Arit
 
 
 def restore_module(folder: str | Path, original: nn.Module | None = None) -> fx.GraphModule:
-    """The module of a folder that a result was saved in, on the CPU.
+    """The module saved in a folder, on the CPU.
 
-    `original` is the module that was optimized, or one like it, where the result has layers or functions of its own.
+    `original` is the module that was optimized, or an equal one; needed if the result has custom layers or functions.
     """
     path = Path(folder)
     data = read_architecture(path)["module"]
     missing = data.get("given")
     if missing and original is None:
         raise SettingError(
-            f"{str(folder)!r} has parts that its files cannot make ({', '.join(map(str, missing[:3]))}): give the"
-            " module it was made of, natpp.restore(folder, module=original)"
+            f"{str(folder)!r} has custom parts ({', '.join(map(str, missing[:3]))}): pass the"
+            " original model to restore them, natpp.restore(folder, module=original)"
         )
     foreign = _Foreign(original, _example(data["example"])) if missing and original is not None else _Foreign()
     weights = _tensors(path / WEIGHTS)
@@ -55,35 +55,35 @@ def restore_module(folder: str | Path, original: nn.Module | None = None) -> fx.
     except DAMAGE as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise FormatError(
-            f"{str(folder)!r} is damaged, of another version, or goes with another original: {reason}"
+            f"{str(folder)!r} is damaged, from another version, or needs another original: {reason}"
         ) from error
     return module
 
 
 def read_architecture(folder: str | Path) -> dict[str, Any]:
-    """What `architecture.json` of a saved result says."""
+    """The contents of a saved result's `architecture.json`."""
     file = Path(folder) / ARCHITECTURE
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except OSError:
-        raise FormatError(f"{str(folder)!r} holds no saved module: there is no {ARCHITECTURE}") from None
+        raise FormatError(f"{str(folder)!r} is not the folder of a saved module: it has no {ARCHITECTURE}") from None
     except (ValueError, RecursionError):
-        raise FormatError(f"{str(file)!r} is no JSON: the folder is damaged") from None
+        raise FormatError(f"{str(file)!r} is not valid JSON: the folder is damaged") from None
     known = {FORMAT: VERSION, **OLDER}
     if not isinstance(data, dict) or data.get("format") not in known or not isinstance(data.get("module"), dict):
         raise FormatError(f"{str(file)!r} is not a saved module of natpp")
     if data.get("version") != known[data["format"]]:
-        raise FormatError(f"{str(file)!r} is of version {data.get('version')!r}, this natpp reads version {VERSION}")
+        raise FormatError(f"{str(file)!r} has version {data.get('version')!r}, but this natpp reads version {VERSION}")
     return data
 
 
 class _Foreign:
-    """Layers and functions of the user's own, taken from the original module."""
+    """Custom layers and functions, taken from the original module."""
 
     def __init__(self, original: nn.Module | None = None, example: Any = None):
         self.parts: Mapping[str, Any] = {}
         self.functions: dict[str, Any] = {}
-        self.words: set[str] = set()  # methods and attributes
+        self.words: set[str] = set()  # names of methods and attributes
         if original is None:
             return
         traced = trace(original, example)
@@ -105,29 +105,29 @@ class _Foreign:
     def layer(self, path: str, address: str) -> nn.Module:
         found = self.parts.get(path)
         if not isinstance(found, nn.Module) or address_of(type(found)) != address:
-            raise SettingError(f"the original has no part {path} of type {address.partition(':')[2] or address}")
+            raise SettingError(f"the original has no submodule {path} of type {address.partition(':')[2] or address}")
         made: nn.Module = copied({path: found})[path]
         return made
 
     def function(self, name: str) -> Any:
         found = function_named(name) or self.functions.get(name)
         if found is None:
-            raise FormatError(f"{name!r} is no function that natpp knows, nor one of the original module")
+            raise FormatError(f"{name!r} is not a function of natpp or of the original module")
         return found
 
     def made(self, address: str) -> Any:
         if address not in self.functions:
-            raise FormatError(f"{address!r} is no class of the original module")
+            raise FormatError(f"{address!r} is not a class of the original module")
         return self.functions[address]
 
     def check(self, node: Mapping[str, Any]) -> None:
-        """Stop at what must not be asked of a value."""
+        """Reject methods and attributes that are not on the allow-list."""
         if node["op"] == "call_method" and not is_method(node["target"]) and node["target"] not in self.words:
-            raise FormatError(f"{node['target']!r} is no method that a saved module may call")
+            raise FormatError(f"{node['target']!r} is not a method that a saved module may call")
         if node["target"] == name_of(getattr):
             word = node["args"][1]
             if not isinstance(word, str) or (word not in ATTRIBUTES and word not in self.words):
-                raise FormatError(f"{word!r} is no attribute that a saved module may read")
+                raise FormatError(f"{word!r} is not an attribute that a saved module may read")
 
 
 def _built(data: Mapping[str, Any], foreign: _Foreign) -> fx.GraphModule:
@@ -144,19 +144,19 @@ def _built(data: Mapping[str, Any], foreign: _Foreign) -> fx.GraphModule:
             _put(root, path, root.get_submodule(first))
     name = data["name"]
     if not _is_word(name):
-        raise FormatError(f"{name!r} is no name for a module")
+        raise FormatError(f"{name!r} is not a valid module name")
     graph = _graph(data["graph"], foreign)
     module = fx.GraphModule(root, graph, class_name=name)
     graph.lint()
-    for path, first in data["same"].items():  # a graph calls a part by one of its names
+    for path, first in data["same"].items():  # a graph calls a shared submodule by any of its names
         if first in modules:
             module.add_submodule(first, root.get_submodule(first))
             module.add_submodule(path, root.get_submodule(first))
-    for path, part in root.named_modules():  # parameters under several names go by the first
+    for path, part in root.named_modules():  # shared parameters are listed under their first name
         if type(part) is nn.Module:
             held = module.get_submodule(path)._modules
             held.update({name: held.pop(name) for name in part._modules if name in held})
-    for path, part in root.named_modules():  # constants stay constants
+    for path, part in root.named_modules():  # keep constants as constants
         if part._non_persistent_buffers_set and type(part) is nn.Module:
             module.get_submodule(path)._non_persistent_buffers_set |= part._non_persistent_buffers_set
     return module
@@ -166,7 +166,7 @@ def _layer(data: Mapping[str, Any]) -> Layer:
     home, _, name = data["class"].rpartition(".")
     kind = OWN.get(name) if home == "natpp" else getattr(nn, name, None) if home == "torch.nn" else None
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        raise FormatError(f"{data['class']!r} is no layer that natpp knows")
+        raise FormatError(f"{data['class']!r} is not a layer that natpp knows")
     if kind in CONTAINERS:
         return Layer(kind, {}, {name: _layer(part) for name, part in data["parts"].items()})
     arguments = {
@@ -187,16 +187,16 @@ def _graph(rows: list[dict[str, Any]], foreign: _Foreign) -> fx.Graph:
     for row in rows:
         kind, target = row["op"], row["target"]
         if kind not in KINDS or not isinstance(target, str) or not isinstance(row["name"], str):
-            raise FormatError(f"{kind!r} is no kind of step that natpp knows")
+            raise FormatError(f"{kind!r} is not a kind of graph node that natpp knows")
         if kind in ("get_attr", "call_module") and not PATH.fullmatch(target):
-            raise FormatError(f"{target!r} is no name of a part")
+            raise FormatError(f"{target!r} is not the path of a submodule or tensor")
         if kind in ("placeholder", "output") and not _is_word(target.removeprefix("*").removeprefix("*")):
-            raise FormatError(f"{target!r} is no name of an argument")
+            raise FormatError(f"{target!r} is not a valid argument name")
         foreign.check(row)
         args = tuple(decode(value, nodes.__getitem__, foreign.made) for value in row["args"])
         kwargs = {name: decode(value, nodes.__getitem__, foreign.made) for name, value in row["kwargs"].items()}
         if not all(_is_word(name) for name in kwargs):
-            raise FormatError(f"{list(kwargs)} are no names of arguments")
+            raise FormatError(f"{list(kwargs)} are not valid argument names")
         if kind == "output":
             graph.output(args[0])
             continue
@@ -208,12 +208,12 @@ def _graph(rows: list[dict[str, Any]], foreign: _Foreign) -> fx.Graph:
 def _fill(
     module: fx.GraphModule, data: Mapping[str, Any], weights: dict[str, Tensor], constants: dict[str, Tensor]
 ) -> None:
-    """Give the module its tensors, and everything the state dict does not say."""
+    """Set the module's tensors, and what the state dict does not contain."""
     module.load_state_dict(weights, strict=True, assign=True)
     for path, tensor in constants.items():
         holder, name = _holder(module, path)
         if name not in holder._buffers:
-            raise FormatError(f"there is no buffer {path}")
+            raise FormatError(f"the module has no buffer {path}")
         holder._buffers[name] = tensor
     modules = {path for path, _ in module.named_modules(remove_duplicate=False)}
     for path, first in data["same"].items():
@@ -232,16 +232,16 @@ def _fill(
         parameter.requires_grad_(name not in frozen)
     left = [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.is_meta]
     if left:
-        raise FormatError(f"there are no values for {left[0]}")
+        raise FormatError(f"the folder has no values for {left[0]}")
     module.train(bool(data["training"]))
     for path, training in data["modes"].items():
         module.get_submodule(path).training = bool(training)
 
 
 def _put(root: nn.Module, path: str, part: Any, *, persistent: bool = True) -> None:
-    """Put a layer or a tensor at a path, with plain modules on the way."""
+    """Register a layer or tensor at a path, adding plain modules on the way."""
     if not PATH.fullmatch(path):
-        raise FormatError(f"{path!r} is no name of a part")
+        raise FormatError(f"{path!r} is not the path of a submodule or tensor")
     *above, last = path.split(".")
     for name in above:
         if name not in root._modules:
@@ -266,13 +266,13 @@ def _is_word(name: Any) -> bool:
 
 def _constant(data: Any) -> Any:
     def none(name: str) -> Any:
-        raise FormatError(f"{name!r} cannot stand among the arguments of a layer")
+        raise FormatError(f"{name!r} cannot be an argument of a layer")
 
     return decode(data, none, none)
 
 
 def _example(data: Any) -> Any:
-    """An example input of the form that was saved, of zeros."""
+    """A zero example input of the saved structure."""
     match data:
         case {"tensor": [*shape], "dtype": str(dtype)}:
             return torch.zeros(shape, dtype=getattr(torch, dtype))
@@ -290,4 +290,4 @@ def _tensors(file: Path) -> dict[str, Tensor]:
         found = load_file(file)
     except (OSError, SafetensorError) as error:
         raise FormatError(f"cannot read {str(file)!r}: {error}") from None
-    return {name: tensor.clone() for name, tensor in found.items()}  # aligned, else sums are rounded otherwise
+    return {name: tensor.clone() for name, tensor in found.items()}  # aligned, or sums would be rounded differently

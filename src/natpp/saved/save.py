@@ -1,8 +1,8 @@
-"""A rewritten module in a folder: weights, architecture, and a Python file that makes it without natpp.
+"""Save a rewritten module to a folder: weights, architecture, and a Python file that builds it without natpp.
 
-`weights.safetensors` is the state dict, `constants.safetensors` (where there are any) the buffers that are not in it,
-`architecture.json` the graph with its layers, and what was changed at which cost, `model.py` the module as plain
-torch. Layers and functions of the user's own are named, not written: whoever wants the module again brings them along.
+`weights.safetensors` is the state dict, and `constants.safetensors`, if present, holds the buffers that are not in it.
+`architecture.json` has the graph, its layers, and what was changed at which cost. `model.py` is the module as plain
+torch. Custom layers and functions are saved by name only; restoring them needs the original module.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ LOG = logging.getLogger("natpp")
 
 
 def save_result(result: Result, folder: str | Path) -> Path:
-    """Write the result for a module into a folder, whole or not at all; the folder."""
+    """Write the result for a module to a folder atomically; returns the folder."""
     module, subject = result.after, result.subject
     if not isinstance(module, fx.GraphModule) or not isinstance(subject, Module):
-        raise SettingError(f"expected the module that natpp made to save, not a {type(module).__name__}")
+        raise SettingError(f"cannot save a {type(module).__name__}: expected the module that natpp made")
     content = content_of(module, subject.traced.example)
     try:
         source, missing = module_source(content), None
@@ -49,17 +49,22 @@ def save_result(result: Result, folder: str | Path) -> Path:
         if source is not None:
             (fresh / SOURCE).write_text(source, encoding="utf-8")
         for file in fresh.iterdir():
-            file.chmod((fresh / ARCHITECTURE).stat().st_mode)  # safetensors writes for the owner only
+            file.chmod((fresh / ARCHITECTURE).stat().st_mode)  # safetensors makes files readable for their owner only
     if missing is not None:
-        LOG.warning("%s holds no %s: %s. natpp.restore(folder, module=original) works", folder, SOURCE, missing)
+        LOG.warning(
+            "%s: %s was not written: %s. Restore it with natpp.restore(folder, module=original)",
+            folder,
+            SOURCE,
+            missing,
+        )
     elif content.given:
         parts = ", ".join(content.given[:3])
-        LOG.warning("%s: to be made again, %s need the original: natpp.restore(folder, module=original)", folder, parts)
+        LOG.warning("%s: %s are custom: restore with natpp.restore(folder, module=original)", folder, parts)
     return Path(folder)
 
 
 def content_data(content: Content) -> dict[str, Any]:
-    """A module's content for JSON."""
+    """The content of a module as JSON data."""
     module = content.module
     return {
         "name": type(module).__name__,
@@ -113,7 +118,7 @@ def _node_data(node: fx.Node) -> dict[str, Any]:
 
 
 def _form(example: Any) -> Any:
-    """The form of an example input for JSON, without its numbers."""
+    """The structure of an example input as JSON data, without its values."""
     if isinstance(example, Tensor):
         return {"tensor": list(example.shape), "dtype": str(example.dtype).removeprefix("torch.")}
     if type(example) is dict:
@@ -129,7 +134,7 @@ def _write_tensors(file: Path, tensors: Mapping[str, Any]) -> None:
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise UnwritableError(
-                f"{name} of the state dict is a {type(tensor).__name__}, no tensor: it cannot be saved"
+                f"cannot save {name} of the state dict: it is a {type(tensor).__name__}, expected a tensor"
             )
         plain = tensor.detach().cpu().contiguous()
         storage = plain.untyped_storage()

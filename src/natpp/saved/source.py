@@ -1,7 +1,7 @@
-"""A rewritten module as a Python file that needs torch and safetensors, and not natpp.
+"""Write a rewritten module as a Python file that needs torch and safetensors, but not natpp.
 
-Layers are listed by their names, which are those of the state dict; the forward is written as a person would, a value
-that is read for the last time giving its name to the next one.
+Layers are listed under their names in the state dict. The forward reads like handwritten code: once a value has been
+read for the last time, its variable name is reused.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from natpp.saved.describe import CONTAINERS, Layer, required
 from natpp.saved.values import UnwritableError, text
 from natpp.saved.vocabulary import address_of, is_importable, name_of
 
-NAMES = ("x", "y", "z", "u", "v", "w")  # of values; then x1, x2, …
-SHORT = 60  # letters of a list on one line
+NAMES = ("x", "y", "z", "u", "v", "w")  # names of values; then x1, x2, …
+SHORT = 60  # maximum characters of a list on one line
 RESERVED = {
     "torch",
     "nn",
@@ -55,13 +55,13 @@ RESERVED |= {
 
 PART = '''
 class Part(nn.Module):
-    """Layers and tensors by name: `part[0]` is the one called "0"."""
+    """A container of layers and tensors: `part[0]` is the one named "0"."""
 
     def __getitem__(self, name: Any) -> Any:
         return getattr(self, str(name))
 
     def _put(self, path: str, part: Any, persistent: bool = True) -> None:
-        """Put a layer, parameter or buffer at a path."""
+        """Register a layer, parameter or buffer at a path."""
         first, _, rest = path.partition(".")
         if rest:
             if not hasattr(self, first):
@@ -76,7 +76,7 @@ class Part(nn.Module):
 '''
 FADE_IN = f'''
 class FadeIn(nn.Module):
-    """A shortcut that is nothing at first and comes in while the network trains; its share is a buffer."""
+    """A shortcut that fades in during training: starts at zero, and its share is a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class FadeIn(nn.Module):
 '''
 BY_MODE = '''
 class ByMode(nn.Module):
-    """A constant that is one thing in training mode and another in eval mode."""
+    """A constant with different values in training mode and eval mode."""
 
     def __init__(self, training: Any, otherwise: Any):
         super().__init__()
@@ -101,7 +101,7 @@ class ByMode(nn.Module):
 '''
 FACTORIZED = '''
 class FactorizedConv2d(nn.Module):
-    """Halves the size: a 1x1 conv of stride 2 on x beside one on x shifted by one pixel."""
+    """Halves the size: two 1x1 convs of stride 2, on x and on x shifted by one pixel, concatenated."""
 
     def __init__(self, channels_in: int, channels_out: int, bias: bool = False):
         super().__init__()
@@ -128,7 +128,7 @@ OWN_TEXT: dict[type[nn.Module], str] = {FadeIn: FADE_IN, ByMode: BY_MODE, Factor
 
 
 def module_source(content: Content) -> str:
-    """The text of the file; an error where a function cannot be imported by another program."""
+    """The source of the file; raises an error if a function cannot be imported from another program."""
     return _Source(content).written()
 
 
@@ -137,7 +137,7 @@ class _Source:
         self.content, self.module = content, content.module
         self.imports: dict[str, str] = {}  # address → name in the file
         self.own: set[type[nn.Module]] = set()
-        self.original = False  # whether parts are taken from the original
+        self.original = False  # whether parts are taken from the original model
         self.name = type(self.module).__name__
         if self.name in RESERVED:
             self.name += "_"
@@ -158,12 +158,12 @@ class _Source:
 
     def _head(self, body: str) -> Iterator[str]:
         given = "original" if self.original else ""
-        yield f'"""{self.name}, as natpp rewrote it: plain torch, with the weights in {WEIGHTS} beside this file.'
+        yield f'"""{self.name}, rewritten by natpp as plain torch. The weights are in {WEIGHTS}, next to this file.'
         yield ""
         yield f"    net = load({given})"
         if self.original:
             yield ""
-            yield "`original` is the model it was made of, or one like it: parts that are not torch's come from it."
+            yield "`original` is the model that was optimized, or an equal one: custom layers are taken from it."
         yield '"""'
         yield ""
         yield "from __future__ import annotations"
@@ -182,7 +182,7 @@ class _Source:
         content = self.content
         arguments = f"{given}, folder: str | Path = HERE" if given else "folder: str | Path = HERE"
         yield f"def load({arguments}) -> {self.name}:"
-        yield '    """The module with its weights."""'
+        yield '    """Build the module and load its weights."""'
         yield f"    net = {self.name}({'original' if given else ''})"
         yield f'    weights = load_file(Path(folder) / "{WEIGHTS}")'
         yield "    net.load_state_dict({name: tensor.clone() for name, tensor in weights.items()}, assign=True)"
@@ -357,11 +357,11 @@ class _Source:
         return text(value, (lambda node: names[node]) if names is not None else str, self._imported)
 
     def _imported(self, given: Any) -> str:
-        """The name of a function or class of somebody else's in the file."""
+        """The name in the file of a function or class of the user."""
         if not is_importable(given):
             raise UnwritableError(
                 f"{getattr(given, '__qualname__', given)} of {getattr(given, '__module__', None)} cannot be imported "
-                "by another program: put it into a module of its own"
+                "by another program: move it to a module that can be imported"
             )
         address = address_of(given)
         name = address.partition(":")[2]
@@ -380,7 +380,7 @@ class _Source:
 
 
 class _Names:
-    """What values are called; a name is free again when its value is read for the last time."""
+    """Variable names of values; a name is free again once its value has been read for the last time."""
 
     def __init__(self, placeholders: Iterator[Node]):
         self.of: dict[Node, str] = {}
@@ -389,7 +389,9 @@ class _Names:
         for node in placeholders:
             name = str(node.target).lstrip("*")
             if name in RESERVED:
-                raise UnwritableError(f"an argument of the forward is called {name}: that name is torch's in the file")
+                raise UnwritableError(
+                    f"the forward has an argument named {name}, which the generated file uses itself: rename it"
+                )
             self.of[node] = name
             self.given.add(name)
         self.fresh = (name for name in _endless() if name not in self.given)
@@ -429,7 +431,7 @@ def _age(name: str) -> tuple[int, str]:
 
 
 def _stays(node: Node) -> bool:
-    """Whether a value is written where it is read: weights, and constants by mode."""
+    """Whether a value is written inline where it is read: weights, and constants by mode."""
     return node.op == "get_attr" or (node.op == "call_module" and not node.all_input_nodes and len(node.users) == 1)
 
 

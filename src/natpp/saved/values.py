@@ -1,4 +1,4 @@
-"""The arguments of a graph's nodes and of layers as JSON, and as Python text."""
+"""Arguments of graph nodes and layers as JSON, and as Python source."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ OF_TORCH = (torch.dtype, torch.memory_format, torch.layout)
 
 
 class UnwritableError(NatppError):
-    """A value that has no form in a file."""
+    """A value that cannot be written to a file."""
 
 
 def encode(value: Any) -> Any:
-    """A value as JSON: what JSON does not have is a dict with one entry, its kind."""
+    """A value as JSON; types that JSON lacks become a dict with their name as its only key."""
     if isinstance(value, Node):
         return {"node": value.name}
     if type(value) in PLAIN:
@@ -47,11 +47,11 @@ def encode(value: Any) -> Any:
         return [encode(part) for part in value]
     if isinstance(value, dict):
         return {"dict": [[encode(key), encode(part)] for key, part in value.items()]}
-    raise UnwritableError(f"a value of type {type(value).__name__} ({value!r:.60}) has no form in a file")
+    raise UnwritableError(f"cannot save a value of type {type(value).__name__} ({value!r:.60})")
 
 
 def decode(data: Any, find: Callable[[str], Any], made: Callable[[str], Any]) -> Any:
-    """The value of a JSON form; `find` gives a node by its name, `made` a class of somebody else's by its address."""
+    """The value of its JSON form; `find` looks up a node by name, `made` a user's class by its address."""
 
     def inner(part: Any) -> Any:
         return decode(part, find, made)
@@ -85,11 +85,11 @@ def decode(data: Any, find: Callable[[str], Any], made: Callable[[str], Any]) ->
             return made(address)(*(inner(part) for part in parts))
         case {"dict": [*pairs]}:
             return {inner(key): inner(part) for key, part in pairs}
-    raise FormatError(f"{str(data)[:60]} is no value that natpp knows")
+    raise FormatError(f"{str(data)[:60]} is not a value that natpp can read")
 
 
 def text(value: Any, name: Callable[[Node], str], made: Callable[[type], str]) -> str:
-    """A value as Python text; `name` says what a node is called there, `made` a class of somebody else's."""
+    """A value as Python source; `name` gives the name of a node, `made` that of a user's class."""
 
     def inner(part: Any) -> str:
         return text(part, name, made)

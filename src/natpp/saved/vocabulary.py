@@ -1,7 +1,7 @@
-"""Functions by name, in files: those that a saved module may name and `restore` may call without asking.
+"""Names of functions in saved files: the allow-list of what `restore` may call.
 
-Only what computes on tensors and numbers has a name here. What reads files, loads or runs code has none, so that a
-file from elsewhere can do no harm; a function of the user's own is found in the user's own module.
+Only functions that compute on tensors and numbers are listed. Functions that read files, load or run code are not, so a
+file from elsewhere can do no harm. A user's own functions are looked up in the user's own module.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ATTRIBUTES = frozenset(
         *("shape", "dtype", "device", "layout", "ndim", "T", "mT", "H", "mH", "real", "imag", "data", "requires_grad"),
         *("is_cuda", "is_cpu", "is_sparse", "is_quantized", "itemsize", "nbytes", "values", "indices", "mode", "sign"),
         *("logabsdet", "eigenvalues", "eigenvectors", "U", "S", "Vh", "Q", "R", "L", "solution", "residuals", "rank"),
-        *("min", "max", "eps", "tiny", "smallest_normal"),  # of the limits of a type
+        *("min", "max", "eps", "tiny", "smallest_normal"),  # attributes of `torch.finfo` and `torch.iinfo`
     )
 )
 FORBIDDEN = frozenset(
@@ -46,29 +46,29 @@ ATEN = re.compile(r"torch\.ops\.(aten|prims)\.([a-z]\w*)\.(\w+)")
 
 
 def name_of(function: Any) -> str | None:
-    """The name of a known function."""
+    """The name of a known function; None if it is not known."""
     if isinstance(function, torch._ops.OpOverload):
         name = f"torch.ops.{function}"
         return name if function_named(name) is function else None
     try:
         return _names().get(function)
-    except TypeError:  # it cannot be looked up
+    except TypeError:  # unhashable
         return None
 
 
 def function_named(name: str) -> Function | None:
-    """The known function of a name."""
+    """The known function of this name; None if there is none."""
     if found := ATEN.fullmatch(name):
         space, base, overload = found.groups()
         if base in FORBIDDEN:
             return None
         operation = getattr(getattr(getattr(torch.ops, space), base, None), overload, None)
-        return operation if isinstance(operation, torch._ops.OpOverload) else None  # and no attribute of one
+        return operation if isinstance(operation, torch._ops.OpOverload) else None  # not an attribute of an operation
     return _functions().get(name)
 
 
 def is_method(name: str) -> bool:
-    """Whether values of a graph may be asked to do this."""
+    """Whether a saved graph may call this method on its values."""
     known = any(hasattr(kind, name) for kind in (torch.Tensor, tuple, list, dict))
     if name.startswith("_"):
         return known and name.strip("_") in OPERATORS and name.startswith("__")
@@ -76,12 +76,12 @@ def is_method(name: str) -> bool:
 
 
 def address_of(function: Any) -> str:
-    """Where a function or class of somebody else's can be imported from: `package.module:name`."""
+    """Where a user's function or class can be imported from: `package.module:name`."""
     return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}"
 
 
 def is_importable(function: Any) -> bool:
-    """Whether another program can import it by its address."""
+    """Whether another program can import it from its address."""
     home, _, name = address_of(function).partition(":")
     if home in ("", "None", "__main__") or not name.isidentifier():
         return False

@@ -1,4 +1,4 @@
-"""Architectures people already have, by name: published cells, and whole networks written from their papers."""
+"""Architectures by name: published cells, and hand-crafted networks reimplemented from their papers."""
 
 from natpp.zoo.cells import Entry
 from natpp.zoo.models import Model, network

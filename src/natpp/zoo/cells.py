@@ -1,4 +1,4 @@
-"""Published cells, by name, with their source and what was published about them."""
+"""Published cells by name, with their source and published results."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Hand-crafted networks by name: what each is, what it costs, what was published about it.
+"""Hand-crafted networks by name, with their costs and published results.
 
-A network is one entry here and its code in `src/natpp/zoo/networks`, which is imported when the network is built.
+A network is one entry here plus its code in `src/natpp/zoo/networks`, which is imported when the network is built.
 """
 
 from __future__ import annotations
@@ -19,29 +19,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Model:
-    """A network of the zoo as its paper describes it."""
+    """A network of the zoo as described in its paper."""
 
     name: str
-    make: Callable[[int], nn.Module]  # a module with that many outputs and fresh weights
+    make: Callable[[int], nn.Module]  # builds the module with this many outputs and fresh weights
     input_shape: tuple[int, int, int]  # channels, height, width
     outputs: int  # classes, or the length of an embedding
-    params: int  # with that many outputs
-    madds: int  # of one input of that shape
+    params: int  # with the default number of outputs
+    madds: int  # for one input of `input_shape`
     source: str
-    note: str  # how the counts compare with those that were published, and why they differ
+    note: str  # how our counts compare with the published ones, and why they differ
     embeds: bool = False  # whether the output is an embedding instead of logits
-    original_params_m: float | None = None  # as the network's own paper gives them
+    original_params_m: float | None = None  # according to the network's own paper
     original_madds_m: float | None = None
     published: tuple[Published, ...] = ()  # its rows in the tables of the NAT++ paper
 
     def build(self, classes: int | None = None) -> nn.Module:
-        """The network with fresh weights, for another number of classes where one is given."""
+        """The network with fresh weights, optionally for another number of classes."""
         if classes is None:
             return self.make(self.outputs)
         if self.embeds:
-            raise SettingError(f"{self.name} gives an embedding of {self.outputs} numbers: leave classes out")
+            raise SettingError(
+                f"{self.name} outputs an embedding of {self.outputs} numbers, so classes does not apply: leave it out"
+            )
         if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
-            raise SettingError(f"classes is a whole number of 1 or more, not {classes!r}")
+            raise SettingError(f"classes is {classes!r}, expected a whole number from 1 up")
         return self.make(classes)
 
 
@@ -146,8 +148,8 @@ for _model in (
         madds=313_725_952,
         source=VGG,
         note=(
-            "The VGG paper has no form for CIFAR. The row fits three linear layers, as in the paper, of 512 "
-            "channels: with one linear layer the network has 14,724,042 parameters. 313 is our 313.7 cut off."
+            "The VGG paper has no CIFAR network. The row matches three linear layers, as in the paper, with 512 "
+            "channels; with one linear layer, the network has 14,724,042 parameters. 313 is our 313.7, truncated."
         ),
     ),
     Model(
@@ -163,7 +165,7 @@ for _model in (
         note=(
             "Without batch norm, as in the VGG paper; batch norm in place of biases would add 4,224 parameters. "
             "The convolutions have 15,346.6 M MAdds, the linear layers 123.6 M. The row is 1% higher; biases, "
-            "activations and poolings together would not explain that much."
+            "activations and pooling together do not account for that much."
         ),
     ),
     Model(
@@ -192,8 +194,8 @@ for _model in (
         source=RESNET,
         original_params_m=0.85,
         note=(
-            "Option A. 127 is what one gets by counting two operations for each of the 532,480 outputs of batch "
-            "norms: 126.6 M. ResNet20 then has 40.9 M, which also rounds to its row."
+            "Option A. Counting two operations for each of the 532,480 batch norm outputs gives 126.6 M, which "
+            "rounds to 127; ResNet20 then has 40.9 M, which also rounds to its row."
         ),
     ),
     Model(
@@ -207,8 +209,8 @@ for _model in (
         source=RESNET,
         original_madds_m=1800,
         note=(
-            "The parameters agree. 1,580 M is 13% less than counting gives, and than the ResNet paper says; no "
-            "way of counting that we tried leads to it."
+            "The parameters agree. 1,580 M is 13% less than our count and the ResNet paper's; we found no way of "
+            "counting that gives it."
         ),
     ),
     Model(
@@ -222,9 +224,9 @@ for _model in (
         source=RESNET,
         original_madds_m=3800,
         note=(
-            "The stride is in the 3x3 convolution, where the published weights of torchvision have it. In the "
-            "ResNet paper it is in the first 1x1, which gives the same parameters and 3,858 M MAdds. 3,530 M is "
-            "9% less than that, and is as unexplained as the row of ResNet18."
+            "The stride is in the 3x3 convolution, as in torchvision's published weights. The ResNet paper has it "
+            "in the first 1x1, which gives the same parameters and 3,858 M MAdds. 3,530 M is 9% less; like the "
+            "row of ResNet18, we cannot explain it."
         ),
     ),
     Model(
@@ -237,7 +239,7 @@ for _model in (
         madds=163_919_232,
         source=SHUFFLENET,
         note=(
-            "The ShuffleNet paper has no form for CIFAR. The row fits stages at 32, 16 and 8 pixels, and 8 groups "
+            "The ShuffleNet paper has no CIFAR network. The row matches stages at 32, 16 and 8 pixels, and 8 groups "
             "instead of 3: 913,138 parameters and 161.7 M MAdds."
         ),
     ),
@@ -252,7 +254,7 @@ for _model in (
         source=SHUFFLENET,
         original_madds_m=137,
         note=(
-            "The row fits 8 groups: `ShuffleNet(1000, groups=8, small=False)` has 2,434,768 parameters and 138.4 "
+            "The row matches 8 groups: `ShuffleNet(1000, groups=8, small=False)` has 2,434,768 parameters and 138.4 "
             "M MAdds. The ShuffleNet paper leaves out the linear layer: 136.5 M."
         ),
     ),
@@ -266,10 +268,10 @@ for _model in (
         madds=87_976_448,
         source=MOBILENET,
         note=(
-            "The MobileNetV2 paper has no form for CIFAR. The row fits a network with 1x1 convolutions where the "
-            "paper has none: as shortcuts of blocks of stride 1 that change the number of channels, and in the "
-            "first block, which does not expand. With them it is 2,296,922 parameters and 91.2 M MAdds; we keep "
-            "to the MobileNetV2 paper."
+            "The MobileNetV2 paper has no CIFAR network. The row matches a network with 1x1 convolutions that the "
+            "paper does not have: as shortcuts of blocks with stride 1 that change the number of channels, and in "
+            "the first block, which does not expand. With them, it has 2,296,922 parameters and 91.2 M MAdds; we "
+            "follow the MobileNetV2 paper."
         ),
     ),
     Model(
@@ -284,7 +286,7 @@ for _model in (
         original_params_m=3.4,
         original_madds_m=300,
         note=(
-            "The row repeats the MobileNetV2 paper. Without scale and shift of batch norms there are 3,470,760 "
+            "The row repeats the MobileNetV2 paper. Without scale and shift of batch norms, it has 3,470,760 "
             "parameters."
         ),
     ),
@@ -299,11 +301,12 @@ for _model in (
         source=ARCFACE,
         embeds=True,
         note=(
-            "Intel's conversion of the authors' weights has 34.1 M parameters and 8.93 G operations, a multiply "
-            "and an add as two, which is our network. The row of the NAT++ paper we cannot explain: 31.8 M is "
-            "what is left without one of the 3x3 convolutions of 512 channels (2,359,296); and 7,104 M, if a "
-            "multiply and an add are two as in the row of MobileFaceNet, is 3,552 M MAdds, near the 3,593 M of a "
-            "network with the stride in the first convolution of a block. The ArcFace paper has it in the second."
+            "Intel's conversion of the authors' weights has 34.1 M parameters and 8.93 G operations, counting a "
+            "multiply and an add as two, which matches our network. We cannot explain the row of the NAT++ paper: "
+            "31.8 M parameters would remain without one of the 3x3 convolutions with 512 channels (2,359,296). "
+            "7,104 M operations, counted as in the row of MobileFaceNet, are 3,552 M MAdds, close to the 3,593 M "
+            "of a network with the stride in the first convolution of a block; the ArcFace paper has it in the "
+            "second."
         ),
     ),
     Model(
@@ -318,8 +321,8 @@ for _model in (
         embeds=True,
         original_params_m=0.99,
         note=(
-            "441 is twice our count, 441.9, cut off: a multiply and an add as two. 0.99 M parameters are left "
-            "where the scales of batch norms are folded into convolutions: 993,344."
+            "441 is twice our count, 441.9, truncated: a multiply and an add are counted as two. Folding the "
+            "scales of batch norms into convolutions leaves 0.99 M parameters: 993,344."
         ),
     ),
 ):

@@ -1,4 +1,4 @@
-"""What the tables of the NAT++ paper say, row by row."""
+"""The tables of the NAT++ paper, row by row."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Published:
-    """A row of the tables of the NAT++ paper: one model, as it was or as a method left it."""
+    """A row of a table of the NAT++ paper: a model as published, or after a method was applied."""
 
     table: str  # hand-crafted, nas-based, face or random
     data: str  # CIFAR, ImageNet or face verification
     model: str
-    method: str | None  # None: the model as its authors published it
+    method: str | None  # None: the original model
     params_m: float
     madds_m: float | None
-    accuracy: dict[str, float]  # per cent, by test
-    sd: dict[str, float] = field(default_factory=dict)  # where the row is a mean
+    accuracy: dict[str, float]  # test accuracy in percent
+    sd: dict[str, float] = field(default_factory=dict)  # if the row is a mean
 
 
 @cache
 def published_rows() -> tuple[Published, ...]:
-    """All rows of the paper's tables, also of models whose cells are not in the zoo (GHN, PR-DARTS)."""
+    """All rows of the paper's tables, including models whose cells are not in the zoo (GHN, PR-DARTS)."""
     return tuple(Published(**row) for row in read_json("published.json"))
 
 
 def rows_of(models: list[str], method: str | None, data: str | None) -> tuple[Published, ...]:
-    """The rows of some models as a method left them, on one kind of data or on all."""
+    """The rows of some models after a method, for one kind of data or for all."""
     return tuple(
         row for row in published_rows() if row.model in models and row.method == method and data in (None, row.data)
     )
 
 
 def read_json(name: str) -> Any:
-    """The content of a JSON file of the zoo."""
+    """The contents of a JSON file of the zoo."""
     return json.loads(resources.files("natpp.zoo").joinpath(name).read_text(encoding="utf-8"))

@@ -1,1 +1,1 @@
-"""Hand-crafted networks as plain modules, one file a family; `natpp.zoo.network` builds them by name."""
+"""Hand-crafted networks as plain modules, one file per family; `natpp.zoo.network` builds them by name."""

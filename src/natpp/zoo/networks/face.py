@@ -1,4 +1,4 @@
-"""Networks that embed faces of 112 x 112 pixels.
+"""Networks that compute embeddings of face images, 112 x 112 pixels.
 
 LResNet34E-IR of Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition" (first version, 2018),
 and MobileFaceNet of Chen et al., "MobileFaceNets: Efficient CNNs for Accurate Real-Time Face Verification on Mobile
@@ -17,10 +17,10 @@ from natpp.zoo.networks.weights import draw_weights
 
 
 class LResNetEIR(nn.Module):
-    """Embeddings of faces (batch, 3, 112, 112).
+    """Faces (batch, 3, 112, 112) to embeddings.
 
-    As the paper letters it: L, the first convolution is 3x3 without a stride and no pooling follows; E, the output
-    is batch norm, dropout, linear, batch norm; IR, the improved residual block. Each stage halves the size.
+    The letters are the paper's. L: the first convolution is 3x3 with stride 1, without pooling. E: the output is batch
+    norm, dropout, linear, batch norm. IR: the improved residual block. Each stage halves the size.
     """
 
     def __init__(self, embedding: int, *, depths: Sequence[int]):
@@ -47,7 +47,7 @@ class LResNetEIR(nn.Module):
 
 
 class ImprovedBlock(nn.Module):
-    """Batch norm, 3x3, batch norm, PReLU, 3x3 with the stride, batch norm; and a shortcut around them."""
+    """Batch norm, 3x3 conv, batch norm, PReLU, 3x3 conv with the stride, batch norm; plus a shortcut."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int):
         super().__init__()
@@ -67,9 +67,9 @@ class ImprovedBlock(nn.Module):
 
 
 class MobileFaceNet(nn.Module):
-    """Embeddings of faces (batch, 3, 112, 112): Table 1 of the paper.
+    """Faces (batch, 3, 112, 112) to embeddings; Table 1 of the paper.
 
-    The last feature map is weighed by a depthwise 7x7 convolution instead of a mean.
+    The last feature map is pooled by a depthwise 7x7 convolution instead of a mean.
     """
 
     def __init__(self, embedding: int):
@@ -98,9 +98,9 @@ class MobileFaceNet(nn.Module):
 
 
 class FaceBottleneck(nn.Module):
-    """1x1 to `expansion` times the channels, depthwise 3x3, 1x1 without an activation.
+    """1x1 conv to `expansion` times the channels, depthwise 3x3, 1x1 without activation.
 
-    The input is added where the shape stays the same.
+    The input is added if the shape does not change.
     """
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, expansion: int):

@@ -1,6 +1,6 @@
 """MobileNetV2 of Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks" (2018).
 
-Parameter names are those of torchvision.
+Parameter names match torchvision.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ STAGES = (  # expansion, channels, blocks, stride: Table 2 of the paper
 
 
 class MobileNetV2(nn.Module):
-    """Logits of images (batch, 3, height, width).
+    """Images (batch, 3, height, width) to logits.
 
-    The small form, for 32 x 32, has stride 1 in its first convolution and in the stage of 24 channels, so that four
-    pixels a side are left at the end; the other one, for 224 x 224, ends at seven.
+    The small variant, for 32 x 32, has stride 1 in its first convolution and in the stage with 24 channels, so the last
+    feature map is 4 x 4. The other one, for 224 x 224, ends at 7 x 7.
     """
 
     def __init__(self, classes: int, *, small: bool):
@@ -50,9 +50,9 @@ class MobileNetV2(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """1x1 to `expansion` times the channels, depthwise 3x3, 1x1 without an activation.
+    """1x1 conv to `expansion` times the channels, depthwise 3x3, 1x1 without activation.
 
-    The input is added where the shape stays the same.
+    The input is added if the shape does not change.
     """
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, expansion: int):

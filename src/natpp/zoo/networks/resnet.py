@@ -1,6 +1,6 @@
 """ResNets of He et al., "Deep Residual Learning for Image Recognition" (2015), for CIFAR and for ImageNet.
 
-Parameter names are those of torchvision, and as there the stride of a bottleneck is in its 3x3 convolution.
+Parameter names match torchvision; as there, the stride of a bottleneck is in its 3x3 convolution.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from natpp.zoo.networks.weights import draw_weights
 
 
 class ResNet(nn.Module):
-    """Logits of images (batch, 3, height, width), for 224 x 224: stem 7x7 and pooling, four stages."""
+    """Images (batch, 3, height, width) to logits, for 224 x 224: 7x7 stem with pooling, four stages."""
 
     def __init__(self, classes: int, *, depths: Sequence[int], bottleneck: bool):
         super().__init__()
@@ -41,10 +41,10 @@ class ResNet(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """Logits of images (batch, 3, height, width), for 32 x 32: three stages of 16, 32 and 64 channels.
+    """Images (batch, 3, height, width) to logits, for 32 x 32: three stages with 16, 32 and 64 channels.
 
-    `depth` is 6 n + 2, with n basic blocks a stage. Where the size halves, the shortcut is the paper's option A:
-    every second pixel, and zeros for the new channels.
+    `depth` is 6 n + 2, with n basic blocks per stage. Where the size is halved, the shortcut is the paper's option A:
+    every second pixel, with zeros for the new channels.
     """
 
     def __init__(self, classes: int, *, depth: int):
@@ -69,7 +69,7 @@ class CifarResNet(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut around them."""
+    """Two 3x3 convolutions with a shortcut."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, downsample: nn.Module | None):
         super().__init__()
@@ -90,7 +90,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1 to a quarter of the channels, 3x3, 1x1 back, and a shortcut around them."""
+    """1x1 conv to a quarter of the channels, 3x3, 1x1 back, with a shortcut."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, downsample: nn.Module | None):
         super().__init__()
@@ -116,7 +116,7 @@ class Bottleneck(nn.Module):
 
 
 class PaddedShortcut(nn.Module):
-    """The paper's option A: every `stride`-th pixel, and zero channels on both sides; no parameters."""
+    """The paper's option A: every `stride`-th pixel, padded with zero channels on both sides; has no parameters."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int):
         super().__init__()
@@ -129,7 +129,7 @@ class PaddedShortcut(nn.Module):
 
 
 def projection(channels_in: int, channels_out: int, stride: int) -> nn.Sequential:
-    """The paper's option B, a shortcut with weights: a 1x1 convolution and batch norm."""
+    """The paper's option B, a learned shortcut: 1x1 convolution and batch norm."""
     return nn.Sequential(
         nn.Conv2d(channels_in, channels_out, 1, stride=stride, bias=False), nn.BatchNorm2d(channels_out)
     )

@@ -1,4 +1,4 @@
-"""ShuffleNet (the first one) of Zhang et al., "ShuffleNet: An Extremely Efficient CNN for Mobile Devices" (2017)."""
+"""ShuffleNet v1 of Zhang et al., "ShuffleNet: An Extremely Efficient CNN for Mobile Devices" (2017)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from natpp.zoo.networks.weights import draw_weights
 
 STEM_CHANNELS = 24
-STAGE_2_CHANNELS = {1: 144, 2: 200, 3: 240, 4: 272, 8: 384}  # by groups; doubled from stage to stage
+STAGE_2_CHANNELS = {1: 144, 2: 200, 3: 240, 4: 272, 8: 384}  # by number of groups; doubled in each further stage
 
 
 class ShuffleNet(nn.Module):
-    """Logits of images (batch, 3, height, width).
+    """Images (batch, 3, height, width) to logits.
 
-    The small form, for 32 x 32, has no stride and no pooling before its third stage, so that the stages work at
-    32, 16 and 8 pixels; the other one, for 224 x 224, at 28, 14 and 7.
+    The small variant, for 32 x 32, has no stride or pooling before its third stage, so the stages run at 32, 16 and 8
+    pixels; the other one, for 224 x 224, runs at 28, 14 and 7.
     """
 
     def __init__(self, classes: int, *, groups: int, small: bool):
@@ -39,7 +39,7 @@ class ShuffleNet(nn.Module):
 
 
 class ShuffleUnit(nn.Module):
-    """Grouped 1x1, shuffle, depthwise 3x3, grouped 1x1; the input is added."""
+    """Grouped 1x1 conv, channel shuffle, depthwise 3x3, grouped 1x1, plus the input."""
 
     def __init__(self, channels: int, groups: int):
         super().__init__()
@@ -52,10 +52,10 @@ class ShuffleUnit(nn.Module):
 
 
 class WideningUnit(nn.Module):
-    """The first unit of a stage: the branch makes only the channels that are new, beside those of the input.
+    """The first unit of a stage: its branch computes the additional channels, concatenated with the input.
 
-    With stride 2 the input is averaged by a 3x3 pooling. The first grouped convolution has one group where the
-    input is narrow (stage 2).
+    With stride 2, the input is average-pooled (3x3). The first grouped convolution has a single group if the input is
+    narrow (stage 2).
     """
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, first_groups: int, groups: int):
@@ -71,7 +71,7 @@ class WideningUnit(nn.Module):
 
 
 class ChannelShuffle(nn.Module):
-    """Channels in a new order: the first of every group, then the second of every group, and so on."""
+    """Reorders channels: the first of each group, then the second of each group, and so on."""
 
     def __init__(self, groups: int):
         super().__init__()

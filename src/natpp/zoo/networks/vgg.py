@@ -1,6 +1,6 @@
 """VGG16 of Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition" (2014).
 
-Thirteen 3x3 convolutions and three linear layers, configuration D. Parameter names are those of torchvision.
+Thirteen 3x3 convolutions and three linear layers, configuration D. Parameter names match torchvision.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from natpp.zoo.networks.weights import draw_weights
 
-STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels, convolutions; a pooling after each
+STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels, convolutions; each stage ends with pooling
 
 
 class VGG16(nn.Module):
-    """Logits of images (batch, 3, height, width).
+    """Images (batch, 3, height, width) to logits.
 
-    `pooled` is the side of the last feature map, to which other sizes of images are averaged; `hidden` is the width
-    of the two hidden linear layers. With batch norm the convolutions have no bias.
+    The last feature map is average-pooled to `pooled` x `pooled`; `hidden` is the width of the two hidden linear
+    layers. With batch norm, convolutions have no bias.
     """
 
     def __init__(self, classes: int, *, pooled: int, hidden: int, batch_norm: bool):

@@ -1,4 +1,4 @@
-"""Fresh weights, as He et al. draw them."""
+"""Weight initialization of He et al."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 def draw_weights(network: nn.Module) -> None:
-    """Fills convolutions and linear layers anew: He's normal by fan-in, and a deviation of 0.01; biases are zero."""
+    """Initialize in place: He normal (fan-in) for convolutions, deviation 0.01 for linear layers, zero biases."""
     for part in network.modules():
         if isinstance(part, nn.Conv2d):
             nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
