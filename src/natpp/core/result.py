@@ -57,7 +57,7 @@ class Result:
     cost_after: Cost
     """the same of what came out"""
     changes: tuple[Change, ...]
-    """place by place: its name, what was there, what is there now, and how likely the policy found that"""
+    """place by place: its name, the option before and after, and how likely the policy found that"""
     log_prob: float
     """log-probability of the plan"""
     chances: Sequence[Sequence[float]] = field(repr=False)
