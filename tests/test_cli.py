@@ -182,20 +182,20 @@ def test_sample(run: Runner) -> None:
         (("cost", "nowhere.json"), "no file 'nowhere.json'"),
         (("cost", "|conv_3x3~0|"), "Did you mean 'nor_conv_3x3'?"),
         (("show", "darts", "-o", "nowhere/cell.svg"), "the folder 'nowhere' does not exist"),
-        (("show", "darts", "-o", "cell.pdf"), "a picture is .svg or .png"),
+        (("show", "darts", "-o", "cell.pdf"), "a picture must end in .svg or .png"),
         (("show", "darts", "--view", "netwrk"), "Did you mean 'network'?"),
         (("show", "darts", "--view", "network"), "name a file with -o"),
         (("show", "darts", "--against", "drts"), "Did you mean 'darts'?"),
         (("transitions", "conv3x3"), "Did you mean 'conv_3x3'?"),
         (("transitions", "--rule", "nat+"), "Did you mean 'nat++'?"),
         (("transitions", "--stride", "3"), "is 3, expected 1 or 2"),
-        (("transitions", "-o", "x.svg"), "-o goes with --plot"),
+        (("transitions", "-o", "x.svg"), "-o can only be given with --plot"),
         (("transitions", "conv_3x3", "--plot"), "leave out the operation"),
         (("transitions", "None"), "unknown operation 'None'"),
         (("show", "darts", "--channels", "0"), "channels is 0"),
         (("show", "darts", "--network", "cifr"), "Did you mean 'cifar'?"),
         (("show", "darts", "--against", "None"), "unknown architecture 'None'"),
-        (("show", "darts", "-o", "None"), "a picture is .svg or .png, not 'None'"),
+        (("show", "darts", "-o", "None"), "a picture must end in .svg or .png, not 'None'"),
         (("show", "darts", "-o", "a" * 300 + ".svg"), "cannot write"),
         (("show", "darts", "--arch", "enas"), "unknown flag --arch. (natpp show --help"),
         (("show", "darts", "--view", "network", "--against", "enas", "-o", "x.svg"), "shows one architecture"),
@@ -244,7 +244,7 @@ def test_a_terminal_of_any_encoding(encoding: str) -> None:
     wrong = call("cost", "darts", "--chanels", "3")
     assert wrong.returncode == 2
     assert wrong.stderr == (
-        "natpp: unknown flag --chanels. Did you mean '--channels'? (natpp cost --help tells the flags)\n"
+        "natpp: unknown flag --chanels. Did you mean '--channels'? (natpp cost --help lists the flags)\n"
     )
 
 
@@ -259,7 +259,7 @@ def test_an_empty_file_is_refused(run: Runner, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (r"printf '\xff' | PYTHONIOENCODING=utf-8 {natpp} show -", "standard input is no text file"),
+        (r"printf '\xff' | PYTHONIOENCODING=utf-8 {natpp} show -", "standard input is not a text file"),
         ("{natpp} show - <&-", "standard input is closed"),
         ("{natpp} zoo > /dev/full", "No space left on device"),
     ],

@@ -116,7 +116,7 @@ def test_what_is_no_architecture_is_not_written_over(run: Runner, tmp_path: Path
     notes.write_text("mine")
     status, _, said = run("optimize", "naonet", "--out", str(notes))
     assert status != 0
-    assert "is there and is no architecture" in said
+    assert "exists and is not an architecture" in said
     assert notes.read_text() == "mine"
     for _ in range(2):  # an earlier result makes room
         ok(run("optimize", "naonet", "--out", better))
@@ -167,7 +167,7 @@ WRONG = {
         ("my_file.py:make_model", "--input", "1,4,8,8"),
         r"does not run on the example input: .*channels.* \(in its submodule 0\). Give an example with the shape",
     ),
-    "no shape": (("my_file.py:make_model", "--input", "1,x"), "input is '1,x', expected sizes with commas between"),
+    "no shape": (("my_file.py:make_model", "--input", "1,x"), "input is '1,x', expected sizes separated by commas"),
     "zero": (("my_file.py:make_model", "--input", "0,3,8,8"), "input is '0,3,8,8', expected sizes"),
     "a second input": (("my_file.py:make_model", "--input", "1,3,8,8;1"), "the example input does not fit Sequential"),
     "too large": (("my_file.py:make_model", "--input", "9999999,9999999,9999"), "does not fit into the memory here"),
@@ -182,18 +182,18 @@ WRONG = {
     "no such cost": ((*MODEL, "--budget", "mads=0.6"), "unknown cost 'mads' in the budget. Did you mean 'madds'"),
     "no figure": ((*MODEL, "--budget", "madds=half"), "budget is 'madds=half', expected for example madds=0.6"),
     "no such budget": ((*MODEL, "--budget", "strickt"), "unknown budget 'strickt'. Did you mean 'strict'"),
-    "twice": ((*MODEL, "--budget", "madds=0.6,madds=0.3"), "which limits something twice"),
+    "twice": ((*MODEL, "--budget", "madds=0.6,madds=0.3"), "which limits the same cost twice"),
     "no name": ((*MODEL, "--budget", "0.6"), r"unknown budget '0\.6'\. .* Or limits, such as madds=0\.6"),
-    "data without a scorer": (("darts", "--data", "digits"), "data goes with a scorer, which the mode best-of"),
-    "a store without a scorer": (("darts", "--store", "s"), "store goes with a scorer"),
-    "a column without a scorer": (("darts", "--reward", "val_12"), "reward goes with a scorer"),
-    "samples of one": (("darts", "--samples", "3"), "samples goes with the mode best-of, not with greedy"),
+    "data without a scorer": (("darts", "--data", "digits"), "data needs a scorer"),
+    "a store without a scorer": (("darts", "--store", "s"), "store needs a scorer"),
+    "a column without a scorer": (("darts", "--reward", "val_12"), "reward needs a scorer"),
+    "samples of one": (("darts", "--samples", "3"), "samples can only be given with the mode best-of, not with greedy"),
     "no such part": ((*MODEL, "--keep", "head"), "keep names 'head', but Sequential has no such part"),
-    "a scorer": ((*MODEL, "--scorer", "short"), "--scorer goes with an architecture, not with a model"),
+    "a scorer": ((*MODEL, "--scorer", "short"), "--scorer can only be given with an architecture, not with a model"),
     "best-of": ((*MODEL, "--mode", "best-of"), "unknown mode 'best-of' for a module"),
-    "classes": ((*MODEL, "--classes", "3"), "classes goes with a network of the zoo"),
-    "kept of a cell": (("darts", "--keep", "a"), "--keep goes with a model, not with an architecture"),
-    "shared in a cell": (("darts", "--no-share-blocks"), "--no-share-blocks goes with a model"),
+    "classes": ((*MODEL, "--classes", "3"), "classes can only be given with a network of the zoo"),
+    "kept of a cell": (("darts", "--keep", "a"), "--keep can only be given with a model, not with an architecture"),
+    "shared in a cell": (("darts", "--no-share-blocks"), "--no-share-blocks can only be given with a model"),
     "too few for a cell": (
         ("darts", "--budget", "madds=0.01"),
         r"the budget cannot be met: .* the nearest allowed result has .* of the architecture's",
@@ -228,8 +228,8 @@ def test_a_network_is_no_architecture_of_cells(run: Runner) -> None:  # noqa: F8
     status, _, err = run("show", "resnet50")
     assert status == 2
     assert "resnet50 is a whole network" in err
-    assert "--input goes with a model" in run("cost", "darts", "--input", "1,3,8,8")[2]
-    assert "go with an architecture" in run("cost", "resnet20", "--cells", "3")[2]
+    assert "--input can only be given with a model" in run("cost", "darts", "--input", "1,3,8,8")[2]
+    assert "only be given with an architecture" in run("cost", "resnet20", "--cells", "3")[2]
 
 
 def test_shapes() -> None:

@@ -87,7 +87,7 @@ def test_progress_goes_to_standard_error(verb: str, run: Runner, tmp_path: Path)
 def test_quiet_leaves_the_result(run: Runner) -> None:  # noqa: F811
     loud, quiet = run("optimize", "darts")[1], run("optimize", "darts", "--quiet")[1]
     assert loud.startswith(quiet)
-    assert loud.removeprefix(quiet).startswith("(by the policy cifar10")
+    assert loud.removeprefix(quiet).startswith("(changed by the policy cifar10")
 
 
 @pytest.mark.parametrize("verb", list(VERBS))

@@ -1,4 +1,4 @@
-"""Settings as values: frozen dataclasses whose annotated fields are the only place where a setting is written.
+"""Settings as values: frozen dataclasses whose annotated fields are the only definition of a setting.
 
 The checks of a value, its JSON, its text (`scores=20,population=8`) and its help all follow from the fields.
 """
@@ -20,7 +20,7 @@ from natpp.errors import FormatError, SettingError, did_you_mean
 from natpp.hints import Among, At, Form, Plain, alternatives, cut, fits, marked, parsed, split, unfit, word_of
 
 __all__ = ["Among", "At", "Config", "Form", "Plain", "fields_of", "helps"]
-FIELDS: dict[type, dict[str, Any]] = {}  # of configs, once they were asked for
+FIELDS: dict[type, dict[str, Any]] = {}  # cached fields of configs
 HELPS: dict[type, dict[str, str]] = {}
 C = TypeVar("C", bound="Config")
 
@@ -29,7 +29,7 @@ C = TypeVar("C", bound="Config")
 class Config:
     """The base of all settings: checked when made, read from and written to JSON and text.
 
-    A field's annotation says what it may be, a string under the field says what it means. Checks that involve several
+    A field's annotation gives the allowed values, a string under the field is its help. Checks that involve several
     fields go into `check`.
 
     Examples:
@@ -128,7 +128,9 @@ class Config:
             elif name:  # a comma inside a value
                 given[name] += f",{part.strip()}"
             else:
-                raise SettingError(f"{cut(text)} starts without a setting: write {next(iter(fields_of(cls)))}=…")
+                raise SettingError(
+                    f"{cut(text)} starts without the name of a setting: write {next(iter(fields_of(cls)))}=…"
+                )
         return cls._parsed(given, since)
 
     @classmethod
@@ -147,7 +149,7 @@ class Config:
         for name, inner in nested.items():
             kinds = [kind for kind, _ in alternatives(known[name]) if _is_config(kind)]
             if not kinds:
-                raise SettingError(f"{name} of {cls.__name__} has no settings of its own")
+                raise SettingError(f"{name} of {cls.__name__} has no nested settings")
             before = _default(cls, name) if since is None else getattr(since, name)
             kind = type(before) if isinstance(before, Config) else kinds[0]
             read[name] = kind._parsed(inner, before if isinstance(before, Config) else None)
@@ -209,7 +211,7 @@ def _data(value: Any) -> Any:
 
 
 def _read(hint: Any, data: Any, name: str) -> Any:
-    """The value that JSON has for a field; what does not fit is left to the field's own check."""
+    """The value that JSON has for a field; invalid values are left to the field's check."""
     for kind, _ in alternatives(hint):
         inner = get_args(kind)
         if _is_config(kind) and isinstance(data, Mapping):
@@ -221,7 +223,7 @@ def _read(hint: Any, data: Any, name: str) -> Any:
 
 
 def _default(config: type[Config], name: str) -> Any:
-    """The default of a field; MISSING where it has none."""
+    """The default of a field; MISSING if it has none."""
     field = next(one for one in dataclasses.fields(config) if one.name == name)
     return field.default if field.default_factory is MISSING else field.default_factory()
 
@@ -238,7 +240,7 @@ def _all(config: Config) -> dict[str, Any]:
 
 
 def _check_names(config: type[Config], given: Iterable[object], error: type[SettingError | FormatError]) -> None:
-    """Answer a name that is not a setting with the nearest that is."""
+    """Raise an error for an unknown setting that suggests the nearest known one."""
     for name in given:
         if name not in fields_of(config):
             raise error(f"{config.__name__} has no setting {name!r}. {did_you_mean(str(name), fields_of(config))}")

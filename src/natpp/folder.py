@@ -1,7 +1,7 @@
-"""A run's folder: settings, curves and checkpoints, written so that nothing is lost whenever the run ends.
+"""A run's folder: settings, curves and checkpoints, written so that an interrupted run can be resumed.
 
-`config.json` says what was asked for, `metrics.jsonl` what happened, `checkpoint.pt` where the run is
-and `previous.pt` where it was one checkpoint earlier. Every file is written whole or not at all.
+`config.json` has the settings, `metrics.jsonl` the curves, `checkpoint.pt` the last state and `previous.pt` that of
+the checkpoint before. Files are written atomically.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ MAY_CHANGE = ("root", "device", "together", "store", "command", "name", "version
 
 
 class Folder:
-    """A folder to keep a run in; without one, nothing is kept."""
+    """A folder to keep a run in; without a folder nothing is saved."""
 
     def __init__(
         self, folder: str | Path | None, config: dict[str, Any], *, resume: bool = False, tensorboard: bool = False
     ):
-        """A new run needs a folder without one; with `resume` a run that is there goes on."""
+        """A new run needs a folder that holds no run; with `resume` an existing run continues."""
         self.folder = None if folder is None else Path(folder)
         self.config = json.loads(json.dumps(config))
         self.rows = 0  # of the curves
@@ -40,23 +40,23 @@ class Folder:
         self._writer: Any = None
         if self.folder is None:
             if resume or tensorboard:
-                raise SettingError("a run without a folder keeps nothing: give it one with out")
+                raise SettingError("resume and tensorboard need a folder for the run: give it with out")
             return
         started = any((self.folder / name).exists() for name in ("checkpoint.pt", "previous.pt", "policy.safetensors"))
         if started and not resume:
             raise SettingError(
-                f"{str(self.folder)!r} already holds a run. Go on with it by --resume, or choose another folder"
+                f"{str(self.folder)!r} already holds a run. Continue it with --resume, or choose another folder"
             )
         if started:
             _same(read_config(self.folder), self.config)
-        else:  # nothing is there yet, or nothing but the start of a run
+        else:  # no folder yet, or only the start of a run
             _make(self.folder)
             write_whole(self.folder / "config.json", json.dumps(self.config, indent=2) + "\n")
         if tensorboard:
             self._writer = _summary_writer(self.folder)
 
     def load(self) -> dict[str, Any] | None:
-        """The state at the last checkpoint that can be read; None where there is none yet."""
+        """The state at the last readable checkpoint; None if there is none yet."""
         if self.folder is None:
             return None
         damaged: Path | None = None
@@ -84,7 +84,7 @@ class Folder:
         return None
 
     def save(self, state: dict[str, Any]) -> None:
-        """Keep a state; the one before it stays beside it."""
+        """Save a state; the previous one is kept too."""
         if self.folder is None:
             return
         buffer = io.BytesIO()
@@ -97,7 +97,7 @@ class Folder:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """While it lasts, an error also says that the last checkpoint is kept, where there is one."""
+        """Errors raised inside the block also say that the last checkpoint is kept, if there is one."""
         try:
             yield
         except NatppError as error:
@@ -119,11 +119,11 @@ class Folder:
             self._writer.flush()
 
     def file(self, name: str) -> Path | None:
-        """Where a file of the run goes."""
+        """The path of a file of the run."""
         return None if self.folder is None else self.folder / name
 
     def _cut_metrics(self) -> None:
-        """Drop rows that were written after the checkpoint: what they tell of comes again."""
+        """Drop rows that were written after the checkpoint: those steps are taken again."""
         assert self.folder is not None
         file = self.folder / "metrics.jsonl"
         if file.exists():
@@ -138,23 +138,23 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text())
     except OSError as error:
-        raise FormatError(f"{str(folder)!r} is no run: cannot read its config.json: {error.strerror}") from None
+        raise FormatError(f"{str(folder)!r} is not a run: cannot read its config.json: {error.strerror}") from None
     except ValueError:
-        raise FormatError(f"{str(file)!r} is damaged: it is no JSON") from None
+        raise FormatError(f"{str(file)!r} is damaged: it is not JSON") from None
     if not isinstance(found, dict):
-        raise FormatError(f"{str(file)!r} is damaged: it holds no settings")
+        raise FormatError(f"{str(file)!r} is damaged: it does not hold settings")
     return found
 
 
 def last_row(folder: str | Path, phase: str) -> dict[str, Any] | None:
-    """The last row of a run's curves for a phase; None where there is none."""
+    """The last row of a run's curves for a phase; None if there is none."""
     file = Path(folder) / "metrics.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     return next((row for row in reversed(rows) if row["phase"] == phase), None)
 
 
 class Interrupted(NatppError):
-    """The run was asked to end, and did after saving where it is."""
+    """The run was asked to stop, and did so after saving a checkpoint."""
 
     def __init__(self, number: int, folder: Path | None):
         kept = "nothing was kept" if folder is None else f"--resume goes on from {str(folder)!r}"
@@ -163,7 +163,7 @@ class Interrupted(NatppError):
 
 
 class Stop:
-    """Whether somebody asked the run to end, by SIGINT or SIGTERM."""
+    """Whether the run was asked to stop, by SIGINT or SIGTERM."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -171,7 +171,7 @@ class Stop:
 
 @contextmanager
 def catching_signals() -> Iterator[Stop]:
-    """While it lasts, the first SIGINT or SIGTERM only sets a mark; a second SIGINT ends at once."""
+    """Inside the block the first SIGINT or SIGTERM only sets a flag; a second SIGINT ends at once."""
     stop = Stop()
 
     def handle(number: int, _: object) -> None:
@@ -191,7 +191,7 @@ def catching_signals() -> Iterator[Stop]:
 
 
 def _same(before: Any, now: Any, name: str = "") -> None:
-    """Say the first setting that differs."""
+    """Raise an error that names the first setting that differs."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in sorted({*before, *now} - set(MAY_CHANGE)):
             _same(before.get(key), now.get(key), key)
@@ -207,7 +207,7 @@ def _make(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise NatppError(f"{str(folder)!r} is a file, expected a folder for the run")
     if folder.is_dir() and any(file.name[0] != "." for file in folder.iterdir()) and not _begun(folder):
-        raise NatppError(f"the folder {str(folder)!r} holds other things. Choose a new or empty one for the run")
+        raise NatppError(f"the folder {str(folder)!r} holds other files: choose a new or empty folder for the run")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

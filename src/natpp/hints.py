@@ -1,4 +1,4 @@
-"""What an annotation says of a value: whether it fits, what was expected, and its form as text."""
+"""Check values against annotations, describe what was expected, and convert values to and from text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class At(NamedTuple):
 
 @dataclass(frozen=True, eq=False)  # an annotation has to be hashable, a registry is not
 class Among:
-    """The names that a word may be, a registry for example; looked up when a value is checked."""
+    """The allowed names of a word, for example a registry; looked up when a value is checked."""
 
     names: Collection[str]
 
@@ -63,7 +63,7 @@ class Plain:
 
 
 def alternatives(hint: Any, marks: tuple[Any, ...] = ()) -> list[tuple[Any, tuple[Any, ...]]]:
-    """The types that a value may have, each with what else is said of it."""
+    """The types that a value may have, each with its other annotations."""
     if get_origin(hint) is Annotated:
         inner, *more = get_args(hint)
         return alternatives(inner, (*marks, *more))
@@ -73,12 +73,12 @@ def alternatives(hint: Any, marks: tuple[Any, ...] = ()) -> list[tuple[Any, tupl
 
 
 def fits(hint: Any, value: object) -> bool:
-    """Whether a value is what an annotation says."""
+    """Whether a value matches an annotation."""
     return any(_fits(*one, value) for one in alternatives(hint))
 
 
 def unfit(name: str, hint: Any, value: object) -> str:
-    """What to say of a value that does not fit: what was given and what was expected."""
+    """The error message for an invalid value: what was given and what was expected."""
     options = [one for one in alternatives(hint) if one[0] is not types.NoneType]
     choices = [choice for one in options for choice in _choices(*one)]
     if isinstance(value, str) and choices and len(options) == 1:
@@ -116,7 +116,7 @@ def word_of(value: Any) -> str:
 
 
 def _fits(kind: Any, marks: tuple[Any, ...], value: object) -> bool:
-    """Whether a value has a type, and is in the range or among the names that are said of it."""
+    """Whether a value has a type, and is in the range or among the names of its annotation."""
     origin, inner = get_origin(kind) or kind, get_args(kind)
     if kind is Any or kind is types.NoneType:
         return kind is Any or value is None
@@ -149,7 +149,7 @@ def _words(kind: Any, marks: tuple[Any, ...]) -> str:
     if origin in (int, float):
         return f"a {'whole ' if origin is int else ''}number{range_of}"
     if origin is tuple and inner[-1] is ...:
-        return f"a tuple (as text: with commas between), each {_any_words(inner[0])}"
+        return f"a tuple (as text: separated by commas), each {_any_words(inner[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"a mapping from {_any_words(inner[0])} to {_any_words(inner[1])}"
     known = {str: "a word", bool: "true or false"}
@@ -165,7 +165,7 @@ def _choices(kind: Any, marks: tuple[Any, ...]) -> list[Any]:
 
 
 def _from_text(kind: Any, marks: tuple[Any, ...], text: str, quoted: bool) -> Any:
-    """The value of a text as a type; a ValueError where it is none."""
+    """The value of a text as a type; a ValueError if it does not parse."""
     origin, inner = get_origin(kind) or kind, get_args(kind)
     if origin is tuple:
         parts = split(text)
@@ -189,10 +189,10 @@ def _from_text(kind: Any, marks: tuple[Any, ...], text: str, quoted: bool) -> An
 
 
 def split(text: str) -> list[str]:
-    """The parts of a text between its commas, but those in quotes."""
+    """The parts of a text between its commas, except commas in quotes."""
     parts = PART.findall(text)
     if ",".join(parts) != text:
-        raise SettingError(f"{cut(text)} has a quote without its other half, or two commas in a row")
+        raise SettingError(f"{cut(text)} has an unclosed quote, or two commas in a row")
     return parts
 
 

@@ -1,5 +1,6 @@
-"""Named things that can be added: operations, rules, networks, models, methods, tasks, decisions, measures of cost,
-ways to write results.
+"""Registries of named entries that can be extended.
+
+They hold operations, rules, networks, models, methods, tasks, decisions, measures of cost and ways to write results.
 
 Packages fill their registries when they are imported. `import natpp` imports all but methods, tasks and kinds of
 decisions, which need torch and come with `import natpp.methods`, `natpp.training.task` and `natpp.decisions`.
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """A dict in order of registration that answers an unknown name with the nearest known one.
+    """A dict in order of registration; the error for an unknown name suggests the nearest known one.
 
     Examples:
         >>> from natpp.registry import OPS
@@ -53,7 +54,7 @@ class Registry(Mapping[str, T]):
         return entry
 
     def remove(self, name: str) -> T:
-        """Take an entry out again."""
+        """Remove an entry."""
         entry = self[name]
         del self._entries[name]
         return entry
@@ -67,7 +68,7 @@ class Registry(Mapping[str, T]):
         if not text:
             return entry
         if not isinstance(entry, Config):
-            raise SettingError(f"the {self.kind} {name!r} has no settings, but {shortened(text)} is given")
+            raise SettingError(f"the {self.kind} {name!r} has no settings, but {shortened(text)} was given")
         return type(entry).parse(text, entry)
 
     def text_of(self, entry: T) -> str:
@@ -78,7 +79,7 @@ class Registry(Mapping[str, T]):
         return f"{name}:{texts[name]}" if texts[name] else name
 
     def _own(self, what: T) -> T:
-        """The value itself, where it is of a kind that is registered."""
+        """The value, if its type is one of the registered entries'."""
         kinds = {type(entry) for entry in self.values()}
         if isinstance(what, tuple(kinds)):
             return what

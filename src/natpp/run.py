@@ -1,4 +1,4 @@
-"""Where and how something long runs, and what is told on the way: one value for every verb that takes long."""
+"""Where and how a long run executes, and what it reports: one value shared by all long-running verbs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from natpp.config import At, Config, Form, Plain
 
 Watch = Callable[[str, int, int, dict[str, float]], None]  # phase, steps done, of how many, figures
-Say = Callable[[str], None]  # what a person should know on the way
+Say = Callable[[str], None]  # a line that the user should see
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Run(Config):
     out: Annotated[str | Path | None, Form("RUN")] = None
     """folder to keep the run in: settings, curves, checkpoints, the result"""
     resume: bool = False
-    """go on with the run in the folder; starts it where there is none"""
+    """continue the run in the folder; start it if there is none"""
     seed: Annotated[int, At(0, 2**63 - 1)] = 0
     """seed of everything random"""
     device: str = "auto"
@@ -37,4 +37,4 @@ class Run(Config):
     watch: Annotated[Watch | None, Plain] = None
     """called with the phase, the steps done, of how many, and figures"""
     say: Annotated[Say | None, Plain] = None
-    """called with a line that a person should see"""
+    """called with a line that the user should see"""

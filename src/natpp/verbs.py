@@ -69,7 +69,7 @@ def load(given: str | Path) -> Architecture:
         return _parse_file(Path(given))
     if given in MODELS:
         raise FormatError(
-            f"{given} is a whole network, no architecture of cells: natpp.zoo.network({given!r}) builds it"
+            f"{given} is a whole network, not an architecture of cells: natpp.zoo.network({given!r}) builds it"
         )
     if not given.strip():
         raise FormatError("the text is empty. Expected a zoo name, a file or an architecture's text")
@@ -102,7 +102,7 @@ def cost(
     """
     if isinstance(of, Architecture | str | Path):
         if example_input is not None:
-            raise SettingError("an example input goes with a module; an architecture takes a setting")
+            raise SettingError("example_input can only be given with a module: for an architecture, give setting")
         arch, where = _architecture(of), as_setting(setting or "cifar")
         if not latency:
             return cost_of(arch, where)
@@ -116,7 +116,7 @@ def cost(
     if not isinstance(of, nn.Module):
         raise NatppError(f"expected an architecture or a torch.nn.Module, not {shortened(repr(of))}")
     if setting is not None:
-        raise SettingError("a setting goes with an architecture, not with a module")
+        raise SettingError("setting can only be given with an architecture, not with a module")
     if example_input is None:
         raise SettingError("the cost of a module needs an example input: natpp.cost(module, example_input=x)")
     return module_cost(of, example_input, latency=latency)
@@ -129,7 +129,7 @@ def build(
     prune: bool = True,
     auxiliary: bool = False,
 ) -> Network:
-    """A trainable network of an architecture: what is alive of it, or with `prune=False` everything listed.
+    """A trainable network of an architecture: only its living operations, or with `prune=False` all of them.
 
     The size of a setting matters only to the auxiliary head; the network itself takes images of any size.
 
@@ -220,26 +220,26 @@ def optimize(
     watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Result:
-    """A better architecture by a policy: what changed, what it costs before and after, how sure the policy was.
+    """A better architecture by a policy, with what changed, the costs before and after, and how sure the policy was.
 
-    `policy` is one that was learned, the name of one that ships, a policy's file or a run's folder; by default
+    `policy` is a learned policy, the name of one that ships, a policy's file or a run's folder; by default
     the one that ships. `scorer` is what the mode best-of chooses by: `short` trainings on `data` (kept in the file
     `store`), a run's folder (its supernet), a table's file (its column `reward`) or any function from architectures
     to scores. Under the strict budget neither living parameters nor living multiply-adds rise in the network (by
     default CIFAR's, and NAS-Bench-201's for an architecture of one cell); `budget="rule"` leaves it to the rule. A
-    budget may also ask for less, as in `{"madds": 0.6, "latency": 2.5}`: params, madds, memory (bytes) or latency
-    (ms), each a fraction up to 1 of what is there now or a figure, met by as few further changes as it takes.
+    budget may also set limits, as in `{"madds": 0.6, "latency": 2.5}`: params, madds, memory (bytes) or latency
+    (ms), each a fraction up to 1 of the current cost or an absolute number, met with as few further changes as needed.
 
     Any `torch.nn.Module` is an architecture too: with `example_input` (a tensor, a tuple of arguments or a dict of
-    named ones) the result has a `.module` that takes and gives the same, with weights inherited. `keep` protects parts
-    by name or type, `share_blocks` gives blocks that are alike one decision (by default so unless the budget has
-    figures), and from `batches` of inputs the statistics of batch norms are recomputed.
+    named ones) the result has a `.module` with the same inputs and outputs and inherited weights. `keep` protects parts
+    by name or type, `share_blocks` makes one decision for identical blocks (the default unless the budget has
+    limits), and `batches` of inputs are used to recompute the batch norm statistics.
 
-    With `train` and `val`, batches (inputs, targets) as of a DataLoader, or `train` alone as data of `search`, it is
-    learned on this module what is best for it: so many `evaluations`, or as many as there are `minutes` for, of
-    candidates with inherited weights by `short` fine-tunings of `train_steps` steps or by a `supernet` made of the
-    module (`scorer`); the policy is tuned on them, and the best by validation loss is the result. Targets are class
-    indices, unless `loss`, a function of output and targets, says otherwise.
+    With `train` and `val`, batches (inputs, targets) such as a DataLoader, or with `train` alone as the data of
+    `search`, the policy is tuned on this module. It scores `evaluations` candidates with inherited weights, or as
+    many as fit into `minutes`. `scorer` is `short` (fine-tunings of `train_steps` steps) or `supernet` (one made of
+    the module). The candidate with the best validation loss is the result. Targets are class indices, unless a
+    `loss`, a function of output and targets, is given.
 
     Examples:
         An architecture, by the policy that ships:
@@ -248,7 +248,7 @@ def optimize(
         >>> len(result.changes), result.cost_before.madds, result.cost_after.live_madds
         (10, 1673814240, 1372119264)
 
-        The same with a quarter of the multiply-adds less:
+        The same with at least a quarter fewer multiply-adds:
 
         >>> natpp.optimize("naonet", budget={"madds": 0.75}).cost_after.live_madds
         1211871456
@@ -274,7 +274,7 @@ def optimize(
     }
     if not isinstance(arch, Architecture | str | Path):
         if network is not None or data is not None or samples != 10:
-            raise SettingError("network, samples and data go with an architecture, not with a module")
+            raise SettingError("network, samples and data can only be given with an architecture, not with a module")
         options: dict[str, Any] = {
             "rule": rule,
             "seed": seed,
@@ -285,17 +285,21 @@ def optimize(
         }
         if train is not None:
             if mode != "greedy" or batches is not None:
-                raise SettingError("mode and batches go without train: what is learned is the best that was found")
+                raise SettingError("mode and batches cannot be combined with train")
             learning |= {"scorer": scorer, "root": root}
             return _learned_module(arch, policy, example_input, train, options, learning)
         given = [name for name, value in (learning | {"scorer": scorer, "root": root}).items() if value is not None]
         if given:
-            raise SettingError(f"{given[0]} goes with train, the batches that it is learned from")
+            raise SettingError(f"{given[0]} needs train, the batches to learn from")
         return _optimized_module(arch, policy, example_input, mode=mode, batches=batches, **options)
     if example_input is not None or keep or share_blocks is not None or measure_latency or batches is not None:
-        raise SettingError("example_input, keep, share_blocks, measure_latency and batches go with a module")
+        raise SettingError(
+            "example_input, keep, share_blocks, measure_latency and batches can only be given with a module"
+        )
     if train is not None or any(value is not None for value in learning.values()):
-        raise SettingError("train, val and what goes with them are for a module: an architecture takes scorer and data")
+        raise SettingError(
+            "train, val and their settings can only be given with a module: for an architecture, give scorer and data"
+        )
     from natpp.core.budget import check_budget
     from natpp.methods.policy import transform
     from natpp.runs.jobs import make_scorer, short_scorer
@@ -305,8 +309,8 @@ def optimize(
     of_scorers = {"data": data, "root": root, "store": store, "reward": None if reward == "val_200" else reward}
     given = [name for name, value in of_scorers.items() if value is not None]
     if scorer is None and given:
-        raise SettingError(f"{given[0]} goes with a scorer, which the mode best-of chooses by")
-    RULES[rule]  # answers an unknown name
+        raise SettingError(f"{given[0]} needs a scorer: give one, and mode='best-of'")
+    RULES[rule]  # raises if unknown
     asked = _architecture(arch)
     where = network or setting("cifar" if asked.reduce is not None else "nasbench201")
     task = Task(rule, where, strict=budget != "rule")
@@ -358,10 +362,10 @@ def _module(module: object, example_input: Any) -> nn.Module:
 
 
 def restore(folder: str | Path, module: nn.Module | None = None) -> nn.Module:
-    """The module that `result.save(folder)` wrote, on the CPU; nothing that lies in the folder is run.
+    """The module that `result.save(folder)` wrote, on the CPU; no code in the folder is executed.
 
-    `module` is the original or one like it: it is needed where the result has parts that are not torch's, which are
-    then taken from it.
+    `module` is the original or one like it. It is needed if the result has custom layers, which are then taken
+    from it.
 
     Examples:
         >>> result = natpp.optimize(natpp.zoo.network("resnet20"), example_input=torch.randn(1, 3, 32, 32))
@@ -375,7 +379,7 @@ def restore(folder: str | Path, module: nn.Module | None = None) -> nn.Module:
 
 
 def _policy(given: Policy | str | Path | None, rule: str) -> Policy:
-    """The policy itself, one that ships by its name or for the rule, one from a file, or that of a run's folder."""
+    """The given policy, a shipped one by name or for the rule, one from a file, or that of a run's folder."""
     from natpp.nets.policy import Policy
     from natpp.policies import load_named
     from natpp.runs.jobs import run_policy
@@ -386,7 +390,7 @@ def _policy(given: Policy | str | Path | None, rule: str) -> Policy:
 
 
 def _said(name: str, policy: Policy | str | Path | None, rule: str) -> dict[str, Any]:
-    """What a result keeps of what was asked: the name of the subject, and the policy's."""
+    """The part of the request that a result keeps: the names of the subject and the policy."""
     from natpp.policies import default
 
     known = str(policy) if isinstance(policy, str | Path) else default(rule) if policy is None else "given"
@@ -408,7 +412,7 @@ def search(
     into), `imagenet:root=…` (with `train/CLASS` and `val/CLASS`), a folder of images or `Images`. Inputs are drawn
     `on` the space `cells` or `nasbench201`, or the policy is learned for one architecture. Scores come from `short`
     real trainings by default, with the preset `paper` from a `supernet` trained here; `scorer` may also be a run's
-    folder (its supernet), a table's file or any `Scorer`. The fields of `Search` say the rest.
+    folder (its supernet), a table's file or any `Scorer`. The other settings are fields of `Search`.
 
     Examples:
         A policy for DARTS from two short trainings; leave the numbers out for a real one:
@@ -435,10 +439,10 @@ def score(
     task: Task | Data | Images | str | Path | None = None,
     run: Run = Run(),
 ) -> list[Outcome]:
-    """Scores of architectures: `.value`, `.accuracy`, `.loss`, `.seconds` and, where there is none, `.reason`.
+    """Scores of architectures: `.value`, `.accuracy`, `.loss`, `.seconds` and, if there is none, `.reason`.
 
     By `short` real trainings on the images of a task (`short:steps=200,store=scores.jsonl`), or by a run's folder (its
-    supernet). Architectures of one cell stand in the network of NAS-Bench-201, pairs of cells in CIFAR's.
+    supernet). Architectures of one cell are built into the network of NAS-Bench-201, pairs of cells into CIFAR's.
 
     Examples:
         >>> (one,) = natpp.score(["natpp_darts"], "short:steps=2", task="digits")
@@ -466,8 +470,8 @@ def train(
     """A network of an architecture trained from scratch, with its accuracy on the test images, read once at the end.
 
     `task` is as in `search`. The recipe is `cifar-600`, `random-600`, `imagenet-250`, `quick`, one of these with
-    settings of one's own (`quick:epochs=2,channels=8`) or any `Recipe`; `setting` is the network, where the recipe's
-    own will not do.
+    custom settings (`quick:epochs=2,channels=8`) or any `Recipe`; `setting` is the network, if it
+    differs from the recipe's.
 
     Examples:
         >>> trained = natpp.train("darts", "digits", "quick:epochs=1,channels=4,cells=3")
@@ -484,7 +488,7 @@ def train(
 
 
 def benchmark(space: str, table: str | Path, config: Benchmark = Benchmark(), *, run: Run = Run()) -> dict[str, Any]:
-    """Methods compared on a table of trained networks: what each makes of held-out inputs, as JSON data.
+    """Methods compared on a table of trained networks: how much each improves held-out inputs, as JSON data.
 
     Examples:
         >>> from pathlib import Path
@@ -511,11 +515,11 @@ def finetune(
     teacher: nn.Module | None = None,
     run: Run = Run(),
 ) -> Finetuned:
-    """A copy of a module, or of a result's, trained from the weights it has: `.module`, and its `.curve`.
+    """A fine-tuned copy of a module, or of a result's module: `.module`, and its `.curve`.
 
     `task` is as in `search`, or `natpp.Task(train, val)` with batches (inputs, targets), such as DataLoaders, and a
-    loss of its own where targets are not class indices. The loop is that of `train`. With a `teacher`, such as the
-    module that was optimized, half of what is learned is to answer as it does.
+    `loss` if targets are not class indices. The loop is that of `train`. With a `teacher`, such as the
+    module that was optimized, half of the loss is the distance to the teacher's output.
 
     Examples:
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 10))
@@ -552,7 +556,7 @@ def scene(
     against: Architecture | str | Path | None = None,
     network: Setting | None = None,
 ) -> Scene:
-    """The picture that `draw` writes, as shapes; with `network`, the whole network the architecture stands in."""
+    """The picture that `draw` writes, as shapes; with `network`, the whole network around the architecture."""
     from natpp.report.draw import architecture_scene, network_scene, pair_scene
 
     if network is not None:
@@ -636,7 +640,7 @@ def _decoded(content: bytes, name: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise FormatError(f"{name} is no text file") from None
+        raise FormatError(f"{name} is not a text file") from None
 
 
 def _parse_named(text: str, where: str) -> Architecture:

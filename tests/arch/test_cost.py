@@ -145,5 +145,5 @@ def test_a_setting_is_taken_as_text_and_an_example_input_is_not() -> None:
         natpp.cost("darts", "cifr:cells=4")
     with pytest.raises(NatppError, match="expected a network's name or a Setting, not '3'"):
         natpp.cost("darts", 3)
-    with pytest.raises(NatppError, match="goes with a module"):
+    with pytest.raises(NatppError, match="only be given with a module"):
         natpp.cost("darts", example_input=torch.zeros(1))

@@ -181,7 +181,11 @@ def test_a_network_too_large_to_time_is_refused(monkeypatch: pytest.MonkeyPatch)
         (nn.Linear(3, 4), {}, "needs an example input"),
         (nn.Linear(3, 4), {"example_input": torch.randn(1, 5)}, "Linear does not run on the example input"),
         (3, {"example_input": torch.randn(1, 5)}, "expected an architecture or a torch.nn.Module"),
-        (nn.Linear(3, 4), {"setting": "imagenet", "example_input": torch.randn(1, 3)}, "goes with an architecture"),
+        (
+            nn.Linear(3, 4),
+            {"setting": "imagenet", "example_input": torch.randn(1, 3)},
+            "only be given with an architecture",
+        ),
     ],
 )
 def test_bad_modules_are_refused(of: object, options: dict[str, object], words: str) -> None:

@@ -116,7 +116,7 @@ def test_the_command(small_table: Path, quick: None, capsys: pytest.CaptureFixtu
     [
         (("nasbench101",), "unknown space 'nasbench101'. Did you mean 'nasbench201'?"),
         (("nasbench201", "--reward", "vale"), "no column 'vale'. Did you mean 'val'?"),
-        (("nasbench201", "--reward", "name"), "holds no numbers"),
+        (("nasbench201", "--reward", "name"), "does not hold numbers"),
         (("nasbench201", "--method", "nat+"), "unknown method 'nat+'. Did you mean 'nat++'?"),
         (("nasbench201", "--preset", "papr"), "Did you mean 'paper'?"),
         (("nasbench201", "--method", "random,random"), "lists a method twice"),
@@ -143,7 +143,7 @@ def test_wrong_flags_are_one_line(
     ("content", "words"),
     [
         (None, "there is no such file"),
-        ("", "is no table"),
+        ("", "is not a Parquet or CSV table"),
         ("arch,val,test\n", "is empty"),
         ("val,test\n1,2\n", "no column 'arch'"),
         ("arch,val,test\n|none~0|,1,\n", "empty or infinite"),

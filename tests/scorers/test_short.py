@@ -296,14 +296,14 @@ def test_a_line_cut_short_is_dropped_and_said(stripes: Batches, tmp_path: Path) 
     fresh = scorer(stripes, store=file, say=said.append)
     assert len(fresh.store) == 4
     fresh(archs(6)[4:])
-    assert said == [f"damaged lines in {str(file)!r} that are not used: 1"]
+    assert said == [f"damaged lines in {str(file)!r} are not used: 1"]
     said.clear()
     with file.open("a") as handle:
         handle.write("nonsense\n" + whole[:40])  # by a search beside this one, which then crashed
     fresh(archs(8)[6:])
     fresh(archs(9)[8:])
     assert said == [
-        f"damaged lines in {str(file)!r} that are not used: 1",
+        f"damaged lines in {str(file)!r} are not used: 1",
         f"the last line of {str(file)!r} was cut short and is not used",
     ]
 
@@ -319,7 +319,7 @@ def test_lines_that_are_no_scores_are_dropped(stripes: Batches, tmp_path: Path) 
     for content in (b"a letter without an end", before):
         file.write_bytes(content)
         heard: list[str] = []
-        with pytest.raises(NatppError, match="is no file of scores"):
+        with pytest.raises(NatppError, match="is not a file of scores"):
             scorer(stripes, store=file, say=heard.append)
         assert file.read_bytes() == content
         assert not heard  # the error is all there is to say
@@ -328,7 +328,7 @@ def test_lines_that_are_no_scores_are_dropped(stripes: Batches, tmp_path: Path) 
     file.write_text(json.dumps(row) + "\n" + before.decode())
     said: list[str] = []
     assert len(scorer(stripes, store=file, say=said.append).store) == 1
-    assert said == [f"damaged lines in {str(file)!r} that are not used: 7"]
+    assert said == [f"damaged lines in {str(file)!r} are not used: 7"]
 
 
 def test_a_store_in_a_wrong_place_is_refused(stripes: Batches, tmp_path: Path) -> None:

@@ -280,14 +280,14 @@ def test_wrong_settings_say_what_is_wrong() -> None:
         ({"budget": "loose"}, "unknown budget"),
         ({"rule": "nat+++"}, "unknown rule"),
         ({"mode": "gredy"}, "greedy"),
-        ({"data": "digits"}, "go with an architecture"),
+        ({"data": "digits"}, "only be given with an architecture"),
         ({"scorer": "short"}, "scorer goes with train"),
     ):
         with pytest.raises(NatppError, match=message):
             natpp.optimize(module, example_input=X, **options)
     with pytest.raises(SettingError, match="example input"):
         natpp.optimize(module)
-    with pytest.raises(SettingError, match="go with a module"):
+    with pytest.raises(SettingError, match="only be given with a module"):
         natpp.optimize("darts", example_input=X)
     with pytest.raises(NatppError, match="expected an architecture"):
         natpp.optimize(3, example_input=X)

@@ -1,7 +1,7 @@
 """The command line: one subcommand for each verb, its flags made from its parameters.
 
-Wrong input is one line on standard error and exit status 2. With --json there is JSON on standard output and nothing
-else; what is said on the way goes to standard error, and with --quiet nowhere.
+Wrong input gives one line on standard error and exit status 2. With --json only JSON goes to standard output.
+Progress and remarks go to standard error, and --quiet turns them off.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # an arrow that a terminal cannot show is no reason to fail
+            stream.reconfigure(errors="replace")  # do not fail on an arrow that the terminal cannot show
     try:
         if not given or given[0] in ("-h", "--help"):
             print(_overview())
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _silence_output() -> None:
-    """Nobody reads standard output any more: let Python's last flush go nowhere."""
+    """Standard output is closed: send Python's last flush to /dev/null."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -78,6 +78,6 @@ def _overview() -> str:
             "",
             *lines,
             "",
-            "natpp COMMAND --help tells the flags of a command.",
+            "natpp COMMAND --help lists the flags of a command.",
         ]
     )

@@ -1,4 +1,4 @@
-"""The commands: each calls a verb and prints what came of it. Their parameters are their flags."""
+"""The commands: each calls a verb and prints the result. Their parameters are their flags."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Subject = Annotated[
 ]
 Picture = Annotated[str | None, Flag("picture to write, .svg or .png", "FILE", short="-o")]
 Shapes = Annotated[
-    str | None, Flag("of a model: the shape of its input; several with semicolons between", "1,3,224,224")
+    str | None, Flag("of a model: the shape of its input; several separated by semicolons", "1,3,224,224")
 ]
 Rule = Annotated[str, Among(RULES), Flag("nat, nat++ or cost", "STR")]
 Output = Annotated[str, Flag("the page to write; an earlier report there is replaced", "FILE", short="-o")]
@@ -63,7 +63,7 @@ Kept = Annotated[Run, Group(required=("out",))]
 
 
 def zoo(*, json: bool = False) -> None:
-    """List what natpp knows by name: architectures with their cost on CIFAR, and hand-crafted networks."""
+    """List the zoo: architectures with their cost on CIFAR, and hand-crafted networks."""
     entries = [(entry, verbs.cost(entry.arch)) for entry in ZOO.values()]
     if json:
         cells = {entry.name: shown.entry_json(entry, found) for entry, found in entries}
@@ -128,12 +128,12 @@ def cost(
     """Count what an architecture costs in a network, to the digit, without building it; or what a model costs."""
     if is_module(arch):
         if any(name != "classes" for name in where.changed()):
-            raise SettingError("--network, --channels, --cells and --size go with an architecture, not with a model")
+            raise SettingError("--network, --channels, --cells and --size can only be given with an architecture")
         module, example = make_module(arch, input, classes=where.classes)
         found = verbs.cost(module, example_input=example, latency=latency)
     else:
         if input is not None and not arch.endswith(".py"):
-            raise SettingError("--input goes with a model, not with an architecture")
+            raise SettingError("--input can only be given with a model, not with an architecture")
         found = verbs.cost(load_architecture(arch), where.setting(), latency=latency)
     if json:
         print_json(found.to_dict())
@@ -159,7 +159,7 @@ def transitions(
     """List what each operation may become under a rule, and what the operations cost at a place."""
     place = Place(channels, channels, stride, (size, size))
     if output is not None and not plot:
-        raise SettingError("-o goes with --plot")
+        raise SettingError("-o can only be given with --plot")
     if plot:
         if op is not None or json:
             raise SettingError("--plot draws all operations: leave out the operation and --json")
@@ -232,14 +232,14 @@ def optimize(
             short="-o",
         ),
     ] = None,
-    report: Annotated[str | None, Flag("page to write that shows all of it: graphs, reasons, costs", "FILE")] = None,
+    report: Annotated[str | None, Flag("page to write with graphs, reasons and costs", "FILE")] = None,
     json: bool = False,
 ) -> None:
     """Make an architecture or a model better by a learned policy: changes, costs before and after."""
     if report is not None:
         check_target(report)
         if out is not None and Path(out).resolve() == Path(report).resolve():
-            raise SettingError(f"--out and --report are both {out!r}: the one would replace the other")
+            raise SettingError(f"--out and --report are both {out!r}: one would overwrite the other")
     if is_module(arch):
         found: Any = better_module(arch, chosen, models, where, images)
     else:
@@ -258,7 +258,9 @@ def optimize(
         print(f"report: {report}")
     if chosen.policy is None:
         name = default(chosen.rule)
-        remark(f"by the policy {name}, named for what it learned from; natpp search learns one on your images")
+        remark(
+            f"changed by the policy {name}, named after what it was trained on; natpp search learns one on your images"
+        )
     if out is not None and is_module(arch):
         saved = jsons.loads(Path(out, "architecture.json").read_text(encoding="utf-8"))
         more = ", module=original" if saved["module"]["given"] else ""
@@ -331,7 +333,7 @@ def benchmark(
     ] = "rule",
     json: bool = False,
 ) -> None:
-    """Compare methods on a table of trained networks: what each makes of held-out inputs."""
+    """Compare methods on a table of trained networks: how much each improves held-out inputs."""
     with shown_progress() as watch:
         found = verbs.benchmark(which, table, replace(comparison, strict=budget == "strict"), run=Run(watch=watch))
     if json:
@@ -346,7 +348,7 @@ def train(
     run: Kept,
     images: Images,
     recipe: Annotated[
-        str, Flag(f"{', '.join(RECIPES)}; auto is the recipe's own, in all that follows", "NAME")
+        str, Flag(f"{', '.join(RECIPES)}; auto in the flags below means the recipe's value", "NAME")
     ] = "quick",
     training: Annotated[Recipe, Group(changes=True, leave_out=("network",))],
     json: bool = False,
@@ -374,14 +376,16 @@ def finetune(
     run: Kept,
     images: Images,
     input: Shapes = None,
-    teacher: Annotated[str | None, Flag("a model, half of what is learned being to answer as it does", "MODEL")] = None,
-    recipe: Annotated[str, Flag("tune or another; auto is the recipe's own, in all that follows", "NAME")] = "tune",
+    teacher: Annotated[
+        str | None, Flag("a model to distill from: half of the loss is the distance to its output", "MODEL")
+    ] = None,
+    recipe: Annotated[str, Flag("tune or another; auto in the flags below means the recipe's value", "NAME")] = "tune",
     training: Annotated[
         Recipe, Group(changes=True, leave_out=("network", "channels", "cells", "auxiliary", "drop_path"))
     ],
     json: bool = False,
 ) -> None:
-    """Train a model, or one that natpp optimize wrote, from the weights it has; kept in a folder."""
+    """Fine-tune a model, or a result of natpp optimize; kept in a folder."""
     by = replace(RECIPES.given(recipe), **training)  # type: ignore[arg-type]
     module = load_module(model, input, run.seed)
     guide = None if teacher is None else load_module(teacher, input, run.seed)
@@ -403,7 +407,7 @@ def report(
     *,
     output: Output = "report.html",
     trained: Annotated[
-        tuple[str, ...], Flag("folders of natpp train whose test accuracies are told", "RUN", several=True)
+        tuple[str, ...], Flag("folders of natpp train whose test accuracies are shown", "RUN", several=True)
     ] = (),
     json: bool = False,
 ) -> None:

@@ -1,6 +1,6 @@
 """Flags from the parameters of a command: those that are configs become groups, with checks and help from their fields.
 
-What is wrong with a command line is told in one line.
+Errors in a command line are reported in one line.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from natpp.config import Config, fields_of, helps
 from natpp.errors import SettingError
 from natpp.hints import AUTO, Form, alternatives, parsed, word_of
 
-JSON_HELP = "print JSON, and nothing else on standard output"
-QUIET_HELP = "say nothing on the way: no progress, no remarks; errors are still told"
+JSON_HELP = "print only JSON on standard output"
+QUIET_HELP = "no progress and no remarks; errors are still printed"
 METAVARS: dict[Any, str] = {int: "N", float: "X", bool: "true|false"}
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A parameter of a command: its help, and what else a flag has."""
+    """A parameter of a command: the help and other properties of its flag."""
 
     help: str
     metavar: str | None = None
     name: str | None = None
-    """as it is typed, where that is not the parameter's name"""
+    """name of the flag, if it is not the parameter's"""
     short: str | None = None
     positional: bool = False
     several: bool = False
@@ -48,9 +48,9 @@ class Group:
     leave_out: Collection[str] = ()
     required: Collection[str] = ()
     names: Mapping[str, str] = field(default_factory=dict)
-    """flags that are not named as their fields"""
+    """flags whose names differ from their fields"""
     changes: bool = False
-    """take only what is given, as changes to another config"""
+    """take only the given flags, as changes to another config"""
 
 
 Command = Callable[..., None]
@@ -62,7 +62,7 @@ def parse(command: Command, verb: str, arguments: list[str]) -> tuple[Callable[[
     said, help_text = io.StringIO(), io.StringIO()
     plain = contextlib.redirect_stdout(help_text) if os.environ.get("NO_COLOR") else contextlib.nullcontext()
     try:
-        with contextlib.redirect_stderr(said), plain:  # tyro colours its help whenever it talks to a terminal
+        with contextlib.redirect_stderr(said), plain:  # tyro colours its help on a terminal
             found: Any = tyro.cli(
                 wanted,
                 prog=f"natpp {verb}",
@@ -78,18 +78,18 @@ def parse(command: Command, verb: str, arguments: list[str]) -> tuple[Callable[[
         if wrong := re.match(r"Unrecognized options: (--[\w-]+)", message):
             near = difflib.get_close_matches(wrong[1][2:], flag_names(command), n=1, cutoff=0.6)
             message = f"unknown flag {wrong[1]}." + (f" Did you mean '--{near[0]}'?" if near else "")
-        raise SettingError(f"{message} (natpp {verb} --help tells the flags)") from None
+        raise SettingError(f"{message} (natpp {verb} --help lists the flags)") from None
     given = {name: _value(getattr(found, name), *_config_of(hint)) for name, hint in _hints(command).items()}
     return functools.partial(command, **given), found.quiet
 
 
 def summary(command: Command) -> str:
-    """The first line of what a command says of itself."""
+    """The first line of a command's docstring."""
     return (command.__doc__ or "").splitlines()[0]
 
 
 def flag_names(command: Command) -> list[str]:
-    """The flags of a command as they are typed, without their dashes."""
+    """The names of a command's flags, without dashes."""
     found = ["quiet"]
     for name, hint in _hints(command).items():
         config, group = _config_of(hint)
@@ -164,7 +164,7 @@ def _flag(name: str, hint: Any, flag: Flag, default: Any) -> tuple[str, Any, Any
 
 
 def _value(found: Any, config: type[Config] | None, group: Group) -> Any:
-    """What a command takes for what tyro found."""
+    """The arguments of a command from tyro's result."""
     if config is None:
         return found
     given = {one.name: getattr(found, one.name) for one in fields(found)}
@@ -179,7 +179,7 @@ def _hints(command: Command) -> dict[str, Any]:
 
 
 def _config_of(hint: Any) -> tuple[type[Config] | None, Group]:
-    """The config that a parameter is, and how its flags differ."""
+    """The config of a parameter, and how its flags differ."""
     marks = getattr(hint, "__metadata__", ())
     kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     group = next((one for one in marks if isinstance(one, Group)), Group())
@@ -187,7 +187,7 @@ def _config_of(hint: Any) -> tuple[type[Config] | None, Group]:
 
 
 def _is_word(hint: Any) -> bool:
-    """Whether any text is a value as it stands."""
+    """Whether any text is a valid value."""
     kinds = alternatives(hint)
     return any(kind is str and not any(hasattr(mark, "names") for mark in marks) for kind, marks in kinds)
 
@@ -197,7 +197,7 @@ def _typed(name: str) -> str:
 
 
 def _metavar(hint: Any, name: str) -> str:
-    """What stands for a value in the help."""
+    """The placeholder for a value in the help."""
     kind, marks = alternatives(hint)[0]
     if forms := [mark.text for mark in marks if isinstance(mark, Form)]:
         return forms[0]

@@ -1,4 +1,4 @@
-"""How natpp optimize is asked: what goes with architectures, what with models."""
+"""Flags of natpp optimize: those for architectures and those for models."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OfModels(Config):
-    """What goes with a model."""
+    """Flags for a model."""
 
     input: Annotated[str | None, Form("1,3,224,224")] = None
     """of a model: the shape of its input; several with semicolons between"""
     keep: Annotated[str | None, Form("layer4,head")] = None
-    """of a model: parts that stay as they are, with commas between"""
+    """of a model: parts that stay as they are, separated by commas"""
     share_blocks: bool = True
-    """of a model: decide for every block by itself, as is done under a budget of figures"""
+    """of a model: decide for every block separately, as under a budget with limits"""
     measure_latency: bool = False
     """of a model: measure the time of a forward pass before and after"""
 
@@ -41,34 +41,34 @@ class Chosen(Config):
     rule: Annotated[str, Among(RULES)] = "nat++"
     """nat, nat++ or cost"""
     mode: str = "greedy"
-    """greedy: the likeliest transitions; sample: once for every edge; best-of: the best of several by a scorer"""
+    """greedy: the likeliest transitions; sample: draw once for every edge; best-of: the best draw by a scorer"""
     samples: int = 10
-    """how many best-of draws"""
+    """number of draws of best-of"""
     scorer: Annotated[str | None, Form("short|RUN|TABLE")] = None
-    """what best-of chooses by: short trainings on data, a run's folder (its supernet), a table of trained networks"""
+    """scorer of best-of: short trainings on data, a run's folder (its supernet), a table of trained networks"""
     reward: str = "val_200"
-    """column of the table that is the score"""
+    """column of the table to use as the score"""
     store: Annotated[str | None, Form("FILE")] = None
-    """file that short trainings' scores are kept in and taken from"""
+    """file to save and reuse scores of short trainings in"""
     seed: Annotated[int, At(least=0)] = 0
     """seed of the draws"""
     budget: Annotated[str, Form("strict|rule|madds=0.6,…")] = "strict"
-    """strict: living parameters and MAdds do not rise; rule: what the rule allows; or at most so much params, madds,
-    memory (bytes) or latency (ms), as in madds=0.6: a fraction up to 1 of what is there now, or a figure"""
+    """strict: living parameters and MAdds do not rise; rule: what the rule allows; or limits on params, madds,
+    memory (bytes) or latency (ms), as in madds=0.6: a fraction up to 1 of the current cost, or an absolute number"""
 
 
 def better_architecture(
     word: str, chosen: Chosen, models: OfModels, where: Where, images: Data, out: str | None
 ) -> Result:
-    """What becomes of an architecture, where nothing that is there would be lost to it."""
+    """Optimize an architecture, unless the output would overwrite another kind of file."""
     if word.endswith(".py"):
-        load_architecture(word)  # says that its function is missing
-    refuse_other(models.to_flags(), "goes with a model, not with an architecture")
+        load_architecture(word)  # raises: the function is missing
+    refuse_other(models.to_flags(), "can only be given with a model, not with an architecture")
     if out is not None and os.path.isfile(out) and os.path.getsize(out):
         try:
             load_architecture(os.path.abspath(out))
         except NatppError:
-            raise SettingError(f"{out!r} is there and is no architecture: move it, or choose another place") from None
+            raise SettingError(f"{out!r} exists and is not an architecture: move it, or choose another file") from None
     budget, arch = parse_budget(chosen.budget), load_architecture(word)
     return verbs.optimize(
         arch,
@@ -88,10 +88,10 @@ def better_architecture(
 
 
 def better_module(word: str, chosen: Chosen, models: OfModels, where: Where, images: Data) -> Result:
-    """What becomes of a model."""
+    """Optimize a model."""
     own = Chosen(chosen.policy, chosen.rule, chosen.mode, seed=chosen.seed, budget=chosen.budget)
     others = [*replace(where, classes=None).to_flags(), *chosen.to_flags(own), *images.to_flags()]
-    refuse_other(others, "goes with an architecture, not with a model")
+    refuse_other(others, "can only be given with an architecture, not with a model")
     budget = parse_budget(chosen.budget)
     module, example = make_module(word, models.input, classes=where.classes, seed=chosen.seed)
     return verbs.optimize(
@@ -109,6 +109,6 @@ def better_module(word: str, chosen: Chosen, models: OfModels, where: Where, ima
 
 
 def refuse_other(flags: list[str], why: str) -> None:
-    """Stop at flags of the other kind of subject."""
+    """Reject flags of the other kind of subject."""
     if flags:
         raise SettingError(f"{flags[0]} {why}")

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from natpp.run import Watch
 
 
-COMMAND: ContextVar[str] = ContextVar("COMMAND", default="")  # as it was typed, for reports
+COMMAND: ContextVar[str] = ContextVar("COMMAND", default="")  # the command line as typed, for reports
 QUIET: ContextVar[bool] = ContextVar("QUIET", default=False)
 
 
 @contextmanager
 def quietly(quiet: bool) -> Iterator[None]:
-    """While it lasts nothing is said on the way, if so wished."""
+    """Silence progress and remarks inside the block, if `quiet`."""
     logger = logging.getLogger("natpp")
     level, before = logger.level, QUIET.set(quiet)
     if quiet:
@@ -53,7 +53,7 @@ def new_table(*headers: str) -> Table:
 
 
 def print_table(table: Table) -> None:
-    """The table as wide as the terminal, or wider where names and figures would be cut off."""
+    """The table as wide as the terminal, or wider if names and figures would be cut off."""
     from rich.console import Console
 
     width = max(Console().width, _least_width(table)) if sys.stdout.isatty() else 140
@@ -61,14 +61,14 @@ def print_table(table: Table) -> None:
 
 
 def _least_width(table: Table) -> int:
-    """What a table takes if all columns that may be wrapped are, between words."""
+    """The width of a table if all columns that may wrap do so between words."""
     from rich.cells import cell_len
 
     total = 0
     for column in table.columns:
         texts = [str(column.header), *map(str, column.cells)]
         words = texts if column.no_wrap else [word for text in texts for word in text.split()]
-        total += max(map(cell_len, words), default=0) + 3  # with what is between columns
+        total += max(map(cell_len, words), default=0) + 3  # including the separator
     return total
 
 
@@ -111,7 +111,7 @@ def _lines() -> Watch:
         now = time.monotonic()
         since, first = started.setdefault(phase, (now, done))
         tenth = 10 * done // total
-        if total > 1 and tenth > told.get(phase, -1):  # of one thing there is nothing to wait for
+        if total > 1 and tenth > told.get(phase, -1):  # a single step needs no progress
             told[phase] = tenth
             left = f"{(now - since) / (done - first) * (total - done):.0f} s left, " if done > first else ""
             print(f"{phase} {done}/{total}, {left}{_figures(figures)}", file=sys.stderr, flush=True)
@@ -124,14 +124,14 @@ def _figures(figures: dict[str, float]) -> str:
 
 
 def say(message: str) -> None:
-    """A line on standard error that a person should see."""
+    """Print a line that the user should see on standard error."""
     if QUIET.get():
         return
     print(f"natpp: {message}", file=sys.stderr, flush=True)
 
 
 def remark(message: str) -> None:
-    """A line below a result that explains it."""
+    """Print a line that explains the result above it."""
     if not QUIET.get():
         print(f"({message})")
 
@@ -148,7 +148,7 @@ def print_json(data: Any) -> None:
 def picture_suffix(path: str) -> str:
     suffix = Path(path).suffix.lower()
     if suffix not in (".svg", ".png"):
-        raise SettingError(f"a picture is .svg or .png, not {path!r}")
+        raise SettingError(f"a picture must end in .svg or .png, not {path!r}")
     return suffix
 
 

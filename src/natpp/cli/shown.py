@@ -85,7 +85,7 @@ def print_module_cost(found: Cost) -> None:
 def print_search(
     policy: Policy, out: str, config: Search, budget: str, seed: int, arch: str | None, *, json: bool
 ) -> None:
-    """What a search found: for one architecture what became of it, else scores of some inputs and their answers."""
+    """The result of a search: for one architecture the change, else scores of some inputs before and after."""
     from natpp.folder import last_row
     from natpp.report.text import architecture_text
 
@@ -106,7 +106,7 @@ def print_search(
         print(verbs.optimize(arch, policy, config.rule, seed=seed, budget=budget))
     if choices is not None:
         inputs = "the input" if choices["inputs"] == 1 else f"{choices['inputs']} inputs"
-        print(f"score of {inputs}: {choices['before']:.2f}, of what became of them: {choices['after']:.2f}")
+        print(f"score of {inputs}: {choices['before']:.2f}, after the change: {choices['after']:.2f}")
     print(f"policy: {file}")
 
 

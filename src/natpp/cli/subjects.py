@@ -1,4 +1,4 @@
-"""Words as architectures and modules: a name, a file, a text, or what a function of the user's own file makes."""
+"""Read architectures and modules from the command line: a name, a file, a text, or a function of the user's file."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-LONGEST_NAME = 80  # of a subject, in a report
+LONGEST_NAME = 80  # of a subject in a report
 FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
 
 def is_module(word: str) -> bool:
-    """Whether a word names a module: a network of the zoo, or FILE.py:FUNCTION. All else is an architecture."""
+    """Whether a word names a module: a network of the zoo, or FILE.py:FUNCTION. Anything else is an architecture."""
     return word in MODELS or FUNCTION.fullmatch(word) is not None
 
 
 def load_architecture(word: str) -> Any:
-    """The architecture of a word; an unknown one is answered by the nearest architecture or network."""
+    """The architecture of a word; the error for an unknown one suggests the nearest architecture or network."""
     try:
         return verbs.load(word)
     except FormatError:
         if word.endswith(".py") and os.path.isfile(word):
             raise FormatError(
-                f"{word!r} is no architecture. For a model in it, name the function that makes it: {word}:make_model"
+                f"{word!r} is not an architecture. For a model in it, give the function too: {word}:make_model"
             ) from None
         if not re.fullmatch(r"[\w+-]+", word) or os.path.exists(word):
             raise
@@ -52,7 +52,7 @@ def make_module(word: str, shapes: str | None, *, classes: int | None = None, se
     import torch
 
     given = None if shapes is None else parse_shapes(shapes)
-    torch.manual_seed(seed)  # of fresh weights
+    torch.manual_seed(seed)  # for the initial weights
     if word in MODELS:
         model = MODELS[word]
         inputs = given or [(1, *model.input_shape)]
@@ -60,7 +60,9 @@ def make_module(word: str, shapes: str | None, *, classes: int | None = None, se
     if given is None:
         raise SettingError(f"{word} needs the shape of its input: --input 1,3,224,224")
     if classes is not None:
-        raise SettingError("classes goes with a network of the zoo: the function decides for its own model")
+        raise SettingError(
+            "classes can only be given with a network of the zoo: leave it out, or set it in your function"
+        )
     return _made(word), _example(given, seed)
 
 
@@ -77,15 +79,15 @@ def load_module(word: str, shapes: str | None, seed: int = 0) -> nn.Module:
 
 
 def parse_shapes(text: str) -> list[tuple[int, ...]]:
-    """Shapes of inputs, `1,3,32,32` or several with `;` between."""
+    """Shapes of inputs, `1,3,32,32` or several separated by `;`."""
     try:
         shapes = [tuple(int(side) for side in part.split(",")) for part in text.split(";")]
     except ValueError:
         shapes = []
     if not shapes or any(side < 1 for shape in shapes for side in shape):
         raise SettingError(
-            f"input is {shortened(text)}, expected sizes with commas between, such as 1,3,224,224; several inputs with "
-            "a semicolon between: '1,3,32,32;1,1,32,32'"
+            f"input is {shortened(text)}, expected sizes separated by commas, such as 1,3,224,224; several inputs "
+            "separated by semicolons: '1,3,32,32;1,1,32,32'"
         )
     return shapes
 
@@ -99,7 +101,7 @@ def parse_budget(text: str) -> str | dict[str, float]:
     except ValueError:
         raise SettingError(f"budget is {shortened(text)}, expected for example madds=0.6,latency=0.8") from None
     if len(dict(limits)) < len(limits):
-        raise SettingError(f"budget is {shortened(text)}, which limits something twice")
+        raise SettingError(f"budget is {shortened(text)}, which limits the same cost twice: give each cost once")
     return dict(limits)
 
 
@@ -155,7 +157,7 @@ def _run(file: Path) -> ModuleType:
         raise SettingError(f"there is no file {shortened(str(file))}")
     folder = str(file.resolve().parent)
     if folder not in sys.path:
-        sys.path.insert(0, folder)  # it may import its neighbours
+        sys.path.insert(0, folder)  # it may import files next to it
     name = file.stem if file.stem not in sys.modules else f"natpp_given_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
@@ -172,7 +174,7 @@ def _run(file: Path) -> ModuleType:
 
 @contextlib.contextmanager
 def _told(what: str, file: Path) -> Iterator[None]:
-    """Whatever the user's code raises as one line, with the line of their file."""
+    """Turn any error of the user's code into one line, with the line number in their file."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield

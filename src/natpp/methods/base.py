@@ -23,16 +23,16 @@ class Method(Protocol):
 
     @property
     def rule(self) -> str | None:
-        """The rule the method is named for; None: whichever is asked for."""
+        """The rule of the method; None: the rule that the caller gives."""
         ...
 
     @property
     def asks(self) -> bool:
-        """Whether it asks for scores at all."""
+        """Whether it needs scores."""
         ...
 
     def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> Method:
-        """The method once it has learned from training inputs; itself where there is nothing to learn."""
+        """The method once it has learned from training inputs; unchanged if there is nothing to learn."""
         ...
 
     def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
@@ -40,12 +40,12 @@ class Method(Protocol):
         ...
 
     def candidates(self, inputs: Inputs, count: int, generator: np.random.Generator) -> list[list[Row]] | None:
-        """`count` answers for every input, to choose from by a score; None where the method has but one."""
+        """`count` answers for every input, to choose from by a score; None if the method has only one."""
         ...
 
 
 def picked(inputs: Inputs, candidates: list[list[Row]], score: Score) -> list[Row]:
-    """Of every input's candidates the first with the highest score."""
+    """The highest-scoring candidate of every input; the first of equal ones."""
     indices = [index for index, rows in enumerate(candidates) for _ in rows]
     scores = inputs.scores(indices, [row for rows in candidates for row in rows], score)
     ends = np.cumsum([len(rows) for rows in candidates])[:-1]

@@ -1,4 +1,4 @@
-"""A control that sees no graph: the best fixed operation → operation map, for every edge or for every kind of cell."""
+"""A baseline that ignores the graph: the best fixed operation → operation map, per edge or per kind of cell."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Place = tuple[str, int]  # cell and number of an edge
 
 @dataclass(frozen=True)
 class Constant(Config):
-    """For every edge and operation one operation to put there, fitted by coordinate ascent on the mean score.
+    """One replacement for every edge and operation, fitted by coordinate ascent on the mean score.
 
-    Where graphs differ, the numbers of edges mean nothing: then there is one map for every kind of cell.
+    If graphs differ, edge numbers are not comparable: then there is one map for every kind of cell.
     """
 
     by_edge: bool = True
@@ -36,9 +36,9 @@ class Constant(Config):
     asks: ClassVar[bool] = True
 
     def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> Constant:
-        """Change one entry of the map at a time, from the map there is, for as long as the mean score rises."""
+        """Change one entry of the current map at a time for as long as the mean score rises."""
         chosen = generator.permutation(len(inputs))[: self.sample].tolist()
-        entries: dict[tuple[Place, int], list[int]] = {}  # entry → the chosen inputs it concerns
+        entries: dict[tuple[Place, int], list[int]] = {}  # entry → the chosen inputs that it affects
         for index in chosen:
             for place, op in zip(inputs.encoded[index].places, inputs.encoded[index].ops.tolist(), strict=True):
                 concerned = entries.setdefault((self._at(place), op), [])
@@ -67,14 +67,14 @@ class Constant(Config):
         return self._rows(inputs, range(len(inputs)), self.map)
 
     def candidates(self, inputs: Inputs, count: int, generator: np.random.Generator) -> None:
-        """A map has one answer."""
+        """A map has a single answer per input."""
 
     def _at(self, place: Place) -> Place:
-        """What of a place counts."""
+        """The part of a place that the map distinguishes."""
         return place if self.by_edge else (place[0], -1)
 
     def _edges(self, inputs: Inputs, index: int, entry: tuple[Place, int]) -> list[int]:
-        """The edges of an input that an entry of the map is for."""
+        """The edges of an input that an entry of the map applies to."""
         encoded = inputs.encoded[index]
         pairs = enumerate(zip(encoded.places, encoded.ops.tolist(), strict=True))
         return [edge for edge, (place, op) in pairs if (self._at(place), op) == entry]

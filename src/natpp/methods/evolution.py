@@ -1,4 +1,4 @@
-"""Regularized evolution for each input: mutate a good one, score it, let the oldest die."""
+"""Regularized evolution for each input: mutate a good architecture, score it, remove the oldest."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from natpp.subjects.many import Inputs
 
 @dataclass(frozen=True)
 class Evolution(Config):
-    """As many scores an input as best-of-10 asks for, the input's own among them."""
+    """Uses as many scores per input as best-of-10, including that of the input."""
 
     scores: Annotated[int, At(least=1)] = 10
-    """scores for each input, its own among them"""
+    """scores per input, including that of the input"""
     population: Annotated[int, At(least=1)] = 5
-    """members that live at a time; with each new one the oldest dies"""
+    """size of the population; each new member replaces the oldest"""
     tournament: Annotated[int, At(least=1)] = 3
-    """members drawn for each mutation, of which the best is mutated"""
+    """members drawn per mutation; the best of them is mutated"""
     rule: ClassVar[None] = None
     asks: ClassVar[bool] = True
 
@@ -33,7 +33,7 @@ class Evolution(Config):
         return self
 
     def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
-        """The best seen for every input; all inputs evolve side by side."""
+        """The best architecture seen for every input; all inputs evolve side by side."""
         indices = list(range(len(inputs)))
         first = [inputs.encoded[index].ops for index in indices]
         found = inputs.scores(indices, first, score)
@@ -50,7 +50,7 @@ class Evolution(Config):
         return [row for _, row in best]
 
     def candidates(self, inputs: Inputs, count: int, generator: np.random.Generator) -> None:
-        """It has chosen already."""
+        """None: it has already chosen by scores."""
 
     def _child(
         self, inputs: Inputs, index: int, members: deque[tuple[float, Row]], generator: np.random.Generator

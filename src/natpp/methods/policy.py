@@ -34,9 +34,9 @@ from natpp.scorers.base import Score, Task
 from natpp.subjects.cells import Row
 from natpp.subjects.many import Inputs
 
-SAMPLES, LARGEST_SAMPLES = 10, 1_000_000  # that best-of draws, by default and at most
+SAMPLES, LARGEST_SAMPLES = 10, 1_000_000  # draws of best-of: default and maximum
 MODES = ("greedy", "sample", "best-of")
-SMALLEST = 1e-30  # probability that is told apart from nothing
+SMALLEST = 1e-30  # probabilities are clamped to at least this
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class PolicyMethod(Config):
     """A policy: the most likely transition of every edge, or samples."""
 
     rule: Annotated[str, Among(RULES)] | None = None
-    """rule that it is named for"""
+    """rule of the policy"""
     learn: LearnConfig = LearnConfig()
     """how it learns"""
     policy: Annotated[Policy | None, Plain] = None
-    """the policy, once it is learned"""
+    """the learned policy; None before"""
     asks: ClassVar[bool] = True
 
     def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> PolicyMethod:
@@ -56,7 +56,7 @@ class PolicyMethod(Config):
         return replace(self, policy=learn(inputs, score, self.learn, generator))
 
     def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
-        """The most likely transformation; no score is asked for."""
+        """The most likely transformation; no scores are needed."""
         transitions = self._transitions(inputs)
         choices = transitions.greedy()[None]
         rows = inputs.rows(range(len(inputs)), choices.numpy(), transitions.probabilities(choices))
@@ -89,7 +89,7 @@ def transform(
 ) -> Result:
     """The policy's answer for an architecture, within the rule and, where it is strict, the budget.
 
-    Where a `budget` in figures asks for less, it is changed further, as far as that takes.
+    If a `budget` with limits is not met, further changes are made until it is.
     """
     _check(mode, samples, score, seed)
     inputs = Inputs([arch], task, policy.ops)
@@ -124,7 +124,7 @@ def transform(
 
 
 def explained(arch: Architecture, after: Architecture, policy: Policy, task: Task) -> Result:
-    """What became of an architecture, however it was found, with what a policy says of it."""
+    """The result for an architecture, however it was found, with the probabilities of a policy."""
     inputs = Inputs([arch], task, policy.ops)
     with torch.no_grad():
         transitions: Transitions = policy(inputs.batch([0]))
@@ -166,11 +166,11 @@ def _check(mode: str, samples: int, score: Score | None, seed: int) -> None:
     if not 0 <= seed < 2**63:
         raise SettingError(f"seed is {seed}, expected a whole number from 0 to 2^63 - 1")
     if mode != "best-of" and samples != SAMPLES:
-        raise SettingError(f"samples goes with the mode best-of, not with {mode}")
+        raise SettingError(f"samples can only be given with the mode best-of, not with {mode}")
     if mode == "best-of" and score is None:
         raise SettingError("the mode best-of chooses by a scorer: give one, or use greedy or sample")
     if mode != "best-of" and score is not None:
-        raise SettingError(f"the mode {mode} asks no scorer: leave it out, or use best-of")
+        raise SettingError(f"the mode {mode} does not use a scorer: leave the scorer out, or use best-of")
 
 
 METHODS.add("nat++", PolicyMethod("nat++"))

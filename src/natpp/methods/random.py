@@ -1,4 +1,4 @@
-"""Chance: one valid transformation, or the best of ten by the score."""
+"""Random choice: one valid transformation, or the best of ten by score."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from natpp.subjects.many import Inputs
 
 @dataclass(frozen=True)
 class Random(Config):
-    """The best of some random valid transformations; of one, that one, without a look at the score."""
+    """The best of several random valid transformations; with one try no score is needed."""
 
     tries: Annotated[int, At(least=1)] = 1
     """transformations drawn for each input"""
@@ -25,7 +25,7 @@ class Random(Config):
 
     @property
     def asks(self) -> bool:
-        """One try asks for nothing."""
+        """A single try needs no scores."""
         return self.tries > 1
 
     def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> Random:
@@ -38,15 +38,15 @@ class Random(Config):
         return [rows[0] for rows in drawn] if self.tries == 1 else picked(inputs, drawn, score)
 
     def candidates(self, inputs: Inputs, count: int, generator: np.random.Generator) -> None:
-        """The best of several random ones is a method of its own."""
+        """None: choosing the best of several is a separate method."""
 
 
 def random_rows(inputs: Inputs, count: int, generator: np.random.Generator) -> list[list[Row]]:
-    """Valid transformations drawn uniformly for every input, repaired where the budget wants it."""
+    """Valid transformations drawn uniformly for every input, repaired if they exceed the budget."""
     found = []
     for index, mask in enumerate(inputs.masks):
         rows = (generator.random((count, *mask.shape)) * mask).argmax(axis=2)
-        order = generator.random(rows.shape)  # of what a repair takes back
+        order = generator.random(rows.shape)  # in which a repair reverts edges
         found.append(inputs.all_repaired([index] * count, [*rows], [*order]))
     return found
 

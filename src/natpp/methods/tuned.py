@@ -1,4 +1,4 @@
-"""Tuning a policy on one module and its data, Eq. (1) of the paper: which of all it may become is best there?
+"""Tune a policy on one module and its data, Eq. (1) of the paper, to find the best candidate.
 
 Scoring a candidate is expensive, so few are scored and a prediction fitted on them ranks the others. In each round the
 policy is tuned on the prediction, candidates are drawn from it and from the best so far, and the most promising are
@@ -49,8 +49,8 @@ from natpp.training.together import Trial
 
 SCHEDULE = ShortConfig(steps=32, learning_rate=0.02, clip=5.0, together=16)  # batches are the loader's
 MOST_TRAINED = 64  # fine-tunings whose steps a supernet is trained for, however many candidates are scored
-FIRST = 32  # of which the first share is drawn before there is a plan for the time
-TRIES = 8  # draws for each candidate that is wanted
+FIRST = 32  # candidates drawn before the time is planned
+TRIES = 8  # draws per candidate
 TEMPERATURE = 3.0  # of the policy at first: flatter, since it was learned elsewhere
 
 
@@ -63,19 +63,19 @@ class TuneConfig(Config):
     evaluations: Annotated[int, At(least=2)] = 32
     """candidates that are scored"""
     minutes: Annotated[float | None, At(above=0)] = None
-    """time after which no more are scored"""
+    """time limit: no candidates are scored after it"""
     random_share: Annotated[float, At(above=0, most=1)] = 0.4
-    """share of them that is drawn before anything is predicted"""
+    """share of the candidates drawn before the first prediction"""
     probes: Annotated[float, At(least=0, most=1)] = 0.5
-    """where the module is over its budget, the share of these that changes little: too dear, but one learns from it"""
+    """if the module is over its budget: share of these with few changes, scored only for the prediction"""
     rounds: Annotated[int, At(least=1)] = 4
     """rounds in which the others are chosen"""
     finalists: Annotated[int, At(least=0)] = 4
-    """of the best, how many are fine-tuned again for longer, if by short fine-tunings; the best of them is taken"""
+    """with short fine-tunings: how many of the best are fine-tuned again for longer; the best of these is the result"""
     longer: Annotated[int, At(least=1)] = 4
-    """times as many steps as before"""
+    """factor on the steps of these longer fine-tunings"""
     learn: LearnConfig = LearnConfig(inputs=1, samples=16, steps=120, learning_rate=1e-3, entropy=0.1)
-    """of the policy, on predicted scores"""
+    """how the policy learns on predicted scores"""
     predict: PredictConfig = PredictConfig()
 
 
@@ -105,7 +105,7 @@ def learn_module(
     data = task.kept(device, schedule.steps * config.longer)
     task.check(module, data.take(np.arange(2)) if isinstance(data, Batches) else moved_to(data.train[0], device))
     asked = Asked(module, example_input, policy, rule, budget, keep, share_blocks, measure_latency)
-    if asked.limits:  # says how near one gets, where they cannot be met
+    if asked.limits:  # the error reports the closest result if the limits cannot be met
         asked.within(asked.log_probs)
     learned, plan = None, (0,) * len(asked.module.decisions)
     if asked.module.blocks:
@@ -116,7 +116,7 @@ def learn_module(
 
 
 class Candidates:
-    """What a module may become within its limits, and how such things are drawn."""
+    """The candidates for a module within its limits, and how they are drawn."""
 
     def __init__(self, asked: Asked, limits: Mapping[str, float]):
         self.asked, self.module, self.before, self.limits = asked, asked.module, asked.before, limits
@@ -132,7 +132,7 @@ class Candidates:
                 return descent.plan
         try:
             return self.asked.within(table)
-        except BudgetError:  # these preferences lead to where nothing is left to save
+        except BudgetError:  # with these preferences no further change saves anything
             return self.asked.within(self.asked.log_probs)
 
     def repaired(self, plan: Plan, table: Table) -> Plan:
@@ -165,7 +165,7 @@ class Candidates:
         return self.repaired(tuple(changed), noisy)
 
     def features(self, key: Key) -> Features:
-        """What a prediction sees: which operation stands where, and how many there are of each."""
+        """Features for a prediction: the operation at each site, and the count of each operation."""
         found: Features = {}
         for place, (block, ops) in enumerate(zip(self.module.blocks, key, strict=True)):
             for index, (op, own) in enumerate(zip(ops, block.ops, strict=True)):
@@ -230,12 +230,12 @@ class ModuleSearch:
         self.learner = Learner(policy.ops, config.learn, number(trial.seed, Use.START, 3), policy)
         self.decisions = Decisions(self.candidates)
         self.known: dict[Key, float] = {}
-        self.probed: dict[Key, float] = {}  # too dear to be taken
+        self.probed: dict[Key, float] = {}  # over the budget: scored, but not eligible
         self.plans: dict[Key, Plan] = {}
         self.expected: dict[Key, float] = {}  # of candidates that a prediction chose
         self.policy_curve: list[tuple[float, float]] = []
-        self._made, self._seconds = 0, 0.0  # scores, and what they took
-        self._over = False  # whether the module itself is too dear, and scored for comparison only
+        self._made, self._seconds = 0, 0.0  # number of scores, and their seconds
+        self._over = False  # whether the module is over the budget, and scored for comparison only
         self.started = time.perf_counter()
         self.scorer: ShortTunings | Expanded = (
             ShortTunings(self.module, trial) if config.scorer == "short" else Expanded(self.module, trial)
@@ -264,7 +264,7 @@ class ModuleSearch:
                 "the loss of the module and of all candidates is not a number: look at data and loss, or give a lower "
                 "learning_rate"
             )
-        if not allowed:  # it was scored to be compared with, and to learn from
+        if not allowed:  # over the budget: scored for comparison and to learn from
             key = self.module.key(original)
             self.probed[key] = self.known.pop(key)
         total = self._planned()
@@ -278,7 +278,7 @@ class ModuleSearch:
             before = len(self.known)
             self._round(steps, min(a_round, total - before), chance)
             if len(self.known) == before:
-                break  # everything there is has been scored
+                break  # every candidate has been scored
         best, finals = self._best()
         scored = [
             Scored(score, tuple(self.module.block_ops(self.plans[key])), self.candidates.madds(self.plans[key]))
@@ -301,16 +301,16 @@ class ModuleSearch:
         return self.plans[best], learned
 
     def _random(self, chance: np.random.Generator) -> Plan:
-        """A candidate drawn from the policy made flatter, or from anything that is allowed."""
+        """A candidate drawn from the policy made flatter, or uniformly from all that are allowed."""
         table = self.asked.log_probs if chance.random() < 0.5 else self._flat()
         return self.candidates.drawn(perturbed(table, chance, TEMPERATURE))
 
     def _flat(self) -> Table:
-        """Preferences that find all that is allowed alike."""
+        """Uniform preferences over all that is allowed."""
         return np.where(self.module.mask, 0.0, -1e9)
 
     def _probe(self, count: int, chance: np.random.Generator) -> None:
-        """Score the module with one to three decisions drawn anew, whatever it costs."""
+        """Score the module with one to three decisions redrawn, ignoring the budget."""
         free = Candidates(self.asked, {})
         found: dict[Key, Plan] = {}
         for _ in range(TRIES * count):
@@ -324,7 +324,7 @@ class ModuleSearch:
         self.probed |= dict(zip(found, scores, strict=False))
 
     def _round(self, steps: int, wanted: int, chance: np.random.Generator) -> None:
-        """Tune the policy on the prediction so far, and score what is worth most."""
+        """Tune the policy on the prediction so far, and score the most promising candidates."""
         keys, seen = list(self.known), self.known | self.probed
         prediction = Prediction(
             list(seen), np.array(list(seen.values())), self.config.predict, (self.candidates.features,)
@@ -347,7 +347,7 @@ class ModuleSearch:
                 return self.candidates.drawn(perturbed(table, chance))
             return self.candidates.mutated(self.plans[best[int(chance.integers(len(best)))]], table, chance)
 
-        tries = TRIES if self.candidates.counted else 2  # what has to be built and measured is dear
+        tries = TRIES if self.candidates.counted else 2  # building and measuring is expensive
         pool = self._new([self.candidates.drawn(table)], tries * wanted, propose)
         worth = prediction.hopeful([self.module.key(plan) for plan in pool]) if pool else np.zeros(0)
         order = np.argsort(-worth, kind="stable")
@@ -357,7 +357,7 @@ class ModuleSearch:
         self._score(chosen)
 
     def _best(self) -> tuple[Key, dict[Key, float]]:
-        """What is best: where some are fine-tuned for longer, by their scores after that."""
+        """The best candidate; if some are fine-tuned for longer, by their scores after that."""
         order = sorted(self.known, key=self.known.__getitem__, reverse=True)
         some = order[: self.config.finalists]
         if len(some) < 2 or not isinstance(self.scorer, ShortTunings) or self._late():
@@ -369,7 +369,7 @@ class ModuleSearch:
         return max(finals, key=finals.__getitem__), finals
 
     def _new(self, given: Sequence[Plan], count: int, draw: Callable[[], Plan]) -> list[Plan]:
-        """So many candidates that were not scored before: those given, then drawn ones."""
+        """This many candidates that were not scored before: the given ones, then drawn ones."""
         found: dict[Key, Plan] = {}
         waiting = list(given)
         for _ in range(TRIES * max(count, 1)):
@@ -382,7 +382,7 @@ class ModuleSearch:
         return list(found.values())
 
     def _planned(self) -> int:
-        """How many candidates there is time for, by those scored so far."""
+        """How many candidates fit into the time, judging by those scored so far."""
         minutes, total = self.config.minutes, self.config.evaluations
         if minutes is None:
             return total
@@ -393,7 +393,7 @@ class ModuleSearch:
         return min(total, len(self.known) + max(more, 0))
 
     def _score(self, candidates: Sequence[Plan]) -> None:
-        """Score candidates, as many as there is time for."""
+        """Score as many candidates as fit into the time."""
         for plan, score in zip(candidates, self._scores(candidates), strict=False):
             key = self.module.key(plan)
             self.known[key], self.plans[key] = score, plan
@@ -403,7 +403,7 @@ class ModuleSearch:
                 self.watch("scores", done, self.config.evaluations, best)
 
     def _scores(self, candidates: Sequence[Plan]) -> Iterator[float]:
-        """Scores of as many as there is time for, but of two at least: the first may be there for comparison only."""
+        """Scores of as many as fit into the time, but at least two: the first may be for comparison only."""
         for start in range(0, len(candidates), self.scorer.together):
             if self._late() and self._made > 1:
                 return

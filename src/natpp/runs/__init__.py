@@ -1,1 +1,1 @@
-"""What takes long, and how it resumes."""
+"""Long runs, and how they resume."""

@@ -22,7 +22,7 @@ class Benchmark(Config):
     reward: str = "val_200"
     """column that methods see"""
     score: str = "test_200"
-    """column that methods are judged by"""
+    """column that methods are evaluated on"""
     methods: tuple[str, ...] = ("nat++", "nat", "constant", "random", "random-best-of-10", "evolution")
     """methods to compare"""
     preset: Literal["best", "paper"] = "best"
@@ -34,7 +34,7 @@ class Benchmark(Config):
     evaluations: Annotated[int | None, At(least=2)] = None
     """maximum number of distinct architectures to look up the reward of; the others are predicted"""
     holdout: Annotated[int, At(least=1)] = 2000
-    """number of held-out inputs to judge by"""
+    """number of held-out inputs to evaluate on"""
     split_seed: Annotated[int, At(least=0)] = 0
     """seed of the split"""
     seeds: Annotated[int, At(least=1)] = 3

@@ -1,4 +1,4 @@
-"""Methods against a table of trained networks: what each makes of held-out inputs, and what it asked for that."""
+"""Methods against a table of trained networks: how much each improves held-out inputs, and how many scores it used."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CANDIDATES = 10
 def compare(table_file: str | Path, config: Benchmark, watch: Watch | None = None) -> dict[str, Any]:
     """Runs the methods; figures as JSON data, means and standard deviations over seeds."""
     for name in config.methods:
-        METHODS.given(name)  # answers an unknown one
+        METHODS.given(name)  # raises if unknown
     table = read_table(table_file, sorted({config.reward, config.score}))
     where = setting("nasbench201")
     held_out, training = held_out_split(table, config.holdout, config.split_seed)
@@ -67,7 +67,7 @@ def compare(table_file: str | Path, config: Benchmark, watch: Watch | None = Non
 
 
 def held_out_split(table: Table, count: int, seed: int) -> tuple[list[Architecture], list[Architecture]]:
-    """Inputs to judge by, and those to learn from, drawn from the product order of all architectures."""
+    """Inputs to evaluate on and to learn from, drawn from the product order of all architectures."""
     if count >= len(table):
         raise SettingError(f"holdout is {count}, but the table has {len(table)} architectures")
     order = sorted(range(len(table)), key=lambda row: _place(table.archs[row]))
@@ -77,7 +77,7 @@ def held_out_split(table: Table, count: int, seed: int) -> tuple[list[Architectu
 
 
 def _run(name: str, config: Benchmark, table: Table, train: Inputs, test: Inputs, seed: int) -> dict[str, Any]:
-    """One method with one seed: fit on training inputs, answer for the others."""
+    """One method with one seed: fitted on training inputs, evaluated on the others."""
     generator = np.random.default_rng(seed)
     start = time.perf_counter()
     scorer = TableScorer(table, config.reward, config.evaluations)
@@ -111,7 +111,7 @@ def _rule(name: str, config: Benchmark) -> str:
 
 
 def _place(arch: Architecture) -> tuple[int, ...]:
-    """Where an architecture stands in the order of all products of operations over edges."""
+    """The position of an architecture in the order of all products of operations over edges."""
     return tuple(encode(arch, SPACE_OPS).ops.tolist())
 
 

@@ -17,7 +17,7 @@ PRECISIONS = {"auto": "", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed
 
 
 def make_fabric(device: str = "auto", precision: str = "auto") -> Fabric:
-    """Device, precision and processes: those of `torchrun` where it started us, else one."""
+    """Device, precision and processes: those of `torchrun` if started by it, else one process."""
     from lightning_fabric import Fabric
     from lightning_fabric.strategies.ddp import DDPStrategy
 
@@ -25,14 +25,14 @@ def make_fabric(device: str = "auto", precision: str = "auto") -> Fabric:
         raise SettingError(f"unknown device {device!r}. {did_you_mean(device, ['auto', 'cpu', 'cuda'])}")
     cuda = torch.cuda.is_available() and device != "cpu"
     if device.startswith("cuda") and not cuda:
-        raise SettingError("there is no CUDA device here. Use --device cpu, or auto")
+        raise SettingError("this machine has no CUDA device: use --device cpu, or auto")
     if device.removeprefix("cuda").removeprefix(":") not in ("auto", "cpu", "") and not device[5:].isdigit():
         raise SettingError(f"unknown device {device!r}, expected cuda or cuda:N")
     if precision not in PRECISIONS:
         raise SettingError(f"unknown precision {precision!r}. {did_you_mean(precision, PRECISIONS)}")
     if precision == "16" and not cuda:
-        raise SettingError("precision 16 is for a GPU: use 32, or bf16")
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it tells what was asked for
+        raise SettingError("precision 16 needs a GPU: use 32, or bf16")
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it would log the settings
     wanted = PRECISIONS[precision] or ("bf16-mixed" if cuda else "32-true")
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     several = processes > 1
@@ -49,7 +49,7 @@ def make_fabric(device: str = "auto", precision: str = "auto") -> Fabric:
 
 
 def leave(fabric: Fabric) -> None:
-    """End together: a process that goes before another still talks to it may take it down."""
+    """Exit together: a process that exits while another still communicates with it can crash that one."""
     if fabric.world_size > 1:
         fabric.barrier()
         torch.distributed.destroy_process_group()

@@ -1,6 +1,6 @@
-"""A search joined from its parts: space, data, scorer, device and the folder it is kept in.
+"""A search: space, data, scorer, device and folder put together.
 
-The folder keeps what was asked for, so that another command can have its scorer (`--scorer RUN`) or its policy.
+The folder keeps the settings, so that another command can use its scorer (`--scorer RUN`) or its policy.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 C = TypeVar("C", bound=Config)
-SMALL_EVALUATIONS = 100  # that a search on small images, on a CPU most likely, takes by default
+SMALL_EVALUATIONS = 100  # default for small images, which are most likely searched on a CPU
 TRAINED = ("short", "supernet")  # scorers that are trained on images
 KEPT = ("data", "space", "nodes", "extras", "rule", "budget", "preset", "scorer", "evaluations", "price", "seed")
 LOG = logging.getLogger("natpp")
 
 
 class Goal(NamedTuple):
-    """What a policy is searched for: inputs from a space, or one architecture, within rule and budget."""
+    """What a policy is learned for: inputs from a space, or one architecture, within rule and budget."""
 
     space: Space
     task: Task
@@ -67,7 +67,7 @@ class Goal(NamedTuple):
 
     @staticmethod
     def of(search: Search, on: str | Architecture, budget: str) -> Goal:
-        """On a space by its name, or on what one architecture may become."""
+        """For a space by its name, or for a single architecture."""
         if budget not in NAMED:
             raise SettingError(f"unknown budget {budget!r}. {did_you_mean(budget, NAMED)}")
         if isinstance(on, Architecture):
@@ -82,7 +82,7 @@ class Goal(NamedTuple):
 
     @property
     def network(self) -> str:
-        """The network that the architectures stand in."""
+        """The network around the architectures."""
         return self.task.where.network
 
 
@@ -95,7 +95,7 @@ def run_search(
     scorer: Scorer | Short | str | None = None,
     run: Run = Run(),
 ) -> Policy:
-    """A policy by a search; the folder of the run also gets the best that was found for one architecture."""
+    """Search for a policy; for one architecture the folder of the run also gets the best one found."""
     from natpp import __version__
 
     started = time.perf_counter()
@@ -134,7 +134,7 @@ def run_search(
     }
     kept["command"] = _command(search, kept)
     if short is not None:
-        in_half(fabric)  # before the run has a folder: a wrong precision leaves none behind
+        in_half(fabric)  # before the folder is made: a wrong precision leaves no folder behind
     if short is not None and batches is not None and trained is not None and wanted.store is not None:
         # nor does a wrong file
         at_hand = ShortScorer(batches, trained, short, fabric, seed=run.seed, store=wanted.store, say=run.say)
@@ -176,14 +176,14 @@ def run_search(
 
 
 def _scorer_name(search: Search, scorer: Scorer | str | None) -> str:
-    """Where scores come from: by default short trainings, and the supernet with the paper's preset."""
+    """The scorer: by default short trainings, or the supernet with the paper's preset."""
     if scorer is None:
         return "supernet" if search.preset == "paper" else "short"
     return scorer if isinstance(scorer, str) else type(scorer).__name__
 
 
 def _command(search: Search, kept: Mapping[str, Any]) -> str:
-    """The command that searches so; a scorer or images that only Python can give stand in it by their names."""
+    """The equivalent command; a scorer or images that only Python can give appear by name."""
     usual = {"space": "cells", "budget": "strict", "scorer": _scorer_name(search, None), **Run().to_dict()}
     arch = kept["arch"] and json.dumps(kept["arch"], separators=(",", ":"))
     words = ["natpp", "search"]
@@ -195,12 +195,12 @@ def _command(search: Search, kept: Mapping[str, Any]) -> str:
 
 
 def schedule(short: Short, images: Batches) -> ShortConfig:
-    """The schedule of short trainings: what is usual for such images, with what is asked for otherwise."""
+    """The schedule of short trainings: the default for such images, with the user's settings."""
     return replace(usual_schedule(images), **given(short, "steps", "batch", "learning_rate", "together"))
 
 
 def _keep(folder: Path, goal: Goal, search: Searching, scores: Scorer | SharedWeights, policy: Policy) -> None:
-    """Write what came out, beside the policy."""
+    """Write the result next to the policy."""
     if isinstance(scores, SharedWeights):
         scores.weights.supernet.save(folder / "supernet.safetensors")
     if search.chosen is not None:
@@ -213,7 +213,7 @@ def _keep(folder: Path, goal: Goal, search: Searching, scores: Scorer | SharedWe
 
 
 def _result(goal: Goal, search: Searching, policy: Policy) -> Result | None:
-    """What became of the given architecture; of many inputs, what became of the one whose score rose most."""
+    """The result for the given architecture; for many inputs, that of the one whose score rose most."""
     if goal.arch is not None:
         if search.chosen is None:
             return transform(goal.arch, policy, goal.task)
@@ -225,7 +225,7 @@ def _result(goal: Goal, search: Searching, policy: Policy) -> Result | None:
 
 
 def _measured(scores: ShortScorer, found: Result) -> tuple[dict[str, Any], ...]:
-    """Accuracies before and after by short trainings, where both were trained."""
+    """Accuracies before and after from short trainings, if both were trained."""
     outcomes = [scores.recorded(arch) for arch in (found.before, found.after)]
     before, after = (None if one is None else one.accuracy for one in outcomes)
     if before is None or after is None:
@@ -254,7 +254,7 @@ def make_scorer(
     root: str | Path | None = None,
     fabric: Fabric | None = None,
 ) -> Scorer:
-    """The scorer at hand that a word names: a run's folder (its supernet), or a table's file."""
+    """The existing scorer that a word names: a run's folder (its supernet), or a table's file."""
     if word in TRAINED:
         raise SettingError(
             f"the scorer {word} needs images to train on: give data, or a run's folder or a table's file"
@@ -302,13 +302,15 @@ def run_policy(folder: str | Path) -> Path:
     """The policy file of a run."""
     file = Path(folder) / "policy.safetensors"
     if not file.is_file():
-        _search_config(folder)  # answers a folder that is no run
-        raise FormatError(f"the run {str(folder)!r} has no policy yet: it has not ended. --resume goes on with it")
+        _search_config(folder)  # raises if the folder is not a run
+        raise FormatError(
+            f"the run {str(folder)!r} has no policy yet, since it has not ended: continue it with --resume"
+        )
     return file
 
 
 def _search_config(folder: str | Path) -> dict[str, Any]:
-    """The settings of a search; a training from scratch has a folder too, and others."""
+    """The settings of a search; an error for the folder of a training."""
     found = read_config(folder)
     if "recipe" in found:
         raise FormatError(f"{str(folder)!r} is a training, not a search: it has neither a policy nor shared weights")
@@ -316,16 +318,18 @@ def _search_config(folder: str | Path) -> dict[str, Any]:
 
 
 def named(task: Data | training.Task) -> Data:
-    """What a run keeps of its data: of what was given as a value, the name alone."""
+    """The data as a run's settings record it; for data given as a value only the name."""
     return task if isinstance(task, Data) else Data(task.name)
 
 
 def make_task(given: Data | training.Task, fabric: Fabric, say: Say | None = None) -> training.Task:
-    """The task of a name; that some of its images cannot be read is said, by default to the log."""
+    """The task of a name; unreadable images are reported, by default to the log."""
     if isinstance(given, training.Task):
         return given
     if given.data is None:
-        raise SettingError("networks are trained on images: give data, or a scorer at hand")
+        raise SettingError(
+            "networks are trained on images: give data, or an existing scorer (a run's folder or a table's file)"
+        )
     task = training.Task.of(given.data, root=given.root, size=given.size, say=say)
     left_out = task.train.left_out if isinstance(task.train, Images) else None
     if left_out is not None and fabric.global_rank == 0:
@@ -351,7 +355,7 @@ def _run_scorer(folder: str, root: str | Path | None, limit: int | None, fabric:
         raise FormatError(f"the settings of the run {folder!r} are damaged: {error}") from None
     file = Path(folder) / "supernet.safetensors"
     if not file.is_file():
-        raise FormatError(f"the run {folder!r} has no supernet yet: it has not ended. --resume goes on with it")
+        raise FormatError(f"the run {folder!r} has no supernet yet, since it has not ended: continue it with --resume")
     batches = _batches(replace(data, root=root or data.root), fabric)
     supernet.load(file)
     supernet.to(fabric.device)
@@ -359,5 +363,5 @@ def _run_scorer(folder: str, root: str | Path | None, limit: int | None, fabric:
 
 
 def _kept(config: type[C], kept: Mapping[str, Any]) -> C:
-    """Those of a run's settings that belong to a config."""
+    """The settings of a run that belong to a config."""
     return config.from_dict({name: kept[name] for name in fields_of(config) if name in kept})

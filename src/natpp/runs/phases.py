@@ -1,8 +1,8 @@
-"""The phases of a search as a preset has them: how weights are trained, scores predicted and the policy learned.
+"""The phases of a search by preset: how weights are trained, scores predicted and the policy learned.
 
 Preset `best`: train shared weights, score some architectures with them, fit a prediction on those scores, learn
 the policy on the prediction. Preset `paper`: an epoch of weights and an epoch of the policy in turn, every reward
-from one batch of validation images. With a scorer at hand there are no weights to train.
+from one batch of validation images. With an existing scorer no weights are trained.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from natpp.scorers.supernet import WeightsConfig
 
 @dataclass(frozen=True)
 class Phases(Config):
-    """How the phases of a search go, with nothing left open."""
+    """The settings of all phases of a search, with defaults filled in."""
 
     alternate: bool = False
     """weights and policy in turn, epoch by epoch, rewards from one batch of images; else one after the other"""
     pool: Annotated[int, At(least=1)] = 2000
-    """input architectures that are drawn to learn from"""
+    """number of input architectures drawn to learn from"""
     evaluations: Annotated[int, At(least=2)] = 200
-    """architectures to score, where scores are dear and nobody says how many"""
+    """architectures to score, if scores are expensive and no number is given"""
     final: Annotated[int, At(least=0)] = 20
-    """most of the evaluations that go to final choices"""
+    """maximum number of evaluations for final choices"""
     weights: WeightsConfig = WeightsConfig()
     learn: LearnConfig = LearnConfig()
     predict: PredictConfig = PredictConfig()
 
 
 def _best(*, free: bool, network: str) -> Phases:
-    """What measured best; learning on predictions over large graphs takes smaller steps, and fewer of them."""
+    """The settings that measured best; learning on predictions over large graphs takes fewer and smaller steps."""
     if free:
         return Phases(learn=best())
     if network == "nasbench201":
@@ -46,7 +46,7 @@ def _best(*, free: bool, network: str) -> Phases:
 
 
 def _paper(*, free: bool, network: str) -> Phases:
-    """The paper's settings: one architecture a step, weights and policy in turn for 200 epochs."""
+    """The paper's settings: one architecture per step, weights and policy in turn for 200 epochs."""
     weights = WeightsConfig(architectures=1, batch=64, epochs=200, learning_rate=0.025, fair=False)
     return Phases(alternate=not free, weights=weights, learn=paper())
 
@@ -55,7 +55,7 @@ PRESETS = {"best": _best, "paper": _paper}
 
 
 def phases(search: Search, *, free: bool, network: str = "cifar") -> Phases:
-    """The preset with what is asked for otherwise, for scores that are free (a table's) or not."""
+    """The preset with the user's settings, for scores that are free (a table's) or not."""
     found = PRESETS[search.preset](free=free, network=network)
     return replace(
         found,
@@ -66,5 +66,5 @@ def phases(search: Search, *, free: bool, network: str = "cifar") -> Phases:
 
 
 def given(asked: Config, *names: str) -> dict[str, Any]:
-    """Those of the named settings that are not left to the preset."""
+    """The named settings that are not left to the preset."""
     return {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}

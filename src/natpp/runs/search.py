@@ -1,4 +1,4 @@
-"""What a search is asked for: one value, which verbs, flags, a run's config.json and reports share."""
+"""The settings of a search: one value shared by verbs, flags, a run's config.json and reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARED = ("batch", "learning_rate", "together", "channels", "cells", "store")  #
 
 @dataclass(frozen=True)
 class Search(Config):
-    """How a policy is searched for. None (auto) stands for what suits the preset and the data.
+    """How a policy is searched for. None (auto) picks what suits the preset and the data.
 
     Examples:
         >>> from natpp.runs.search import Search
@@ -26,28 +26,28 @@ class Search(Config):
     """
 
     nodes: tuple[Annotated[int, At(least=1)], ...] = (4, 5)
-    """nodes of the cells, with commas between"""
+    """nodes of the cells, separated by commas"""
     extras: bool = False
-    """draw operations beyond the paper's thirteen too"""
+    """also draw operations beyond the paper's thirteen"""
     rule: Annotated[str, Among(RULES)] = "nat++"
     """nat, nat++ or cost"""
     preset: Literal["best", "paper"] = "best"
     """best: score a few, predict the others, then learn the policy; paper: supernet and policy in turn, as published"""
     reward: str = "val_200"
-    """column of the table that is the score"""
+    """column of the table to use as the score"""
     evaluations: Annotated[int | None, At(least=2)] = None
-    """maximum number of architectures to score, the others are predicted; auto: 200 where they are trained (100 on
+    """maximum number of architectures to score, the others are predicted; auto: 200 if they are trained (100 on
     small images), no limit with a table"""
     minutes: Annotated[float | None, At(above=0)] = None
-    """time for the search: it scores as many as fit, at most `evaluations`, and learns the policy in what is left"""
+    """time limit: as many architectures as fit are scored, at most `evaluations`; the rest is for the policy"""
     random_share: Annotated[float | None, At(above=0, most=1)] = None
-    """share of the scored architectures that are drawn at random; the others are chosen by the scores so far"""
+    """share of the scored architectures drawn at random; the others are chosen by the scores so far"""
     store: Annotated[str | Path | None, Form("FILE")] = None
-    """file that short trainings' scores are kept in and taken from; by default RUN/scores.jsonl"""
+    """file to save and reuse scores of short trainings in; by default RUN/scores.jsonl"""
     price: Annotated[Price | None, Form("madds=X,params=Y")] = None
     """score points you would trade for halving live multiply-adds (or parameters)"""
     caution: Annotated[float | None, At(least=0)] = None
-    """standard deviations that a predicted improvement loses: 1 leaves most of what is good already alone"""
+    """standard deviations subtracted from a predicted improvement: with 1 most good architectures stay as they are"""
     train_steps: Annotated[int | None, At(least=1)] = None
     """gradient steps of a short training"""
     together: Annotated[int | None, At(least=1)] = None
@@ -55,31 +55,31 @@ class Search(Config):
     epochs: Annotated[int | None, At(least=1)] = None
     """epochs of the supernet (paper: of both)"""
     architectures: Annotated[int | None, At(least=1)] = None
-    """architectures a step of the supernet, over all processes"""
+    """architectures per step of the supernet, over all processes"""
     batch: Annotated[int | None, At(least=2)] = None
-    """images a step, of each"""
+    """images per step for each architecture"""
     learning_rate: Annotated[float | None, At(above=0)] = None
-    """of the networks that are trained, at first"""
+    """learning rate of the trained networks at the start"""
     steps: Annotated[int | None, At(least=1)] = None
     """gradient steps of the policy (paper: follows from epochs)"""
     channels: Annotated[int | None, At(least=1)] = None
-    """channels of the first cells of the networks that are trained"""
+    """channels of the first cells of the trained networks"""
     cells: Annotated[int | None, At(least=1)] = None
-    """their cells (nasbench201: a stage)"""
+    """cells of the trained networks (nasbench201: per stage)"""
 
     @property
     def short(self) -> Short:
-        """The short trainings of such a search."""
+        """The settings of the short trainings of this search."""
         return Short(steps=self.train_steps, **{name: getattr(self, name) for name in SHARED})
 
     def by(self, short: Short) -> Search:
-        """The same search by such short trainings."""
+        """The same search with these short trainings."""
         return replace(self, train_steps=short.steps, **{name: getattr(short, name) for name in SHARED})
 
 
 @dataclass(frozen=True)
 class Short(Config):
-    """Short real trainings as a scorer. None (auto) stands for what suits the images.
+    """Short real trainings as a scorer. None (auto) picks what suits the images.
 
     Examples:
         >>> natpp.Short.parse("steps=200,store=scores.jsonl").steps
@@ -89,14 +89,14 @@ class Short(Config):
     steps: Annotated[int | None, At(least=1)] = None
     """gradient steps of a training"""
     batch: Annotated[int | None, At(least=2)] = None
-    """images a step"""
+    """images per step"""
     learning_rate: Annotated[float | None, At(above=0)] = None
-    """of SGD, at its highest"""
+    """maximum learning rate of SGD"""
     together: Annotated[int | None, At(least=1)] = None
     """trainings side by side on a GPU"""
     channels: Annotated[int | None, At(least=1)] = None
-    """channels of the first cells of the networks that are trained"""
+    """channels of the first cells of the trained networks"""
     cells: Annotated[int | None, At(least=1)] = None
-    """their cells (nasbench201: a stage)"""
+    """cells of the trained networks (nasbench201: per stage)"""
     store: Annotated[str | Path | None, Form("FILE")] = None
-    """file that scores are kept in and taken from"""
+    """file to save and reuse scores in"""

@@ -1,4 +1,4 @@
-"""A search from images, or from any scorer, to a policy: what comes when, kept so that it can be resumed."""
+"""A search from images, or from any scorer, to a policy: its phases, with checkpoints to resume from."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from natpp.subjects.many import Inputs
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-STEPS_A_ROW = 50  # of learning, between two rows of the curves
-MOST_EVALUATIONS = 100_000  # however much time there is
-SECONDS_TO_CHOOSE = 0.1  # what to score next, for every score
-SECONDS_TO_LEARN = 40  # kept, at least, for prediction and policy
-STEPS_TO_PLAN = 20  # of weights or of learning, that tell how fast it is
+STEPS_A_ROW = 50  # policy steps between two rows of the curves
+MOST_EVALUATIONS = 100_000  # maximum, regardless of the time
+SECONDS_TO_CHOOSE = 0.1  # to choose what to score next, per score
+SECONDS_TO_LEARN = 40  # minimum reserved for prediction and policy
+STEPS_TO_PLAN = 20  # of weights or of the policy, to measure the speed with
 SHARE_OF_WEIGHTS = 2 / 3  # of the time that is not for learning; the rest is for scores
-OVERTIME = 1.1  # times the time that was asked for, from which on a search took noticeably longer
-SECONDS_A_CHECKPOINT = 10  # at least, between two checkpoints of scores or of policy steps
+OVERTIME = 1.1  # a search that takes more than this times the given minutes is reported
+SECONDS_A_CHECKPOINT = 10  # minimum between two checkpoints of scores or policy steps
 T = TypeVar("T")
 
 
 class Searching:
-    """A search under way: from `scores`, a scorer or shared weights still to be trained, to a policy."""
+    """A running search: from `scores`, a scorer or shared weights still to be trained, to a policy."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Searching:
     ):
         """`arch` is the one input to learn for, Eq. (1); without it inputs are drawn from the space, Eq. (2).
 
-        The minutes that are asked for count from `started`, by `time.perf_counter`: from now, unless it is set.
+        The time limit counts from `started`, by `time.perf_counter`; by default from now.
         """
         self.shared = scores if isinstance(scores, SharedWeights) else None
         self.scorer = scores if isinstance(scores, Scorer) else None
@@ -73,22 +73,22 @@ class Searching:
         self.inputs = Inputs(pool, task, space.ops)
         self.learner = Learner(space.ops, config.learn, number(run.seed, Use.START, 1))
         self.known: dict[Architecture, float] = {}  # scores, kept for a resumed run
-        self.planned: int | None = None  # scores there is time for, where minutes are given
+        self.planned: int | None = None  # scores there is time for, if minutes are given
         self.planned_weights: int | None = None  # and steps of shared weights
         self.planned_steps: int | None = None  # and steps of the policy
-        self.prediction: Prediction | None = None  # where scores are dear
+        self.prediction: Prediction | None = None  # if scores are expensive
         self.chosen: Architecture | None = None  # for one given input: the best by real scores
         self.example: tuple[Architecture, Architecture] | None = None  # for many inputs: the choice that gained most
         self.example_scores = 0.0, 0.0
         self.finished = False
         self.best = float("-inf")  # of all scores
-        self.rounds = 0  # of choices by the prediction, as far as the curves have them: chosen is one, scored another
+        self.rounds = 0  # rows of the curves about rounds of the prediction: one when chosen, another when scored
         self.started = time.perf_counter()
         self._saved = 0.0
         self._paces: list[float] = []  # seconds of the first steps of shared weights
 
     def __call__(self) -> Policy:
-        """Search, from the last checkpoint on."""
+        """Search, starting from the last checkpoint."""
         state = self._agreed(self.folder.load())
         if state is not None:
             self._restore(state)
@@ -113,7 +113,7 @@ class Searching:
             self._policy_by_batches(shared, epoch * shared.policy_steps_an_epoch)
 
     def _weights(self, shared: SharedWeights, steps: int) -> None:
-        """Train shared weights until so many steps are taken, or as many as there is time for."""
+        """Train shared weights for this many steps, or as many as there is time for."""
         while shared.steps < min(steps, shared.total):
             begin = time.perf_counter()
             with self.folder.keeping():
@@ -129,7 +129,7 @@ class Searching:
             self._end_if_asked()
 
     def _pace_weights(self, shared: SharedWeights, begin: float) -> None:
-        """Note what a step took; plan the rest after some, or as soon as a tenth of the time went into them."""
+        """Record the time of a step; plan the rest after some steps, or once they took a tenth of the time."""
         assert self.minutes is not None
         self._wait()
         self._paces.append(time.perf_counter() - begin)
@@ -175,20 +175,20 @@ class Searching:
         return seconds
 
     def _policy_by_batches(self, shared: SharedWeights, steps: int) -> None:
-        """Learn until so many steps are taken, each from one batch of validation images."""
+        """Learn for this many steps, each from one batch of validation images."""
         while self.learner.steps < min(steps, self.learner.config.steps):
             score = Priced(shared.batch_scorer(self.learner.steps), self.task.where, self.price)
             self._policy_step(score, shared.policy_steps_an_epoch)
 
     def _policy_by_scores(self) -> None:
-        """Score, predict where scores are dear, learn; then score some of the final choices."""
+        """Score, predict if scores are expensive, learn; then score some of the final choices."""
         scorer = self._limited()
         scorer.recall(self.known)
         scorer.scored = lambda: self._scored(scorer)
         if scorer.limit is not None:
             plan = None if self.minutes is None else functools.partial(self._planned, scorer)
             final = self._kept_back(scorer.limit)
-            scorer.limit -= final if plan is None else 0  # a plan keeps them back itself
+            scorer.limit -= final if plan is None else 0  # a plan already reserves them
             chance = generator(self.seed, Use.SCORE)
             self.prediction = predicted(self.inputs, scorer, self.config.predict, chance, plan, self._told)
             scorer.limit += final if plan is None else 0
@@ -202,7 +202,7 @@ class Searching:
             self._score_choices(scorer)
 
     def _reward(self, scorer: Scorer) -> Score | Gain:
-        """What the next step of the policy learns on: the prediction, or scores where they are free."""
+        """What the next step of the policy learns on: the prediction, or the scores if they are free."""
         if self.prediction is None:
             return scorer
         return self.prediction.reward(self.learner.steps / self.learner.config.steps)
@@ -224,9 +224,10 @@ class Searching:
         self._end_if_asked()
 
     def _score_choices(self, scorer: Scorer) -> None:
-        """What the policy chooses, by real scores as far as the limit goes.
+        """Score final choices of the policy, within the limit.
 
-        For one given input several choices are scored, and the best of all scores is kept; else one for each of some.
+        For one given input several choices are scored, and the best of all scores is kept. Else one choice is scored
+        for each of some inputs.
         """
         alone = len(self.inputs) == 1
         left = self.config.final if scorer.left is None else min(scorer.left, self.config.final)
@@ -270,7 +271,7 @@ class Searching:
         )
 
     def _told(self, chosen: Round) -> None:
-        """Put a round of choices into the curves, unless they have it from before the run was resumed."""
+        """Add a round of choices to the curves, unless it was there before the run was resumed."""
         place = 2 * chosen.number - (chosen.scores is None)
         if place <= self.rounds:
             return
@@ -282,7 +283,7 @@ class Searching:
             self._log(row | _lists(chosen.expected, chosen.scores))
 
     def _planned(self, scorer: Scorer) -> int:
-        """How many scores there is time for, by the speed of the first ones; the last quarter is for learning."""
+        """Number of scores that fit into the time, by the speed of the first ones; the last quarter is for learning."""
         assert self.minutes is not None
         if self.planned is None:
             left = self._seconds_left() - self._seconds_to_learn()
@@ -294,7 +295,7 @@ class Searching:
         return self.planned - self._kept_back(self.planned)
 
     def _kept_back(self, evaluations: int) -> int:
-        """Of so many scores, those for final choices: two for each input, before and after, so an even number."""
+        """How many of these scores are for final choices: two per input, before and after, so an even number."""
         return min(self.config.final, evaluations // 10) // 2 * 2
 
     def _plan_learning(self, scorer: Scorer, seconds_each: float) -> None:
@@ -308,24 +309,24 @@ class Searching:
             self.say(f"there is time for {self.planned_steps} of {total} steps of the policy: more minutes may help it")
 
     def _tell_overtime(self) -> None:
-        """Say it where the search took longer than it was asked to: the first steps and scores are always taken."""
+        """Report a search that took longer than its time limit: the first steps and scores are always taken."""
         if self.minutes is None or self.say is None or self.fabric.global_rank != 0:
             return
         asked, taken = 60 * self.minutes, 60 * self.minutes - self._seconds_left()
         if taken > OVERTIME * asked:
-            self.say(f"the search took {taken:.1f} seconds, more than the {asked:g} that were asked for")
+            self.say(f"the search took {taken:.1f} seconds, more than its limit of {asked:g}")
 
     def _seconds_left(self) -> float:
         assert self.minutes is not None
         return 60 * self.minutes - (time.perf_counter() - self.started)
 
     def _seconds_to_learn(self) -> float:
-        """A quarter of the time, and no less than it takes."""
+        """A quarter of the time, but at least what learning needs."""
         assert self.minutes is not None
         return max(15 * self.minutes, SECONDS_TO_LEARN)
 
     def _wait(self) -> None:
-        """Until the device has done what it was told, so that a clock says what that took."""
+        """Wait for the device, so that a clock measures what the work took."""
         if self.fabric.device.type == "cuda":
             torch.cuda.synchronize(self.fabric.device)
 
@@ -392,7 +393,7 @@ class Searching:
         self.finished = state["finished"]
 
     def _agreed(self, value: T) -> T:
-        """What the first process says, for all."""
+        """The value of the first process, for all processes."""
         return self.fabric.broadcast(value) if self.fabric.world_size > 1 else value
 
     def _log(self, row: dict[str, Any]) -> None:
@@ -404,7 +405,7 @@ class Searching:
             self.watch(phase, done, total, figures)
 
     def _end_if_asked(self) -> None:
-        """End after the step, with everything saved; all processes at the same step."""
+        """Stop after this step, with everything saved; all processes stop at the same step."""
         asked = self.stop.signal
         if self.fabric.world_size > 1:
             most = self.fabric.all_reduce(torch.tensor(asked, device=self.fabric.device), reduce_op="max")

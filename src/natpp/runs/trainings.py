@@ -1,4 +1,4 @@
-"""A training from scratch, joined from its parts: images, recipe, device, and the folder it is kept in."""
+"""A training from scratch: images, recipe, device and folder put together."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What a training came to."""
+    """The result of a training."""
 
     network: Network
     """the trained network, in evaluation mode"""
     test_accuracy: float
-    """per cent right of the test images"""
+    """test accuracy in per cent"""
     curve: list[dict[str, Any]]
     """a row for each epoch: loss, accuracy in per cent on the images as they were trained on, learning rate, seconds"""
     settings: dict[str, Any]
-    """all that was asked for, and where it ran: what result.json has besides"""
+    """all settings, and where it ran: the rest of result.json"""
 
 
 def run_training(arch: Architecture, data: Data | Task, recipe: Recipe, *, run: Run = Run()) -> Trained:
-    """Train by a recipe, and keep all of it in the run's folder."""
+    """Train by a recipe, and save everything to the run's folder."""
     from natpp import __version__
 
     fabric = make_fabric(run.device, run.precision)
@@ -82,7 +82,7 @@ def run_training(arch: Architecture, data: Data | Task, recipe: Recipe, *, run: 
 
 
 def _keep(result: Trained, training: Training, folder: Path) -> None:
-    """Write the weights, and what came out with all that led to it."""
+    """Write the weights, and the result with all settings."""
     from safetensors.torch import save
 
     arch, where = training.arch, training.where

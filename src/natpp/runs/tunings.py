@@ -1,4 +1,4 @@
-"""Fine-tuning of any module, and learning on one, joined from their parts: batches, recipe, device, folder."""
+"""Fine-tuning of any module, and learning a policy on one: batches, recipe, device and folder put together."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ MOST_EVALUATIONS = 1000  # however much time there is
 
 @dataclass(frozen=True, eq=False)
 class Finetuned:
-    """What a fine-tuning came to."""
+    """The result of a fine-tuning."""
 
     module: nn.Module
-    """the trained module, on the device and in the mode of the one that was given"""
+    """the trained module, on the device and in the mode of the given one"""
     curve: list[dict[str, Any]]
     """a row for each epoch: loss, accuracies in per cent, learning rate, seconds"""
     settings: dict[str, Any]
-    """all that was asked for, and where it ran"""
+    """all settings, and where it ran"""
     result: Result | None = None
-    """what was fine-tuned, where it was the result of natpp.optimize"""
+    """the result of natpp.optimize that was fine-tuned, if it was one"""
 
     def save(self, folder: str | Path) -> Path:
-        """Write the trained module into a folder, as the result that it was made of is written."""
+        """Write the trained module into a folder, in the format of the result it was made from."""
         return self._tuned().save(folder)
 
     def report(self, path: str | Path) -> Path:
-        """Write the page of the result that was fine-tuned, with what came of it, as one HTML file."""
+        """Write the report of the fine-tuned result, with the curves of the fine-tuning, as one HTML file."""
         return self._tuned().report(path)
 
     def _tuned(self) -> Result:
         if self.result is None:
-            raise SettingError("a module of your own is not written: save its state_dict, or fine-tune a result")
+            raise SettingError("only a result of natpp.optimize can be written: save the state_dict of your own module")
         figures = {"validation accuracy, %": self.validation_accuracy, "validation loss": self.validation_loss}
         how = f"fine-tuned on {self.settings['data']} for {self.curve[-1]['epoch']} epochs; validation data"
         measured = tuple(
@@ -64,12 +64,12 @@ class Finetuned:
 
     @property
     def validation_accuracy(self) -> float | None:
-        """Per cent right of the validation data after the last epoch; None where there is none, or no classes."""
+        """Validation accuracy in per cent after the last epoch; None without validation data or classes."""
         return self.curve[-1].get("validation_accuracy")
 
     @property
     def validation_loss(self) -> float | None:
-        """The loss on the validation data after the last epoch."""
+        """The validation loss after the last epoch."""
         return self.curve[-1].get("validation_loss")
 
     def __str__(self) -> str:
@@ -82,11 +82,11 @@ class Finetuned:
 def run_finetuning(
     module: nn.Module, data: Data | Task, recipe: Recipe, *, teacher: nn.Module | None = None, run: Run = Run()
 ) -> Finetuned:
-    """Train a copy of a module by a recipe, and keep all of it in the run's folder."""
+    """Train a copy of a module by a recipe, and save everything to the run's folder."""
     from natpp import __version__
 
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise SettingError(f"{type(module).__name__} has no parameters that could be trained")
+        raise SettingError(f"{type(module).__name__} has no trainable parameters")
     fabric = make_fabric(run.device, run.precision)
     task = make_task(data, fabric, run.say)
     feed = task.feed(recipe, fabric, run.seed)
@@ -142,7 +142,7 @@ def learning_settings(
     watch: Watch | None = None,
     say: Say | None = None,
 ) -> dict[str, Any]:
-    """The arguments of `learn_module`, from what a user gives."""
+    """The arguments of `learn_module`, from the user's arguments."""
     changes = {"scorer": scorer, "evaluations": evaluations, "minutes": minutes}
     if minutes is not None and evaluations is None:
         changes["evaluations"] = MOST_EVALUATIONS
@@ -158,7 +158,7 @@ def learning_settings(
 
 
 def _given_back(trained: nn.Module, given: nn.Module) -> nn.Module:
-    """The trained module as the given one was: device, memory format, modes."""
+    """The trained module with the device, memory format and modes of the given one."""
     tensors = [*given.parameters(), *given.buffers()]
     trained.to(tensors[0].device)
     last = any(one.dim() == 4 and not one.is_contiguous() for one in tensors)
@@ -171,7 +171,7 @@ def _given_back(trained: nn.Module, given: nn.Module) -> nn.Module:
 
 
 def _keep(result: Finetuned, folder: Path) -> None:
-    """Write the weights, and what came out with all that led to it."""
+    """Write the weights, and the result with all settings."""
     from safetensors.torch import save
 
     weights = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in result.module.state_dict().items()}

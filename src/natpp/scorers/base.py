@@ -1,4 +1,4 @@
-"""A scorer gives an architecture a number, and any method runs on any scorer.
+"""A scorer maps an architecture to a number, and any method runs on any scorer.
 
 It counts the distinct architectures it was asked for and stops at its limit; architectures that compute
 the same count as one and are scored once.
@@ -30,7 +30,7 @@ class Gain(NamedTuple):
     of: Callable[[Sequence[Architecture], Sequence[Architecture]], Scores]
 
 
-PRICED = ("params", "madds")  # costs that a price can be put on
+PRICED = ("params", "madds")  # costs that can have a price
 
 
 class LimitReached(NatppError):
@@ -51,14 +51,14 @@ class Scorer(ABC):
         ([2.0, 2.0], 0)
     """
 
-    free = False  # whether scores cost next to nothing, so that none need be predicted
+    free = False  # whether scores are so cheap that none has to be predicted
     together = 1 << 30  # architectures scored at a time; after each time `scored` is called
 
     def __init__(self, limit: int | None = None):
         self.limit = limit
-        self.scored: Callable[[], None] | None = None  # told whenever something was scored
+        self.scored: Callable[[], None] | None = None  # called after each group of scores
         self._seconds = 0.0  # spent on scores
-        self._made = 0  # scores that were not recalled
+        self._made = 0  # scores that were computed, not recalled
         self._known: dict[Architecture, float] = {}
         self._earlier: dict[Architecture, float] = {}
 
@@ -74,7 +74,7 @@ class Scorer(ABC):
 
     @property
     def seconds_each(self) -> float:
-        """What a score takes, by those made so far."""
+        """Seconds per score, averaged over those made so far."""
         return self._seconds / max(self._made, 1)
 
     @property
@@ -124,7 +124,7 @@ class Scorer(ABC):
 
 
 def check_price(price: Mapping[str, float]) -> None:
-    """Refuse a price on what has none, or one that is no price."""
+    """Raise an error for an unknown cost or an invalid price."""
     for name, value in price.items():
         if name not in PRICED:
             raise SettingError(f"unknown cost {name!r} in the price. {did_you_mean(name, PRICED)}")
@@ -133,9 +133,9 @@ def check_price(price: Mapping[str, float]) -> None:
 
 
 class Priced(Scorer):
-    """Another scorer's scores less a price on cost, and a limit of its own.
+    """Another scorer's scores minus a price on cost, with a separate limit.
 
-    A price is what a halving of the living parameters or multiply-adds is worth, in points of the score:
+    A price is the number of score points you would trade for halving the living parameters or multiply-adds:
     R(α) = score(α) - price · log2 cost(α), so that an improvement weighs relative costs.
     """
 

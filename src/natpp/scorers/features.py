@@ -1,6 +1,6 @@
-"""What a value model sees of an architecture: two views of its living graph, of any size.
+"""Features of an architecture for a value model: two views of its living graph, of any size.
 
-What flows through it says most where few scores are known; which walks it has tells more apart once many are.
+The random-walk view is more informative with few scores; counting walks distinguishes more once there are many.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ Name = tuple[str, ...]
 Features = dict[Name, float]
 Nodes = list[list[tuple[str, int]]]  # of every inner node: operations that arrive, and where from
 
-MOST_SEEN = 1 << 15  # architectures whose features are kept, some kilobytes each
-LONGEST_WALK = 3  # operations of a walk that are told apart; longer ones by both their ends
+MOST_SEEN = 1 << 15  # architectures whose features are cached, some kilobytes each
+LONGEST_WALK = 3  # operations of a walk that are distinguished; longer walks are described by their two ends
 UNLEARNED = ("unlearned",)
 
 
 @functools.lru_cache(MOST_SEEN)
 def flow_features(arch: Architecture) -> Features:
-    """What is met on a way back from an output to an input, drawn at random at every node: expected numbers.
+    """Expected counts of operations on a random walk back from an output to an input.
 
-    That is of every operation, of all and of convs, and how often there is no conv on it. Cells of both kinds are told
-    apart and also summed up, since an operation does much the same in both; in a reduction cell those at stride 2 are
-    counted.
+    Counted are each operation, all operations and convs, and how often a walk has no conv. Cells of both kinds are
+    counted separately and also summed, since an operation does much the same in both. In a reduction cell the
+    operations at stride 2 are counted too.
     """
     found: defaultdict[Name, float] = defaultdict(float)
     for kind, graph in arch.cells():
@@ -44,9 +44,9 @@ def flow_features(arch: Architecture) -> Features:
 
 @functools.lru_cache(MOST_SEEN)
 def walk_features(arch: Architecture) -> Features:
-    """Counts of operations, of pairs one after the other, and of walks from input to output, on a scale of logarithms.
+    """Logarithms of the counts of operations, of consecutive pairs, and of walks from input to output.
 
-    Cells of both kinds are told apart, and in a reduction cell the operations that stand at stride 2.
+    Cells of both kinds are counted separately, and so are the operations at stride 2 in a reduction cell.
     """
     found: Features = {}
     for kind, graph in arch.cells():
@@ -60,12 +60,12 @@ def walk_features(arch: Architecture) -> Features:
 
 
 def _outputs(nodes: Nodes, concat: list[int]) -> list[int]:
-    """Nodes that the output is made of."""
+    """Nodes that are concatenated to the output."""
     return [node for node in concat if nodes[node - NUM_INPUTS]]
 
 
 def _flow(nodes: Nodes, outputs: list[int]) -> Features:
-    """Expected numbers on a random way back from a random output."""
+    """Expected counts on a random walk back from a random output."""
     met: list[Features] = [{(f"input {node}",): 1.0, UNLEARNED: 1.0} for node in range(NUM_INPUTS)]
     for inputs in nodes:
         here: defaultdict[Name, float] = defaultdict(float)
@@ -103,13 +103,13 @@ def _walks(nodes: Nodes, outputs: list[int]) -> Counter[Name]:
 
 
 def _extended(walk: Name, op: str) -> Name:
-    """A walk with one more operation; the middle of a long one is forgotten."""
+    """A walk with one more operation; the middle of a long walk is dropped."""
     longer = (*walk, op)
     return longer if len(longer) <= 1 + LONGEST_WALK else (longer[0], "…", *longer[-LONGEST_WALK:])
 
 
 def _extent(nodes: Nodes, concat: list[int]) -> Counter[Name]:
-    """How far a graph reaches: edges, outputs, and the most operations and convs on one walk."""
+    """Size and depth of a graph: edges, outputs, and the largest number of operations and convs on one walk."""
     depth, convs = [0] * NUM_INPUTS, [0] * NUM_INPUTS
     for inputs in nodes:
         depth.append(1 + max((depth[source] for _, source in inputs), default=-1))

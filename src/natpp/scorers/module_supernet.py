@@ -1,6 +1,6 @@
 """A supernet of a module: one set of weights for all candidates, with a choice at every site.
 
-Its weights start as those of the module and as replacements inherit them, and are trained on paths drawn at random. The
+It starts with the weights of the module, which replacements inherit, and is trained on paths drawn at random. The
 score of a candidate is minus its validation loss. Batch norms use the statistics of the batch, so none have to be
 recomputed.
 """
@@ -40,7 +40,7 @@ class Expanded:
         self.shared = Shared(module.traced)
         self.loss, self.feed = trial.loss or cross_entropy, trial.feed()
         self.losses: list[float] = []  # of the steps so far
-        self.spent: defaultdict[str, float] = defaultdict(float)  # seconds of judging
+        self.spent: defaultdict[str, float] = defaultdict(float)  # seconds by phase
         self._sgd: Sgd | None = None
 
     def path(self, plan: Plan) -> fx.GraphModule:

@@ -1,8 +1,8 @@
-"""Few scores, the rest predicted: which architectures to score next, and what to expect of the others.
+"""Score a few architectures, predict the others, and choose which to score next.
 
-A score can be dear. So a value model, a Gaussian process over views of the living graph, is fitted
-on what was scored. The next ones to score are those that the current prediction would choose for random
-inputs, with some at random. It sees graphs of any size, and what it is unsure of counts less.
+A score can be expensive. So a value model, a Gaussian process over views of the living graph, is fitted
+to the scores so far. The next architectures to score are those that the current prediction would choose for
+random inputs, plus some at random. It handles graphs of any size, and uncertain predictions count less.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from natpp.scorers.features import Features, flow_features, walk_features
 from natpp.subjects.cells import Row
 from natpp.subjects.many import Inputs
 
-FIRST_SCORES = 16  # that tell how fast scores are, at most
-TRIES = 20  # draws for every random transformation that is wanted
-RARE = 0.02  # share of architectures that a feature is in, at least
-MOST_ROWS, MOST_ROWS_OF_GRID = 4000, 500  # scores that a prediction is fitted on, and its kernel is chosen by
-AT_ONCE = 256  # architectures predicted
-MOST_KNOWN = 1 << 18  # answers that are kept
-WEIGHTS = (0.1, 0.25, 0.5)  # that a further view may have, beside those before it
+FIRST_SCORES = 16  # maximum number used to measure how long a score takes
+TRIES = 20  # draws per random transformation
+RARE = 0.02  # features found in a smaller share of the architectures are dropped
+MOST_ROWS, MOST_ROWS_OF_GRID = 4000, 500  # maximum number of scores to fit on, and to choose the kernel by
+AT_ONCE = 256  # architectures per batch of predictions
+MOST_KNOWN = 1 << 18  # cached predictions
+WEIGHTS = (0.1, 0.25, 0.5)  # candidate weights of each further view, relative to those before it
 
 View = Callable[[Any], Features]
 VIEWS: tuple[View, ...] = (flow_features, walk_features)
@@ -45,22 +45,21 @@ class PredictConfig(Config):
     """How scores are predicted and chosen."""
 
     random_share: Annotated[float, At(above=0, most=1)] = 0.4
-    """share of the scores that go to architectures drawn at random"""
+    """share of the scores spent on architectures drawn at random"""
     rounds: Annotated[int, At(least=1)] = 8
-    """rounds in which the others are chosen by the prediction so far"""
+    """rounds in which the prediction so far chooses the others"""
     doubt: Annotated[float, At(least=0)] = 0.5
-    """how many of its standard deviations a final prediction loses"""
+    """standard deviations subtracted from a final prediction"""
     caution: Annotated[float, At(least=0)] = 0.0
-    """how many standard deviations a predicted improvement over the input loses instead, where above 0: what the
-    prediction is not sure to improve then stays as it is"""
+    """if above 0: standard deviations subtracted from a predicted improvement over the input instead, so that
+    uncertain changes are not made"""
 
 
 class Prediction:
-    """Scores of architectures as a Gaussian process over their features expects them.
+    """Scores of architectures predicted by a Gaussian process over their features.
 
-    Their scale is that of a normal distribution with the order of the scores (the median one is 0): how far the scores
-    of two architectures are apart depends on the scorer, which of them is higher does not, and the best are told
-    apart as finely as the worst.
+    Scores are mapped by rank to a normal distribution (the median is 0). The distance between two scores depends
+    on the scorer, but their order does not. The best architectures are resolved as finely as the worst.
     """
 
     def __init__(
@@ -71,10 +70,10 @@ class Prediction:
         views: Sequence[View] | None = None,
         prior: Prediction | None = None,
     ):
-        """`views` are what is seen, for values other than architectures or for other features.
+        """`views` are the features, for values other than architectures or to use other features.
 
-        `prior` predicts scores of another kind, many cheap ones say, of which these few are then a multiple and a
-        process of their own.
+        `prior` predicts scores of another kind, for example many cheap ones. These few scores are then modelled as a
+        multiple of it plus a separate process.
         """
         self.config, self._prior = config, prior
         self.archs: list[Any] = list(archs)
@@ -96,37 +95,37 @@ class Prediction:
         return self._both(archs)[:, 0]
 
     def hopeful(self, archs: Sequence[Hashable]) -> Scores:
-        """Expected scores and as much of the doubt: what is worth a score."""
+        """Expected scores plus a share of the standard deviation: used to choose what to score."""
         expected, doubt = self._both(archs).T
         return np.asarray(expected + self.config.doubt * doubt)
 
     def careful(self, archs: Sequence[Hashable]) -> Scores:
-        """Expected scores less some of the doubt: what choices are made by."""
+        """Expected scores minus a share of the standard deviation: used for the final choices."""
         expected, doubt = self._both(archs).T
         return np.asarray(expected - self.config.doubt * doubt)
 
     def reward(self, done: float = 1.0) -> Score | Gain:
-        """What a policy learns on when so much of the learning is over: careful scores, or with caution gains.
+        """What a policy learns on when this share of the learning is over: careful scores, or gains if caution is set.
 
-        Caution grows over the first half. A change alone is seldom sure to improve anything where many together are:
-        who has to be sure from the start never finds them.
+        Caution grows over the first half. A single change is seldom certain to improve the score even where several
+        together are, so full caution from the start would miss such combinations.
         """
         if self.config.caution == 0:
             return self.careful
         if done >= 0.5:
-            return Gain(self.gains)  # equal every time, so that what it said is remembered
+            return Gain(self.gains)  # equal every time, so that cached answers are found
         return Gain(functools.partial(self.gains, caution=self.config.caution * 2 * done))
 
     def gains(self, before: Sequence[Hashable], after: Sequence[Hashable], caution: float | None = None) -> Scores:
-        """How much better each is than what it came from, less caution times the standard deviation of that.
+        """Improvement of each over its input, minus caution times the standard deviation of the improvement.
 
-        Two that are much alike are known to differ little, however little is known of both.
+        The difference of two similar architectures is certain to be small, even where both scores are uncertain.
         """
         mean, deviation = self.differences(before, after)
         return np.asarray(mean - (self.config.caution if caution is None else caution) * deviation)
 
     def differences(self, before: Sequence[Hashable], after: Sequence[Hashable]) -> tuple[Scores, Scores]:
-        """How much better each is expected to be than what it came from, and the standard deviations of that."""
+        """Expected improvement of each over its input, and its standard deviation."""
         found = [np.zeros((2, 0))]
         for start in range(0, len(after), AT_ONCE):
             old, new = (self._padded(archs[start : start + AT_ONCE]) for archs in (before, after))
@@ -139,7 +138,7 @@ class Prediction:
         return mean, deviation
 
     def _padded(self, archs: Sequence[Hashable]) -> list[Tensor]:
-        """Rows of architectures in every view, always as many: so neighbours change no bit."""
+        """Rows of architectures in every view, padded to a fixed number so that results do not depend on neighbours."""
         return [functional.pad(view.rows(archs), (0, 0, 0, AT_ONCE - len(archs))) for view in self._views]
 
     def _both(self, archs: Sequence[Hashable]) -> Scores:
@@ -159,7 +158,7 @@ class Prediction:
 
 
 class _Table:
-    """A view as numbers of one scale: features that some of the architectures have, less mean, over deviation."""
+    """A view, standardized: the features that are not rare, minus their mean, divided by their standard deviation."""
 
     def __init__(self, view: View, archs: Sequence[Any]):
         self._view = view
@@ -172,7 +171,7 @@ class _Table:
         self._kept = spread > 0
         self._spread = np.where(self._kept, spread, 1)
         self.known = self._scaled(table)
-        """rows of what it was made of"""
+        """rows of the architectures it was fitted on"""
 
     def rows(self, archs: Sequence[Any]) -> Tensor:
         """A row for each."""
@@ -192,7 +191,7 @@ class _Table:
 
 
 def normal_scores(scores: Scores) -> Scores:
-    """Quantiles of the normal distribution in the order of the scores; equal scores share the mean of their ranks."""
+    """Normal quantiles of the ranks of the scores; equal scores share the mean of their ranks."""
     _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(count) - count / 2)[place] / len(scores)  # between 0 and 1
     return np.asarray(torch.special.ndtri(torch.from_numpy(ranks)).numpy())
@@ -201,7 +200,7 @@ def normal_scores(scores: Scores) -> Scores:
 class _Process:
     """A Gaussian process with a Matérn 5/2 kernel over one view or a sum of some over several, fitted to targets.
 
-    Lengths, weights, noise and scale are those that make the targets likeliest, all but the last out of a grid.
+    Lengths, weights, noise and scale maximize the likelihood of the targets, all but the scale over a grid.
     """
 
     def __init__(self, views: Sequence[Tensor], targets: Tensor):
@@ -225,7 +224,7 @@ class _Process:
         return mean, (self.scale * (1 - known.square().sum(dim=0)).clamp(min=0)).sqrt()
 
     def difference(self, first: Sequence[Tensor], second: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Of every row of the second less that of the first: means and standard deviations."""
+        """Means and standard deviations of the difference of each second row to the first."""
         (mean, known), (other_mean, other) = self._known(first), self._known(second)
         alike = self._summed([(one - two).norm(dim=1) for one, two in zip(first, second, strict=True)])
         variance = 2 * (1 - alike) - (known - other).square().sum(dim=0)
@@ -240,7 +239,7 @@ class _Process:
         return self._summed([_distances(*both) for both in zip(self.views, views, strict=True)])
 
     def _summed(self, distances: Sequence[Tensor]) -> Tensor:
-        """How alike rows are, by their distances in every view: 1 where they are equal."""
+        """Kernel of rows, from their distances in every view: 1 for equal rows."""
         parts = zip(self.weights, distances, self.lengths, strict=True)
         return torch.stack([weight * _matern(one / length) for weight, one, length in parts if weight > 0]).sum(dim=0)
 
@@ -255,13 +254,13 @@ def _matern(distance: Tensor) -> Tensor:
 
 
 def _likeliest(views: Sequence[Tensor], targets: Tensor) -> tuple[list[float], list[float], float]:
-    """Lengths and weights of views, and the noise as a share of the scale, under which the targets are likeliest.
+    """Lengths and weights of views, and noise as a share of the scale, that maximize the likelihood of the targets.
 
-    Views are taken up one after the other: each gets the length and the weight, beside those before it, that are best.
+    Greedy: views are added one after the other, each with its best length and weight.
     """
     lengths: list[float] = []
     weights: list[float] = []
-    best = -math.inf, 0.0  # how likely, and the noise
+    best = -math.inf, 0.0  # likelihood, noise
     kernel = torch.zeros(len(targets), len(targets), dtype=targets.dtype)
     for rows in views:
         distances = _distances(rows, rows)
@@ -279,7 +278,7 @@ def _likeliest(views: Sequence[Tensor], targets: Tensor) -> tuple[list[float], l
 
 
 def _likelihood(kernel: Tensor, targets: Tensor) -> tuple[float, float]:
-    """Of the likeliest noise, how likely the targets are; and that noise."""
+    """The highest likelihood of the targets over the noises, and the noise it is reached with."""
     noises = torch.logspace(-3, 1, 17, dtype=targets.dtype)
     values, vectors = torch.linalg.eigh(kernel)
     spectrum = values.clamp(min=0) + noises[:, None]  # (noises, rows)
@@ -290,7 +289,7 @@ def _likelihood(kernel: Tensor, targets: Tensor) -> tuple[float, float]:
 
 
 class Round(NamedTuple):
-    """Architectures that a prediction chose: what it expected of them, and their scores once they have some."""
+    """Architectures that a prediction chose, with the expected scores and, once scored, the real ones."""
 
     number: int  # from 1 up
     expected: Scores
@@ -305,9 +304,9 @@ def predicted(
     plan: Callable[[], int] | None = None,
     tell: Callable[[Round], None] | None = None,
 ) -> Prediction:
-    """A prediction fitted on as many scores as the scorer's limit allows, or as `plan` says after the first ones.
+    """A prediction fitted on as many scores as the scorer's limit allows, or as `plan` returns after the first ones.
 
-    `tell` hears of every round twice: once its architectures are chosen, and once they are scored.
+    `tell` is called twice per round: after its architectures are chosen, and after they are scored.
     """
     if scorer.left is None and plan is None:
         raise SettingError("a prediction needs a scorer with a limit")
@@ -328,7 +327,7 @@ def predicted(
         return True
 
     def take_random(count: int) -> None:
-        """Inputs, and where there are too few of them (one given architecture, say) random transformations."""
+        """Inputs, plus random transformations if there are too few of them (for example one given architecture)."""
         for index in generator.permutation(len(inputs)).tolist():
             if count <= 0:
                 return
@@ -353,10 +352,10 @@ def predicted(
         wanted = min(a_round, budget - before)
         indices = generator.permutation(len(inputs)).tolist()[: max(4 * a_round, 100)]
         starts: list[tuple[int, Row]] = [(index, inputs.encoded[index].ops) for index in indices]
-        while len(starts) < wanted:  # too few inputs: climb from random transformations of them too
+        while len(starts) < wanted:  # too few inputs: also start from random transformations of them
             index = int(generator.integers(len(inputs)))
             starts.append((index, inputs.random_row(index, generator)))
-        while starts and len(archs) - before < wanted:  # climb from as many as it takes
+        while starts and len(archs) - before < wanted:  # start from as many as needed
             some, starts = starts[:wanted], starts[wanted:]
             climbed = ascended(inputs, [index for index, _ in some], prediction.expected, [row for _, row in some])
             for (index, _), row in zip(some, climbed, strict=True):
@@ -364,7 +363,7 @@ def predicted(
                     take(inputs.transformed(index, row))
         take_random(wanted - (len(archs) - before))
         if len(archs) == before:
-            break  # everything there is has been scored
+            break  # every architecture has been scored
         number += 1
         chosen = Round(number, prediction.expected(archs[before:]))
         if tell is not None:
@@ -379,7 +378,7 @@ def predicted(
 def ascended(
     inputs: Inputs, indices: Sequence[int], score: Score, starts: Sequence[Row] | None = None, sweeps: int = 3
 ) -> list[Row]:
-    """For each input the row that climbing edge by edge ends at: allowed transitions only, within the budget.
+    """For each input the result of coordinate ascent, edge by edge: allowed transitions only, within the budget.
 
     It starts from the input itself, or from a row for each.
     """

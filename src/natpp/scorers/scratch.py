@@ -1,4 +1,4 @@
-"""Full trainings as scores: real accuracies, and expensive."""
+"""Full trainings as scores: real accuracies, but expensive."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A file of scores: one JSON line each, appended whole, so that nothing is trained twice and searches can share it.
 
-A line is known by what the architecture computes, the settings and the data. Lines of other settings or other data
-stay where they are and are not used, nor is a line that a crash cut short; `say` hears of both.
+A line is identified by what the architecture computes, the settings and the data. Lines for other settings or other
+data are kept but not used, and so is a line that a crash cut short. Both are reported through `say`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Store:
     """Outcomes of short trainings, by architecture, for one setting and one set of images."""
 
     def __init__(self, path: str | Path, settings: dict[str, Any], data: str, say: Callable[[str], None] | None = None):
-        """`settings` and `data` (a fingerprint) tell which lines are ours."""
+        """`settings` and `data` (a fingerprint) decide which lines are used."""
         if not isinstance(path, str | Path):
             raise SettingError(f"the store is of type {type(path).__name__}, expected the path of a file")
         self.path = Path(path)
@@ -34,14 +34,16 @@ class Store:
         self.say = say or (lambda _: None)
         self._known: dict[Architecture, Outcome] = {}
         self._read = 0  # bytes
-        self._cut = -1  # where the line begins that was said to be cut short
+        self._cut = -1  # start of the line that was reported as cut short
         if self.path.is_dir():
             raise NatppError(f"{str(self.path)!r} is a folder, expected a file of scores")
         if not self.path.parent.is_dir():
             raise NatppError(f"the folder {str(self.path.parent)!r} does not exist. Make it first")
         others, damaged, rest = self._more()
         if not others and not self._known and (self._read or not START.startswith(rest[: len(START)])):
-            raise NatppError(f"{str(self.path)!r} is no file of scores: nothing in it is one. Choose another file")
+            raise NatppError(
+                f"{str(self.path)!r} is not a file of scores: none of its lines is a score. Choose another file"
+            )
         self._tell(damaged)
         if rest:
             self._tell_cut()
@@ -53,11 +55,11 @@ class Store:
         return len(self._known)
 
     def get(self, key: Architecture) -> Outcome | None:
-        """The outcome of an architecture, in canonical form, if it is there."""
+        """The outcome of an architecture, in canonical form, if it is in the file."""
         return self._known.get(key)
 
     def refresh(self) -> None:
-        """Read what was added since, by this or another run."""
+        """Read the lines added since, by this or another run."""
         self._tell(self._more()[1])
 
     def add(self, key: Architecture, outcome: Outcome) -> None:
@@ -81,7 +83,7 @@ class Store:
         self._known[key] = outcome
 
     def _more(self) -> tuple[int, int, bytes]:
-        """Read on: how many lines are somebody else's, how many are damaged, and what has no end yet."""
+        """Read new lines: how many are for other settings, how many are damaged, and the unfinished last one."""
         if not self.path.exists():
             return 0, 0, b""
         try:
@@ -92,23 +94,23 @@ class Store:
             raise NatppError(f"cannot read {str(self.path)!r}: {error.strerror}") from None
         lines = content.split(b"\n")
         found = [self._take(line) for line in lines[:-1] if line.strip()]
-        if found[:1] == [None] and self._cut == self._read:  # since then ended by whoever wrote on
+        if found[:1] == [None] and self._cut == self._read:  # a later writer has ended it since
             found = found[1:]
         self._read += len(content) - len(lines[-1])
         return found.count(False), found.count(None), lines[-1]
 
     def _tell(self, damaged: int) -> None:
         if damaged:
-            self.say(f"damaged lines in {str(self.path)!r} that are not used: {damaged}")
+            self.say(f"damaged lines in {str(self.path)!r} are not used: {damaged}")
 
     def _tell_cut(self) -> None:
-        """Once, whether it is met in reading or in writing; nor is it damaged, once another line follows it."""
+        """Report it once, whether found in reading or in writing; it is not damaged once another line follows."""
         if self._cut != self._read:
             self.say(f"the last line of {str(self.path)!r} was cut short and is not used")
         self._cut = self._read
 
     def _take(self, line: bytes) -> bool | None:
-        """Take a line in; False where it is somebody else's, None where it is no score."""
+        """Read one line; False if it is for other settings or data, None if it is not a score."""
         try:
             row = json.loads(line)
             mark, arch = row.pop("mark"), row.pop("arch")

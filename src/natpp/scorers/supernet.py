@@ -81,7 +81,7 @@ class WeightsConfig(Config):
     epochs: Annotated[int, At(least=1)] = 40
     """passes over all training images"""
     learning_rate: Annotated[float, At(above=0)] = 0.1
-    """of SGD with momentum 0.9, falling to zero along a cosine"""
+    """learning rate of SGD with momentum 0.9, falling to zero along a cosine"""
     weight_decay: Annotated[float, At(least=0)] = 3e-4
     """of SGD"""
     clip: Annotated[float, At(above=0)] = 5.0
@@ -168,7 +168,7 @@ class Weights:
         self.supernet.load_state_dict(state["supernet"])
         self.sgd.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
-        self._captured = None  # its momentum is that of before
+        self._captured = None  # it holds the old momentum
 
 
 class SharedWeights:

@@ -1,4 +1,4 @@
-"""Tables of networks that somebody trained: NAS-Bench-201 as a scorer."""
+"""Tables of trained networks, such as NAS-Bench-201, as scorers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> Table:
         reason = (error.strerror or error) if Path(path).exists() else "there is no such file"
         raise FormatError(f"cannot read the table {str(path)!r}: {reason}") from None
     except pyarrow.ArrowException as error:
-        raise FormatError(f"{str(path)!r} is no table: {shortened(str(error))}") from None
+        raise FormatError(f"{str(path)!r} is not a Parquet or CSV table: {shortened(str(error))}") from None
     wanted = [name for name in data.column_names if name != "arch"] if columns is None else list(columns)
     for name in ("arch", *wanted):
         if name not in data.column_names:
@@ -61,14 +61,14 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> Table:
                 f"the table {str(path)!r} has no column {name!r}. {did_you_mean(name, data.column_names)}"
             )
     if len(set(data.column_names)) < len(data.column_names):
-        raise FormatError(f"the table {str(path)!r} has two columns of one name")
+        raise FormatError(f"the table {str(path)!r} has two columns with the same name")
     found = {}
     for name in wanted:
         try:
             found[name] = data[name].to_numpy().astype(np.float64)
         except (ValueError, TypeError):
             if columns is not None:
-                raise FormatError(f"the column {name!r} of the table holds no numbers") from None
+                raise FormatError(f"the column {name!r} of the table does not hold numbers") from None
             continue
         if columns is not None and not np.isfinite(found[name]).all():
             raise FormatError(f"the column {name!r} of the table has empty or infinite entries")
@@ -81,8 +81,8 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> Table:
 class TableScorer(Scorer):
     """Scores looked up in a column.
 
-    Without a limit every architecture has its own row. With one, architectures that compute the same
-    are one, and the look-up gives the first row of them.
+    Without a limit every architecture has its own row. With a limit, architectures that compute the same count as
+    one, and the first of their rows is used.
     """
 
     free = True
@@ -108,5 +108,5 @@ class TableScorer(Scorer):
         if self.limit is None:
             return self.values[[self.table.row(arch) for arch in archs]]
         for arch in archs:
-            self.table.row(arch)  # answers an architecture that is not there
+            self.table.row(arch)  # raises if the architecture is not in the table
         return self.values[[self._first[self.key(arch)] for arch in archs]]

@@ -1,1 +1,1 @@
-"""How anything trains."""
+"""Training: losses, recipes, loops and short trainings."""

@@ -141,12 +141,12 @@ class Branch:
 
     @property
     def changing(self) -> tuple[Tensor, ...]:
-        """What a step changes and the next one reads."""
+        """The tensors that a step changes and the next one reads."""
         return self.weights, self.momentum, self.low_weights, *self.module.buffers()
 
 
 class Tested:
-    """A trained network that is tested: its batch norms first get mean statistics of some training batches."""
+    """A trained network to test: its batch norms first get mean statistics of some training batches."""
 
     def __init__(self, branch: Branch):
         self.branch, device = branch, branch.weights.device
@@ -161,7 +161,7 @@ class Tested:
 
     @property
     def changing(self) -> list[Tensor]:
-        """What `measure` and `test` change."""
+        """The tensors that `measure` and `test` change."""
         return [*self.statistics, *self.totals, self.right]
 
     def measure(self, images: Tensor, _: Tensor) -> None:

@@ -1,7 +1,7 @@
 """The training loop of any network: steps, curves, checkpoints, an average of the weights, a teacher.
 
-The seed and the number of a step determine what it does, so a resumed training ends, on a CPU, at the same bits. On a
-GPU a step is one captured CUDA graph.
+The seed and the number of a step determine what it does, so on a CPU a resumed training ends with identical weights. On
+a GPU a step is one captured CUDA graph.
 """
 
 from __future__ import annotations
@@ -96,10 +96,12 @@ class Loop(Generic[Net]):
         self.steps_an_epoch = feed.steps_an_epoch
         self.total = recipe.epochs * self.steps_an_epoch
         self.steps = 0  # taken so far
-        self.seconds = 0.0  # that they took
+        self.seconds = 0.0  # taken by these steps
         self.curve: list[dict[str, Any]] = []  # a row for each epoch
         self.test_accuracy: float | None = None  # per cent, once measured
-        self._figures = torch.zeros(self.steps_an_epoch, 1 + len(metrics), device=fabric.device)  # of this epoch
+        self._figures = torch.zeros(
+            self.steps_an_epoch, 1 + len(metrics), device=fabric.device
+        )  # figures of this epoch
 
     @property
     def epoch(self) -> int:
@@ -214,14 +216,14 @@ class Loop(Generic[Net]):
         if self.average is not None:
             self.average.network.load_state_dict(state["average"])
         self.sgd.optimizer.load_state_dict(state["optimizer"])
-        self._captured = None  # its momentum is that of before
+        self._captured = None  # it holds the old momentum
         self.fabric.strategy.precision.load_state_dict(state["precision"])
         self.steps, self.seconds = state["steps"], state["seconds"]
         self._figures.copy_(state["figures"])
         self.curve, self.test_accuracy = list(state["curve"]), state["test_accuracy"]
 
     def _set(self) -> None:
-        """Set what changes from step to step."""
+        """Set the values that change from step to step."""
         self.sgd.set_rate(self.learning_rate)
 
     def _taken(self, inputs: Any, targets: Any) -> Tensor:
@@ -262,7 +264,7 @@ class Loop(Generic[Net]):
         return output, self.loss(output, targets)
 
     def _taught(self, inputs: Any, output: Any, loss: Tensor) -> Tensor:
-        """What is minimized with a teacher."""
+        """The loss that is minimized with a teacher."""
         assert self.teacher is not None
         with torch.no_grad(), self.fabric.autocast():
             wanted = call(self.teacher, inputs)
@@ -288,7 +290,7 @@ class Loop(Generic[Net]):
 
 
 class Average(Generic[Net]):
-    """A moving average of the weights and running statistics of a network, as a network of its own."""
+    """A moving average of the weights and running statistics of a network, as a separate network."""
 
     def __init__(self, network: Net, decay: float):
         self.network: Net = copy.deepcopy(network)

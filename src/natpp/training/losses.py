@@ -15,7 +15,7 @@ from natpp.nets.call import call
 from natpp.nets.measure import evaluating
 
 Loss = Callable[[Any, Any], Tensor]  # output of a module, targets → a tensor of one number
-Metric = Callable[[Any, Any], Tensor]  # the same → a share from 0 to 1 per sample (samples,), or the mean of the batch
+Metric = Callable[[Any, Any], Tensor]  # as above → a share from 0 to 1 per sample (samples,), or the mean of the batch
 SOFTNESS = 2.0  # temperature of the logits in `softened`
 
 
@@ -25,7 +25,7 @@ def cross_entropy(output: Tensor, targets: Tensor, label_smoothing: float = 0.0)
 
 
 def accuracy(output: Any, targets: Any) -> Tensor:
-    """1 for each correct answer, else 0, (batch,); not a number if these are not logits and class indices."""
+    """1 for each correct answer, else 0, (batch,); NaN if these are not logits and class indices."""
     if classifies(output, targets):
         found: Tensor = (output.argmax(dim=1) == targets).float()
         return found

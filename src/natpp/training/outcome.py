@@ -1,4 +1,4 @@
-"""What came of a short training."""
+"""The outcome of a short training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a short training."""
+    """The outcome of a short training."""
 
     value: float | None
     """the score: minus the validation loss, or minus a mean of it and the training loss; None if there is none"""
@@ -16,9 +16,9 @@ class Outcome:
     loss: float | None = None
     """mean over the validation images"""
     seconds: float = 0.0
-    """its share of the time of its group"""
+    """seconds: its share of the time of its group"""
     reason: str | None = None
-    """why there is no score"""
+    """why it has no score"""
     curve: tuple[float, ...] = field(default=(), repr=False)
     """training loss along the way"""
     test_accuracy: float | None = None

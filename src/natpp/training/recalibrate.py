@@ -16,8 +16,8 @@ from natpp.nets.call import call
 def recalibrate(module: nn.Module, batches: Iterable[Any]) -> None:
     """Recompute the running statistics of every batch norm as the mean over some batches.
 
-    A batch is what the module takes: a tensor, a tuple of arguments or a dict of named ones. Everything else of the
-    module runs in eval mode, and every mode is as it was afterwards.
+    A batch is an input of the module: a tensor, a tuple of arguments or a dict of named ones. All other layers run in
+    eval mode, and every mode is restored afterwards.
     """
     norms = [part for part in module.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
     modes = {part: part.training for part in module.modules()}
@@ -33,7 +33,7 @@ def recalibrate(module: nn.Module, batches: Iterable[Any]) -> None:
             for batch in batches:
                 try:
                     call(module, batch)
-                except Exception as error:  # whatever the module raises on it
+                except Exception as error:  # the module may raise anything
                     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                     raise SettingError(
                         f"the module does not run on batch {seen} of batches: {reason}. Give inputs like the example, "
@@ -46,4 +46,4 @@ def recalibrate(module: nn.Module, batches: Iterable[Any]) -> None:
         for part, training in modes.items():
             part.training = training
     if not seen:
-        raise SettingError("there is no batch to recompute the statistics of batch norms from")
+        raise SettingError("batches is empty: give at least one batch to recompute the batch norm statistics from")

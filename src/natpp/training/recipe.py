@@ -25,7 +25,7 @@ class Recipe(Config):
     batch: Annotated[int, At(least=2)]
     """images per step, over all processes"""
     learning_rate: Annotated[float, At(above=0)]
-    """of SGD, falling to zero along a cosine"""
+    """learning rate of SGD, falling to zero along a cosine"""
     network: Annotated[str, Among(NETWORKS)] | None = None
     """the network to train; None: cifar, and nasbench201 for an architecture of one cell"""
     channels: Annotated[int | None, At(least=1)] = None
@@ -67,7 +67,7 @@ class ShortConfig(Config):
     steps: Annotated[int, At(least=1)] = 800
     """gradient steps"""
     learning_rate: Annotated[float, At(above=0)] = 0.03
-    """of SGD with Nesterov momentum 0.9, falling to zero along a cosine"""
+    """learning rate of SGD with Nesterov momentum 0.9, falling to zero along a cosine"""
     warm_up: Annotated[float, At(least=0, below=1)] = 0.0
     """share of the steps in which the learning rate rises linearly to its maximum"""
     weight_decay: Annotated[float, At(least=0)] = 5e-4
@@ -124,5 +124,5 @@ RECIPES.add(
 # Minutes on a GPU: 8 cells of 16 channels for 12 epochs; 3 cells of 8 for images under 24 pixels.
 RECIPES.add("quick", Recipe(epochs=12, batch=128, learning_rate=0.1, nesterov=True))
 
-# From the weights there are, for a module that was made smaller.
+# Fine-tuning, for a module that was made smaller.
 RECIPES.add("tune", Recipe(epochs=10, batch=128, learning_rate=0.02, nesterov=True, weight_decay=5e-4, cutout=0))

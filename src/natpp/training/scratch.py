@@ -1,4 +1,4 @@
-"""Training an architecture from scratch: from its first weights to its accuracy on the test images.
+"""Train an architecture from scratch, from random weights to its accuracy on the test images.
 
 Some training images may be set aside for validation; the test images are read once, after the last step.
 """

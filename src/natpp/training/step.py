@@ -1,7 +1,7 @@
 """One gradient step: SGD with momentum, clipped gradients and a cosine schedule, for everything that trains.
 
 `Sgd` uses torch's optimizer and, with a fabric, its precision and processes. `flat_step` is the same rule for weights
-that lie in one vector, so that a step of a small network takes a few launches.
+stored in one vector, so that a step of a small network takes a few launches.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Sgd:
     ):
         """If steps are `captured` in a CUDA graph, the learning rate is a tensor that the graph reads.
 
-        `clip` is the largest norm of a gradient; None or 0 is no limit.
+        `clip` is the maximum norm of a gradient; None or 0 means no limit.
         """
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.clip, self.fabric = clip, fabric

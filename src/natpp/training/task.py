@@ -1,4 +1,4 @@
-"""A task: the data, loss and metrics that a network is trained and judged by, as one value."""
+"""A task: data, loss and metrics to train and evaluate a network with, as one value."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MakeTask = Callable[..., "Task"]  # options as keyword arguments → a task
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What a network is trained and judged for: data, a loss and metrics.
+    """Data, loss and metrics to train and evaluate a network with.
 
     A loader is any iterable of batches (inputs, targets) that can be passed over again, such as a `DataLoader`.
 
@@ -56,15 +56,15 @@ class Task:
     """
 
     train: Images | Batches | Iterable[Any]
-    """images, some of which are set aside to validate by, or a loader"""
+    """images, some of which are set aside for validation, or a loader"""
     val: Iterable[Any] | None = None
-    """a loader to validate by"""
+    """a loader for validation"""
     test: Iterable[Any] | None = None
     """a loader that is read once, after all choices are made; images come with a test set"""
     loss: Loss = cross_entropy
-    """function or module of output and targets that gives one number"""
+    """function or module that takes output and targets and returns one number"""
     metrics: Mapping[str, Metric] = field(default_factory=lambda: ACCURACY)
-    """functions of output and targets that give a share from 0 to 1, per sample or of the batch; higher is better"""
+    """functions that map output and targets to a share from 0 to 1, per sample or per batch; higher is better"""
     agreement: Loss | None = None
     """distance of an output to a teacher's; None: `softened` if the loss is cross-entropy, else `squared`"""
     targets: bool = True
@@ -76,16 +76,18 @@ class Task:
         images = isinstance(self.train, Images | Batches)
         if images and not (self.val is None and self.test is None):
             raise SettingError(
-                "val and test are for loaders. Some training images are set aside to validate by: leave val out"
+                "val and test are for loaders. Some training images are set aside for validation: leave val out"
             )
         for name in ("train", "val", "test"):
             loader = getattr(self, name)
             if loader is not None and not isinstance(loader, Images | Batches):
                 checked_loader(loader, name)
         if images and not self.targets:
-            raise SettingError("images have labels as targets: leave targets out, or give a loader of inputs")
+            raise SettingError(
+                "images always have labels as targets: leave out targets=False, or give a loader of inputs"
+            )
         if "loss" in self.metrics:
-            raise SettingError("a metric is named 'loss', which is the name of the loss: choose another name")
+            raise SettingError("a metric cannot be named 'loss', which is taken: choose another name")
         for name, function in {"loss": self.loss, **self.metrics, "agreement": self.agreement}.items():
             if function is not None and not callable(function):
                 raise SettingError(f"{name} is {function!r}, expected a function of output and targets")
@@ -102,7 +104,7 @@ class Task:
     def named(text: str, *, say: Say | None = None) -> Task:
         """A task by name with options, such as `cifar10:root=data`, or the images of a folder, by its path.
 
-        `say` is called with a line about images that turn out to be unreadable.
+        `say` is called with a line about unreadable images.
         """
         name, _, rest = (text, "", "") if os.path.isdir(text) else text.partition(":")
         options: dict[str, Any] = {}
@@ -132,17 +134,19 @@ class Task:
         """A task from what a user gives: a task, its text, a path, images, or loaders."""
         if isinstance(data, Task):
             if not (val is None and loss is None and root is None and size is None):
-                raise SettingError("a task has its own data and loss: leave val, loss, root and size out")
+                raise SettingError("a task already has data and a loss: leave out val, loss, root and size")
             return data
         changes: dict[str, Any] = {} if loss is None else {"loss": loss}
         if isinstance(data, str | Path):
             if val is not None:
-                raise SettingError(f"some training images of {data} are set aside to validate by: leave val out")
+                raise SettingError(f"some training images of {data} are set aside for validation: leave val out")
             if isinstance(data, str) and root is None and size is None:
                 return replace(Task.named(data, say=say), **changes)
             return replace(of_images(data, root, size, say=say), **changes)
         if root is not None or size is not None:
-            raise SettingError("root and size go with the name of data, not with images or a loader")
+            raise SettingError(
+                "root and size can only be given with the name of a data set, not with images or a loader"
+            )
         return Task(data, val, **changes)
 
     @property
@@ -162,7 +166,7 @@ class Task:
     ) -> Batches:
         """The images on a device, augmented as a recipe says.
 
-        Of the training images as many as the recipe says are set aside to validate by, or else `validation` (None: a
+        The number of training images set aside for validation is that of the recipe, or else `validation` (None: a
         quarter, at most 5,000).
         """
         if isinstance(self.train, Batches):
@@ -194,7 +198,7 @@ class Task:
             return self.batches(device)
         self._need_targets()
         if self.val is None:
-            raise SettingError("train goes with val: the result is chosen on data that nothing was trained on")
+            raise SettingError("train needs val: the result is chosen on data that no candidate was trained on")
         return Loaded.of(self.train, self.val, steps)
 
     def part(self, name: Literal["train", "val", "test"], device: torch.device | str = "cpu") -> Iterator[Batch]:
@@ -212,7 +216,7 @@ class Task:
         return iter(()) if loader is None else (moved_to(one, torch.device(device)) for one in batches_of(loader, name))
 
     def calibration(self, device: torch.device, count: int = CALIBRATION) -> Iterator[Any]:
-        """Inputs of a few training batches, on a device."""
+        """The inputs of a few training batches, on a device."""
         if isinstance(self.train, Images | Batches):
             yield from inputs_of(self.batches(device), device, count)
         elif self.targets:
@@ -221,7 +225,7 @@ class Task:
             yield from (moved_to(_arguments(batch), device) for batch in islice(self.train, count))
 
     def check(self, module: nn.Module, batch: Batch) -> None:
-        """Try a module and the loss on a batch; an error says what does not fit."""
+        """Try a module and the loss on a batch; raise an error that explains what does not fit."""
         check_loss(module, *batch, self.loss)
 
     def taught_by(self, teacher: nn.Module) -> Task:

@@ -1,4 +1,4 @@
-"""Short trainings side by side: small real networks, each from its own first weights, judged on validation data.
+"""Short trainings side by side: small real networks, each with its own random weights, evaluated on validation data.
 
 On a GPU the networks of a group are branches of one captured CUDA graph: one launch takes a step of all of them, on the
 same batch, which is picked and augmented inside the graph. On a CPU the same code runs without a graph.
@@ -35,7 +35,7 @@ from natpp.training.outcome import Outcome
 from natpp.training.recipe import ShortConfig
 from natpp.training.step import learning_rates
 
-STATISTICS = 20  # training batches that batch norms take their statistics from before a test
+STATISTICS = 20  # training batches to compute batch norm statistics from before a test
 NO_ROOM = "does not fit into the memory of"
 Data = Batches | Loaded
 Seconds = defaultdict[str, float]  # by phase: capture, training, judging
@@ -55,7 +55,7 @@ class Room:
         """A group of this size did not fit."""
         self.most = -(-number // 2)
         if say is not None and number not in self.told:
-            say(f"{number} networks side by side do not fit into the memory of {device}: half of them at a time")
+            say(f"{number} networks side by side do not fit into the memory of {device}: trying half as many")
         self.told.add(number)
 
 
@@ -76,11 +76,11 @@ class Trial:
     tested: bool = False
     """whether to measure the accuracy on the test images, once, at the end"""
     say: Callable[[str], None] | None = None
-    """told what a person should know"""
+    """called with lines that the user should see"""
 
     def __post_init__(self) -> None:
         if self.tested and (self.loss is not None or isinstance(self.data, Loaded)):
-            raise SettingError("tested needs named images and no loss of your own: leave tested out")
+            raise SettingError("tested needs a named data set of images and cross-entropy: leave out tested")
 
     @property
     def in_half(self) -> bool:
@@ -93,7 +93,7 @@ class Trial:
         return self.data.samples if isinstance(self.data, Loaded) else len(self.data.validation)
 
     def feed(self) -> Feed:
-        """The batches of the schedule, and those to validate by."""
+        """The batches of the schedule, and those for validation."""
         if isinstance(self.data, Loaded):
             return LoaderFeed(self.data.train, self.data.validation, self.device, single=True)
         schedule = self.schedule
@@ -141,7 +141,7 @@ def train_together(
                 room.halve(number, device, trial.say)
                 continue
             outcomes = [Outcome(None, reason=f"{NO_ROOM} {device}")]
-            room.most = None  # this one is too large by itself: as many of the others as before may fit
+            room.most = None  # this network is too large even alone: the limit for the others is unchanged
         share = (time.perf_counter() - start) / number
         for outcome in outcomes:
             found.append(replace(outcome, seconds=share))
@@ -195,7 +195,7 @@ def _trained(builds: Sequence[Build], seeds: Sequence[int], trial: Trial, spent:
 
 
 def final_accuracies(branches: Sequence[Branch], trial: Trial, *, captured: bool) -> list[float]:
-    """Per cent of the test images that each network has right, with mean statistics of some training batches."""
+    """Test accuracy of each network in per cent, with mean batch norm statistics of some training batches."""
     images = trial.data
     assert isinstance(images, Batches)
     size = min(trial.schedule.validation_batch, len(images))
@@ -291,7 +291,7 @@ def _streams(count: int, device: torch.device) -> list[torch.cuda.Stream]:
 def _side_by_side(
     ones: Sequence[One], streams: Sequence[torch.cuda.Stream], run: Callable[[One], None], device: torch.device
 ) -> None:
-    """Run each of several on a stream of its own: while capturing, these become branches of the graph."""
+    """Run each function on a separate stream: while capturing, these become branches of the graph."""
     main = torch.cuda.current_stream(device)
     for one, stream in zip(ones, streams, strict=True):
         stream.wait_stream(main)
