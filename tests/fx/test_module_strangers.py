@@ -287,7 +287,8 @@ def test_a_train_of_its_own_is_noted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "whose"), [("graph", "a GraphModule"), ("meta", "a GraphModule"), ("class", "is a word")]
+    ("name", "whose"),
+    [("graph", "torch.fx.GraphModule reserves"), ("meta", "a GraphModule"), ("class", "is a Python keyword")],
 )
 def test_names_that_code_cannot_have_are_told(name: str, whose: str) -> None:
     module = nn.Module()
