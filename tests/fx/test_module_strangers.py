@@ -287,7 +287,12 @@ def test_a_train_of_its_own_is_noted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "whose"), [("graph", "a GraphModule"), ("meta", "a GraphModule"), ("class", "is a word")]
+    ("name", "whose"),
+    [
+        ("graph", "torch.fx.GraphModule reserves"),
+        ("meta", "torch.fx.GraphModule reserves"),
+        ("class", "is a Python keyword"),
+    ],
 )
 def test_names_that_code_cannot_have_are_told(name: str, whose: str) -> None:
     module = nn.Module()

@@ -215,7 +215,7 @@ class LoaderFeed(EpochFeed):
 
 
 def in_parts(images: Tensor, labels: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images and labels in parts of at most `size`, as equal as possible; none if there are no images."""
+    """Images and labels in parts of at most `size`, as equal as possible; none if `images` is empty."""
     if len(images):
         parts = -(-len(images) // size)
         yield from zip(images.tensor_split(parts), labels.tensor_split(parts), strict=True)
