@@ -65,7 +65,7 @@ MORE = {  # functions with more parameters, until `optimize` takes a task and a 
     ("verbs.py", "optimize"): 27,
 }
 BANNED = ("by heart", "asked of", "hears ", "what is there")  # phrases that a reader has to decode
-NOT_THIS = re.compile(r"\b(is|are) no (?!longer\b|more\b)")  # negate the verb: "is not a file"
+NOT_THIS = re.compile(r"(?<!there )\b(is|are) no (?!longer\b|more\b)")  # negate the verb: "is not a file"
 
 
 def name_of(file: Path) -> str:

@@ -132,8 +132,8 @@ def test_alive_is_what_lies_on_a_way_from_the_input_to_the_output(network: Bluep
         ((Step("a", (0,)),), "reads only what is made before it"),
         ((Step("a"), Step("b", (-1,))), "reads only what is made before it"),
         ((Step("a"), Step("b", (0,), until=0)), "expected itself or later"),
-        ((Step("a", prices={(): (1, 2, 3)}),), "tell params, madds"),
-        ((Step("a", prices={(0,): (1, 2)}),), "go by 0 decisions"),
+        ((Step("a", prices={(): (1, 2, 3)}),), "option numbers to params, madds"),
+        ((Step("a", prices={(0,): (1, 2)}),), "must map 0 option numbers"),
     ],
 )
 def test_wrong_blueprints_are_refused(steps: tuple[Step, ...], words: str) -> None:

@@ -21,8 +21,8 @@ def test_a_plan_by_names_and_back() -> None:
     ("make", "words"),
     [
         (lambda: Option("null", "rules"), "unknown reason 'rules'. Did you mean 'rule'?"),
-        (lambda: Decision("edge", "operation", ()), "starts with what is there now"),
-        (lambda: Decision("edge", "operation", (Option("null", "rule"),)), "starts with what is there now"),
+        (lambda: Decision("edge", "operation", ()), "must be the original, and allowed"),
+        (lambda: Decision("edge", "operation", (Option("null", "rule"),)), "must be the original, and allowed"),
         (lambda: Decision("edge", "operation", (Option("null"), Option("null", "rule"))), "lists an option twice"),
         (lambda: check_plan((EDGE,), (0, 0)), "picks 2 options, expected one for each of 1 decisions"),
         (lambda: check_plan((EDGE,), (3,)), "has 3 options, but the plan picks 3"),

@@ -98,7 +98,7 @@ def test_a_part_compiled_by_torch_jit_stays_whole_and_goes_on_learning() -> None
     data = [(X, torch.zeros(2, 4, 8, 8))]
     tuned = natpp.finetune(result, natpp.Task(data, data, loss=F.mse_loss), "tune:epochs=1").module
     assert not torch.equal(tuned.state_dict()["1.weight"], module[1].weight)
-    with pytest.raises(NatppError, match=r"compiled by torch\.jit: give the module that it was made of"):
+    with pytest.raises(NatppError, match=r"compiled by torch\.jit: give the module it was compiled from"):
         natpp.optimize(module[1], example_input=torch.randn(1, 4, 8, 8))
 
 
@@ -282,7 +282,7 @@ def test_a_train_of_its_own_is_noted() -> None:
             return self
 
     result = natpp.optimize(Frozen().eval(), example_input=X)
-    assert "Frozen has a train() of its own, which the result has not: all of it is trained" in result.notes
+    assert "Frozen overrides train(), but the result does not: it is trained as a whole" in result.notes
     assert not any("train()" in note for note in natpp.optimize(small().eval(), example_input=X).notes)
 
 
@@ -456,7 +456,7 @@ def test_a_part_that_gives_as_much_as_the_data_says_is_kept_whole() -> None:
             return torch.nonzero(x > 0)
 
     traced = no_change_is_no_change(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), Points()), X)
-    assert traced.notes == ("1 (Points) is kept whole: its way depends on the data in a tensor",)
+    assert traced.notes == ("1 (Points) is kept whole: its control flow depends on the data in a tensor",)
 
 
 def test_constants_that_torch_export_finds_in_a_part_stay_out_of_the_state_dict() -> None:

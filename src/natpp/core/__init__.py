@@ -1,1 +1,1 @@
-"""What may be otherwise, what it costs, and how a budget is met."""
+"""Decisions about a network, what they cost, and how a budget is met."""

@@ -1,10 +1,10 @@
-"""A network and all that it may become, as a value: what is alive in it and what it costs, without building anything.
+"""A network and all its variants, as a value: what is alive in it and what it costs, without building anything.
 
 A step makes one value from earlier ones; the last step makes the output. A plan picks an option for every decision, and
-the options of the decisions that shape a step give its price. A step is reached where something of the input arrives at
-it, and alive where the output depends on it, too. Only what is alive costs.
+the options of the decisions that shape a step give its price. A step is reached if it depends on the input, and alive
+if the output also depends on it. Only steps that are alive cost anything.
 
-Liveness follows many plans at once: a set of plans is one integer with a bit for each.
+Liveness is computed for many plans at once: a set of plans is one integer, with one bit per plan.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from natpp.core.decision import Plan
 from natpp.errors import GraphError
 
 Join = Literal["all", "sum", "concat"]
-Price = tuple[Any, ...]  # one number for each figure of the blueprint: whole where it is counted
-Room = tuple[int, int]  # bytes of the value, and the most bytes held while it is made, beyond what is read
+Price = tuple[Any, ...]  # one number per figure of the blueprint: an integer if it is counted
+Room = tuple[int, int]  # bytes of the value, and peak bytes while it is computed, not counting its inputs
 Plans = NDArray[np.int64]  # (plans, decisions)
 FREE: Mapping[Plan, Price | None] = MappingProxyType({(): ()})
-EXACT = 2**63  # whole numbers of numpy are below
+EXACT = 2**63  # NumPy's int64 stays below this
 
 
 class Step(NamedTuple):
-    """One value of a network: what it reads, how that joins, and its price by the options of the decisions `by`."""
+    """One value of a network: its inputs, how they are joined, and its price per option of the decisions `by`."""
 
     name: str
     reads: tuple[int, ...] = ()
     prices: Mapping[Plan, Price | None] = FREE
-    """by one option for each decision of `by`; empty: it is free; None: with these options nothing passes"""
+    """keyed by one option per decision in `by`; empty: it is free; None: with these options nothing passes"""
     by: tuple[int, ...] = ()
     """numbers of decisions"""
     join: Join = "all"
-    """all: every input is needed; sum and concat: one is enough, and zeros stand for the others"""
+    """all: every input is needed; sum and concat: one is enough, and the others count as zeros"""
     fixed: bool = False
-    """it stands even where it is not alive, and its price counts: stems and heads"""
+    """it is built, and its price counts, even if it is not alive: stems and heads"""
     keep: Literal["", "reached", "alive"] = ""
-    """what must hold of it under every plan, apart from being connected: else the plan has no cost"""
+    """what must hold for it under every plan; if it does not, the plan is not connected and has no cost"""
     room: Mapping[Plan, Room] | None = None
-    """by the same options as the price; a value of 0 bytes is the very tensor that is read"""
+    """keyed by the same options as the price; a value of 0 bytes is its input tensor itself"""
     silent: Room = (0, 0)
     """the room of a fixed step that nothing reaches"""
     until: int | None = None
-    """number of the step until whose end its inputs are held in memory; None: its own"""
+    """number of the step whose end frees its inputs; None: its own"""
     idle: bool = False
-    """it leads nowhere: it stands where all that it reads is alive, and keeps nothing alive itself"""
+    """its output is unused: it is built if all its inputs are alive, and keeps nothing alive itself"""
 
 
 class Spent(NamedTuple):
@@ -61,13 +61,13 @@ class Spent(NamedTuple):
     listed: Price
     """of every step, alive or not"""
     living: Price
-    """of what is alive or fixed: this is what gets built"""
+    """of the steps that are alive or fixed, which are the ones that get built"""
     connected: bool
-    """something of the input reaches the output, and what must stay is there"""
+    """the output depends on the input, and every step that must stay is alive"""
 
 
 class Flow(NamedTuple):
-    """For every step the plans in which it is reached, and alive; then those in which the whole is connected."""
+    """Per step, the plans in which it is reached and those in which it is alive; then the plans that are connected."""
 
     reached: list[int]
     alive: list[int]
@@ -77,9 +77,9 @@ class Flow(NamedTuple):
 def reached_and_alive(
     reads: Sequence[Sequence[int]], joins: Sequence[Join], passing: Sequence[int], read: Mapping[int, int]
 ) -> tuple[list[int], list[int]]:
-    """For every step the plans in which something of the input reaches it, and those in which it is alive, too.
+    """Per step, the plans in which the input reaches it, and those in which it is also alive.
 
-    `passing` has the plans in which a step lets something through, `read` those in which something outside reads it.
+    `passing` has the plans in which a step passes its input on, `read` those in which something outside reads it.
     """
     reached: list[int] = []
     for sources, join, plans in zip(reads, joins, passing, strict=True):
@@ -118,7 +118,7 @@ class Blueprint:
 
     steps: tuple[Step, ...]
     figures: tuple[str, ...] = ("params", "madds")
-    """what a price tells; figures add up over steps"""
+    """the entries of a price; they add up over steps"""
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -132,12 +132,12 @@ class Blueprint:
             sizes = {(len(key), len(price or self.figures)) for key, price in prices.items()}
             if sizes != {(len(by), len(self.figures))}:
                 step, figures = self.steps[number], ", ".join(self.figures)
-                raise GraphError(f"the prices of step {step.name!r} go by {len(by)} decisions and tell {figures}")
+                raise GraphError(f"the prices of step {step.name!r} must map {len(by)} option numbers to {figures}")
 
     # What is alive.
 
     def flow(self, plans: Plans | Plan) -> Flow:
-        """What carries something of the input to the output: under many plans, or under one (bit 0)."""
+        """The steps on a path from the input to the output: under many plans, or under one (bit 0)."""
         everyone, picked = _sets(plans)
         gates, numbers = self._gates
         passing = []
@@ -160,12 +160,12 @@ class Blueprint:
     # What it costs.
 
     def cost(self, plan: Plan) -> Spent | None:
-        """The exact cost of a plan; None where nothing reaches the output, or a step that must stay has died."""
+        """The exact cost of a plan; None if it is not connected, or a step that must stay is dead."""
         spent = self.spent(plan)
         return spent if spent.connected else None
 
     def spent(self, plan: Plan) -> Spent:
-        """The same whether the plan is connected or not."""
+        """The cost of a plan, connected or not."""
         flow = self.flow(plan)
         built = [alive or fixed for alive, fixed in zip(flow.alive, self._fixed, strict=True)]
         listed, living = [0] * len(self.figures), [0] * len(self.figures)
@@ -188,21 +188,21 @@ class Blueprint:
             total += built * table[tuple(plans[:, decision] for decision in by)]
         return total, alive[-1].astype(bool)
 
-    # What is the same for all plans.
+    # The same for all plans.
 
     @functools.cached_property
     def closing(self) -> set[tuple[int, int]]:
-        """Decisions with an option at which a step lets nothing through."""
+        """Decisions and the option under which a step passes nothing on."""
         return {(by[0], key[0]) for by, closed in self._gates[0] if len(by) == 1 for key in closed}
 
     @functools.cached_property
     def idle(self) -> list[int]:
-        """The steps that lead nowhere."""
+        """The steps whose output is unused."""
         return [number for number, step in enumerate(self.steps) if step.idle]
 
     @functools.cached_property
     def readers(self) -> list[list[int]]:
-        """Per step those that read it."""
+        """Per step, the steps that read it."""
         found: list[list[int]] = [[] for _ in self.steps]
         for number, step in enumerate(self.steps):
             for read in step.reads:
@@ -211,7 +211,7 @@ class Blueprint:
 
     @functools.cached_property
     def shaped(self) -> dict[int, list[int]]:
-        """Per decision the steps that it shapes."""
+        """Per decision, the steps that it shapes."""
         found: dict[int, list[int]] = {}
         for number, step in enumerate(self.steps):
             for decision in step.by:
@@ -241,7 +241,7 @@ class Blueprint:
 
     @functools.cached_property
     def _priced(self) -> list[tuple[tuple[int, ...], Mapping[Plan, Price | None], list[int]]]:
-        """Steps that have their price in common: the decisions it goes by, the price by their options, the steps."""
+        """Steps that share a price table: the decisions that index it, the table, the steps."""
         groups: dict[tuple[tuple[int, ...], int], list[int]] = {}
         for number, step in enumerate(self.steps):
             if step.prices is not FREE:
@@ -250,7 +250,7 @@ class Blueprint:
 
     @functools.cached_property
     def _tables(self) -> list[tuple[tuple[int, ...], NDArray[Any], list[int]]]:
-        """The same with prices as arrays, (options of every decision, figures)."""
+        """The same with prices as arrays, (options of each decision, figures)."""
         found = []
         for by, prices, numbers in self._priced:
             shape = [1 + max(key[axis] for key in prices) for axis in range(len(by))]
@@ -262,7 +262,7 @@ class Blueprint:
 
     @functools.cached_property
     def _dtype(self) -> Any:
-        """Whole numbers where figures are counted: Python's own where numpy's may be too small."""
+        """Integers if all figures are counted: Python's own if int64 could overflow."""
         largest = 0
         for _, prices, numbers in self._priced:
             figures = [figure for price in prices.values() for figure in price or ()]
@@ -286,7 +286,7 @@ def _sets(plans: Plans | Plan) -> tuple[int, Callable[[int, int], int]]:
 
 
 def _bits(sets: Sequence[int], count: int) -> NDArray[np.uint8]:
-    """Sets of plans as (sets, plans), 1 where a plan is in."""
+    """Sets of plans as (sets, plans), 1 if the plan is in the set."""
     width = -(-count // 8)
     packed = np.frombuffer(b"".join(one.to_bytes(width, "little") for one in sets), dtype=np.uint8)
     return np.unpackbits(packed.reshape(len(sets), width), axis=1, count=count, bitorder="little")

@@ -1,6 +1,6 @@
-"""What a budget may ask for, and how near a result comes.
+"""What a budget may limit, and how close a result comes.
 
-A budget of params, madds, memory or latency is a fraction up to 1 of what the original has, or a figure. `core.solve`
+A budget of params, madds, memory or latency is a fraction of the original's (at most 1), or a figure. `core.solve`
 brings plans within it.
 """
 
@@ -14,7 +14,7 @@ from natpp.errors import NatppError, SettingError, did_you_mean
 from natpp.registry import MEASURES
 
 Budget = str | Mapping[str, float]
-Limits = Mapping[str, float]  # figures that a result has at most
+Limits = Mapping[str, float]  # the maximum of each figure
 NAMED = ("strict", "rule")
 
 SAVES_NOTHING = (
@@ -28,7 +28,7 @@ class BudgetError(NatppError):
 
 
 def check_budget(budget: Budget) -> dict[str, float]:
-    """The limits asked for, none where it is strict or the rule's: a fraction of the own figure, or a figure."""
+    """The limits of a budget, each a fraction of the original's figure or a figure; none for 'strict' and 'rule'."""
     if isinstance(budget, str):
         if budget not in NAMED:
             raise SettingError(f"unknown budget {budget!r}. {did_you_mean(budget, NAMED)} Or limits, such as madds=0.6")
@@ -40,7 +40,7 @@ def check_budget(budget: Budget) -> dict[str, float]:
             raise SettingError(f"unknown cost {name!r} in the budget. {did_you_mean(name, MEASURES)}")
         if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 0 < wanted < float("inf"):
             raise SettingError(
-                f"the budget of {name} is {wanted!r}, expected a fraction up to 1 of what is there now, or a figure"
+                f"the budget of {name} is {wanted!r}, expected a fraction of the original's (at most 1), or a figure"
             )
     return dict(budget)
 
@@ -52,18 +52,18 @@ def limits_of(wanted: Mapping[str, float], before: Cost) -> dict[str, float]:
 
 
 def excess(cost: Cost, limits: Limits) -> float:
-    """How far a cost is above its limits, at most: 0.1 is a tenth."""
+    """How far a cost exceeds the limit it exceeds most: 0.1 means by a tenth."""
     figures = figures_of(cost)
     return max(figures[name] / limits[name] - 1 for name in limits)
 
 
 def no_dearer(before: tuple[Sequence[float], bool], after: tuple[Sequence[float], bool]) -> bool:
-    """Whether no figure rises, and what was connected still is: the strict budget."""
+    """Whether no figure rises, and a connected network stays connected: the strict budget."""
     return all(map(operator.le, after[0], before[0])) and after[1] >= before[1]
 
 
 def unreachable(before: Cost, limits: Limits, nearest: Cost, whose: str, way: str) -> BudgetError:
-    """What was asked for, and how near one gets; `way` is what else to try."""
+    """The error for a budget that cannot be met: what was asked, the closest result, and `way`, what else to try."""
     own, near = figures_of(before), figures_of(nearest)
     said = [
         f"{_figure(name, limits[name])} {MEASURES[name].unit} were asked for, the nearest allowed result has "

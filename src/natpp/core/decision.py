@@ -1,4 +1,4 @@
-"""What may be otherwise in a subject: decisions with their options, and plans that pick one option for each."""
+"""Decisions about a subject, each with its options, and plans that pick one option for each decision."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from natpp.errors import SettingError, UnknownNameError, did_you_mean
 
-Plan = tuple[int, ...]  # one option number per decision; all zeros: the subject as it is
+Plan = tuple[int, ...]  # one option number per decision; all zeros: the unchanged subject
 REASONS = ("rule", "ops", "shape", "cost", "connection", "kept")
 
 
 @dataclass(frozen=True)
 class Option:
-    """One alternative, and why it is not allowed if it is not.
+    """One alternative, and the reason if it is not allowed.
 
     Examples:
         >>> from natpp.core.decision import Option
@@ -23,7 +23,7 @@ class Option:
 
     value: Hashable
     why_not: str = ""
-    """empty where it is allowed; else rule, ops, shape, cost, connection or kept"""
+    """empty if it is allowed; otherwise rule, ops, shape, cost, connection or kept"""
 
     def __post_init__(self) -> None:
         if self.why_not and self.why_not not in REASONS:
@@ -37,7 +37,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Decision:
-    """One thing that may be otherwise. Option 0 is what is there now; blocks that are decided together share one."""
+    """One choice to make. Option 0 keeps the original; blocks that are decided together share a decision."""
 
     name: str
     kind: str
@@ -46,7 +46,7 @@ class Decision:
 
     def __post_init__(self) -> None:
         if not self.options or not self.options[0].allowed:
-            raise SettingError(f"decision {self.name!r} starts with what is there now, an option that is allowed")
+            raise SettingError(f"option 0 of decision {self.name!r} must be the original, and allowed")
         if len({option.value for option in self.options}) < len(self.options):
             raise SettingError(f"decision {self.name!r} lists an option twice")
 
@@ -76,12 +76,12 @@ class Change:
     """
 
     name: str
-    """what a person calls its place: an edge, a layer, a shortcut"""
+    """readable name of its place: an edge, a layer, a shortcut"""
     kind: str
     before: Hashable
     after: Hashable
     probability: float | None = None
-    """how likely the policy found it; 1 for what went because its output is no longer used, None if nobody said"""
+    """the policy's probability; 1 for what was removed because its output is no longer used, None if unknown"""
 
 
 def check_plan(decisions: Sequence[Decision], plan: Plan) -> Plan:
@@ -97,7 +97,7 @@ def check_plan(decisions: Sequence[Decision], plan: Plan) -> Plan:
 
 
 def changes_of(decisions: Sequence[Decision], plan: Plan) -> dict[str, Hashable]:
-    """What a plan changes: by the name of a decision, the value it gets.
+    """What a plan changes: the new value of each changed decision, by name.
 
     Examples:
         >>> from natpp.core.decision import Decision, Option, changes_of, plan_of
@@ -109,7 +109,7 @@ def changes_of(decisions: Sequence[Decision], plan: Plan) -> dict[str, Hashable]
 
 
 def plan_of(decisions: Sequence[Decision], changes: Mapping[str, Hashable]) -> Plan:
-    """The plan that makes these changes: the way back from `changes_of`."""
+    """The plan that makes these changes: the inverse of `changes_of`."""
     names = [decision.name for decision in decisions]
     if len(set(names)) < len(names):
         raise SettingError("two decisions have the same name")

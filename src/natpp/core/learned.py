@@ -30,19 +30,19 @@ class Learned:
     best: int
     """the one that was chosen"""
     original: float
-    """the score of the module as it is, by the same scorer, whether the budget allows it or not"""
+    """the score of the unchanged module by the same scorer, whether or not it meets the budget"""
     policy: Policy
     """tuned on this module"""
     scorer: str
     seconds: float
     expected: list[float | None] = field(default_factory=list)
-    """of every candidate, what the prediction expected before it was scored; None of those drawn at random"""
+    """per candidate, the score predicted before it was scored; None for those drawn at random"""
     policy_curve: list[tuple[float, float]] = field(default_factory=list)
-    """step by step, the policy's improvement over the module as it is, and its entropy"""
+    """per step, the policy's improvement over the unchanged module, and its entropy"""
     phases: dict[str, float] = field(default_factory=dict)
-    """seconds of capture, training and judging for scores, and of predicting and learning"""
+    """seconds spent on capture, training and evaluation for the scores, on prediction and on learning"""
     finals: dict[int, float] = field(default_factory=dict)
-    """scores of the best after a longer fine-tuning, by which one of them was chosen"""
+    """scores of the best candidates after a longer fine-tuning, which picks the final one"""
 
     @property
     def measured(self) -> dict[str, Any]:

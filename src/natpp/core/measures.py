@@ -37,7 +37,7 @@ class Cost:
     """interquartile range of that time, None unless measured"""
 
     def to_dict(self) -> dict[str, Any]:
-        """The cost as JSON data; the spread is there when the latency was measured."""
+        """The cost as JSON data; it includes the spread if the latency was measured."""
         data = asdict(self)
         if self.latency_spread_ms is None:
             del data["latency_spread_ms"]
@@ -54,11 +54,11 @@ class Measure:
 
     unit: str
     of: Callable[[Cost], float]
-    """the figure of a cost: of what is alive"""
+    """reads the figure from a cost, counting only what is alive"""
     of_plan: Callable[[Subject, Plan], float] | None = None
-    """the same of a plan, without building it; None: it has to be measured"""
+    """the same for a plan, without building it; None: it has to be measured"""
     adds_up: bool = False
-    """it is a sum over the steps of a blueprint, and one of the figures of these"""
+    """it is a sum over the steps of a blueprint, and one of the blueprint's figures"""
 
 
 MEASURES.add("params", Measure("parameters", lambda cost: cost.live_params, _living("params"), adds_up=True))

@@ -9,7 +9,7 @@ from natpp.core.decision import Plan
 
 
 def peak_memory(blueprint: Blueprint, plan: Plan) -> int:
-    """The most bytes of values held at once: each is freed after its last reader; the caller holds the inputs."""
+    """Peak bytes of values held at once: each is freed after its last reader; the caller holds the inputs."""
     steps, flow = blueprint.steps, blueprint.flow(plan)
     stands = [alive or step.fixed or not step.reads for step, alive in zip(steps, flow.alive, strict=True)]
     freed = _freed(steps, stands)
@@ -20,7 +20,7 @@ def peak_memory(blueprint: Blueprint, plan: Plan) -> int:
             reads = [tensors[read] for read in step.reads if read in tensors]
             made, most = _room(step, plan) if flow.reached[number] else step.silent
             if step.join == "sum" and len(reads) == 1:
-                made = most = 0  # it is the one term
+                made = most = 0  # a sum of one term is that term
             elif step.join == "concat" and len(reads) == len(step.reads):
                 most = made  # no zeros are needed
             peak = max(peak, held + most)
@@ -37,7 +37,7 @@ def peak_memory(blueprint: Blueprint, plan: Plan) -> int:
 
 
 def _freed(steps: tuple[Step, ...], stands: list[int | bool]) -> list[list[int]]:
-    """Per step the values that nothing reads after it."""
+    """Per step, the values that nothing reads after it."""
     last = list(range(len(steps)))
     for number, step in enumerate(steps):
         for read in step.reads if stands[number] else ():

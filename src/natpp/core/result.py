@@ -1,4 +1,4 @@
-"""What became of a subject, and why: one answer for architectures and for modules."""
+"""The result of an optimization, and why: the same class for architectures and modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from natpp.errors import SettingError
 from natpp.registry import WRITERS
 
 FORMAT, VERSION = "natpp result", 2
-SURE = 0.995  # probability from which on it is not told
+SURE = 0.995  # probabilities from here on are not printed
 ROWS = (
     ("parameters", "live_params", ",.0f"),
     ("multiply-adds", "live_madds", ",.0f"),
@@ -27,7 +27,7 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Result:
-    """What became of an architecture or a module, and why.
+    """An optimized architecture or module, and why each change was made.
 
     Examples:
         >>> result = natpp.optimize("darts")
@@ -37,7 +37,7 @@ class Result:
         >>> sorted(result.probabilities[change.name])
         ['avg_pool_3x3', 'max_pool_3x3', 'null']
 
-        Of a module:
+        With a module:
 
         >>> model = natpp.zoo.network("resnet20")
         >>> result = natpp.optimize(model, example_input=torch.randn(1, 3, 32, 32), budget={"madds": 0.6})
@@ -51,25 +51,25 @@ class Result:
     plan: Plan
     """the option that was picked for every decision of the subject"""
     after: Any
-    """what became of it: an architecture, or a plain module that takes and gives what the original did"""
+    """the optimized architecture, or a plain module with the inputs and outputs of the original"""
     cost_before: Cost
-    """in the network that was asked for, or on the example input"""
+    """in the chosen network, or on the example input"""
     cost_after: Cost
-    """the same of what came out"""
+    """the same for the optimized one"""
     changes: tuple[Change, ...]
-    """place by place: its name, what was there, what is there now, and how likely the policy found that"""
+    """per place: its name, the option before and after, and the policy's probability"""
     log_prob: float
     """log-probability of the plan"""
     chances: Sequence[Sequence[float]] = field(repr=False)
-    """per decision and option, how likely the policy found it"""
+    """the policy's probability of every option, per decision"""
     settings: dict[str, Any] = field(default_factory=dict)
     """how it was found: rule, budget, mode, seed, policy"""
     notes: tuple[str, ...] = ()
-    """what a person should know: parts that were kept whole, say, and why"""
+    """what you should know: for example, which parts were kept whole, and why"""
     learned: Learned | None = field(default=None, repr=False)
-    """what was learned on the subject's own data, if some was given"""
+    """what was learned on the subject's own data, if any was given"""
     measured: tuple[dict[str, Any], ...] = ()
-    """what was measured before and after, with its spread and how"""
+    """measurements before and after, with their spread and how they were taken"""
 
     @property
     def before(self) -> Any:
@@ -78,14 +78,14 @@ class Result:
 
     @property
     def module(self) -> Any:
-        """What became of a module: a plain torch.nn.Module."""
+        """The optimized module: a plain torch.nn.Module."""
         if not callable(self.after):
             raise SettingError("an architecture is not a module yet: natpp.build(result.after) makes one")
         return self.after
 
     @property
     def probabilities(self) -> dict[str, dict[str, float]]:
-        """Per place, the options that the policy could choose and how likely each was."""
+        """Per place, the options that the policy could choose and their probabilities."""
         return {
             name: {
                 str(option.value): chance
@@ -97,7 +97,7 @@ class Result:
 
     @property
     def masked(self) -> dict[str, dict[str, str]]:
-        """Per place, the options that it could not choose, and why: rule, ops, shape, cost, connection or kept."""
+        """Per place, the options that were not allowed, and why: rule, ops, shape, cost, connection or kept."""
         return {
             name: {str(option.value): option.why_not for option in self._options(number) if option.why_not}
             for name, number in self.subject.places
@@ -107,18 +107,18 @@ class Result:
         return self.subject.decisions[number].options
 
     def save(self, path: str | Path) -> Path:
-        """Write what became of it: an architecture into a file of JSON, a module into a folder.
+        """Save the optimized one: an architecture as a JSON file, a module as a folder.
 
         The folder has the weights, the graph, and a Python file that makes the module without natpp.
         """
         return WRITERS[self.subject.name](self, Path(path))
 
     def report(self, path: str | Path, trained: Sequence[str | Path] = ()) -> Path:
-        """Write a page that shows all of it, one HTML file; `trained` are folders of trainings that tell accuracies."""
+        """Write the result as one HTML page; `trained` are folders of trainings, which provide accuracies."""
         return WRITERS["page"](self, Path(path), *trained)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: what changed, what it costs, what could be chosen at every place, and all that led to it."""
+        """For JSON: the changes, the costs, the options at every place, and the settings."""
         from natpp import __version__
 
         told = self.subject.told(self.plan, self.changes)

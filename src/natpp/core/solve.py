@@ -1,14 +1,14 @@
-"""The only place that brings a plan within a budget: by taking changes back, and by changing more.
+"""The only code that brings a plan within a budget, by undoing changes or by making more.
 
-Nothing here knows what a plan means. A plan is one number per decision, and what differs from one subject to the next
-comes as arguments:
+Nothing here knows what a plan means. A plan is one number per decision, and everything specific to a subject is an
+argument:
 
 - `fits(plan)`: whether a plan is allowed as a whole: connected, within a strict budget, within the limits.
-- `worth` or `preferences`: how much a change is wanted; per decision, and per option where others are considered.
-- `moves(plan)`: the plans that one further change leads to, in the order in which ties are decided.
-- `price(plan, other)`: what a move costs, compared with `<`; None for a move that helps nothing.
+- `worth` or `preferences`: how much a change is wanted: per decision, or per option if several are considered.
+- `moves(plan)`: the plans that are one change away; the first one wins a tie.
+- `price(plan, other)`: what a move costs, compared with `<`; None for a move that does not help.
 
-Where a descent starts, from the subject as it is or from a policy's answer, is the caller's choice, too.
+The caller also chooses where a descent starts: from the unchanged subject or from the policy's answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from natpp.core.measures import Cost
 from natpp.core.subject import Subject
 from natpp.registry import MEASURES
 
-REMEASURE = 0.02  # share of the multiply-adds that must be saved at least before a latency is measured again
+REMEASURE = 0.02  # minimum share of the multiply-adds to save before latency is measured again
 Preferences = Sequence[NDArray[np.float64]]  # per decision, per option
 Fits = Callable[[Plan], bool]
 
@@ -39,15 +39,15 @@ def solve(
     *,
     measure: Callable[[Plan], Cost],
 ) -> Plan:
-    """The plan with as many further changes as the limits take, the least preference lost for what is saved.
+    """The plan after further changes until it meets the limits, losing the least preference for what is saved.
 
-    `measure` has all that the limits are of; where it is a latency, it takes long and is not asked after every change.
-    Otherwise no change is in vain in the end, and none could be milder.
+    `measure` gives every figure that is limited. Latency is slow to measure, so it is not measured after every change.
+    Without a latency limit, every change in the end is needed, and none could be replaced by a preferred one.
     """
     slope, start = _Slope(subject, preferences, limits), plan
     while (above := excess(found := measure(plan), limits)) > 0:
         goal = slope.madds(plan)
-        if slope.over(plan) == 0:  # it is the latency alone
+        if slope.over(plan) == 0:  # only the latency is over
             goal *= 1 - max(above / (1 + above) / 2, REMEASURE)
         further = descend(plan, slope.moves, slope.price, functools.partial(slope.reached, goal))
         if further == plan:
@@ -61,7 +61,7 @@ def solve(
 
 
 class _Slope:
-    """What plans of a subject cost beside limits, and the price of moves between them."""
+    """The cost of a subject's plans relative to limits, and the price of moves between them."""
 
     def __init__(self, subject: Subject, preferences: Preferences, limits: Limits):
         self.subject, self.preferences, self.limits = subject, preferences, limits
@@ -80,11 +80,11 @@ class _Slope:
         return filter(self.subject.fits, found)
 
     def price(self, plan: Plan, other: Plan) -> tuple[int, float] | None:
-        """First come moves that save something of what is over its limit, by the preference lost for what is saved.
+        """Moves that reduce a figure over its limit come first, ordered by preference lost per saving.
 
-        Where there is none, those that save multiply-adds, since latency follows what is computed, and peak memory is
-        that of one place; then those that drop something, since what reads the last of something keeps it alive. What
-        is saved beyond a limit counts for nothing.
+        If there are none: moves that save multiply-adds, since latency follows computation and peak memory depends on
+        a single place. Then moves that drop an operation, since a last reader keeps its input alive. Savings beyond a
+        limit do not count.
         """
         saved, spared = self.over(plan) - self.over(other), self.madds(plan) - self.madds(other)
         if saved < 0 or (saved == 0 and spared < 0):
@@ -102,7 +102,7 @@ class _Slope:
         return self.over(plan) == 0 and self.madds(plan) <= goal
 
     def over(self, plan: Plan) -> float:
-        """How far what can be counted is above its limits, in all."""
+        """By how much the counted figures exceed their limits, summed."""
         found = self._counted(plan)
         return sum(max(found[name] / limit - 1, 0.0) for name, limit in self.limits.items() if name in found)
 
@@ -123,8 +123,8 @@ class _Slope:
 def repair(plan: Plan, base: Plan, worth: Sequence[float], fits: Fits) -> Plan:
     """The plan with its least worthy changes of `base` taken back until it fits.
 
-    Of changes worth the same the last goes first. Those that do no harm then come back, the worthiest first. A plan
-    that fits is returned itself; `base` has to fit.
+    Among changes of equal worth, the last is undone first. Then changes that still fit are restored, the worthiest
+    first. A plan that fits is returned unchanged; `base` has to fit.
 
     Examples:
         >>> from natpp.core.solve import repair
@@ -153,7 +153,7 @@ def descend(
     price: Callable[[Plan, Plan], Any],
     done: Fits,
 ) -> Plan:
-    """The plan after the cheapest moves, one after the other, until it is done or no move helps any more."""
+    """The plan after the cheapest moves, one at a time, until it is done or no move helps."""
     while not done(plan):
         best: tuple[Any, Plan] | None = None
         for other in moves(plan):
@@ -167,7 +167,7 @@ def descend(
 
 
 class Moves(NamedTuple):
-    """What a part of a plan may do next: what each change saves, the preference it loses, the options it sets."""
+    """The possible next moves of a part of a plan: what each saves, the preference it loses, the options it sets."""
 
     saved: NDArray[np.float64]
     lost: NDArray[np.float64]
@@ -180,10 +180,10 @@ def descend_in_parts(
     take: Callable[[Mapping[int, int]], Iterable[int]],
     missing: Callable[[], float | None],
 ) -> bool:
-    """Take the moves that lose least for what they save, one after the other; False where there was none at all.
+    """Take the moves that lose the least preference per saving, one at a time; False if there were none.
 
-    `missing` is what is still to be saved, None where nothing is: what a move saves beyond it counts for nothing.
-    `take` answers the parts whose moves are others now: with many parts, few are looked at again.
+    `missing` is what is still to be saved, or None if nothing is; savings beyond it do not count. `take` returns the
+    parts whose moves have changed, so that only these are recomputed.
     """
     taken, known = False, [moves(part) for part in range(parts)]
     while (left := missing()) is not None:
@@ -206,10 +206,10 @@ def descend_in_parts(
 
 
 def settle(plan: Plan, start: Plan, preferences: Preferences, allowed: Sequence[Sequence[int]], fits: Fits) -> Plan:
-    """A plan that fits with no change of `start` in vain, and none that could be one that is preferred.
+    """A plan that fits, without unneeded changes to `start`, and with none that could be a preferred one.
 
-    One step at a time: the least preferred change that can be taken back is, else the least preferred one that can be
-    milder becomes what is preferred most. `allowed` has the options of every decision.
+    One step at a time: undo the least preferred change that can be undone. Otherwise replace the least preferred change
+    that can be replaced by the most preferred option that fits. `allowed` has the options of every decision.
     """
     while True:
         for other in _milder(plan, start, preferences, allowed):
@@ -221,7 +221,7 @@ def settle(plan: Plan, start: Plan, preferences: Preferences, allowed: Sequence[
 
 
 def _milder(plan: Plan, start: Plan, preferences: Preferences, allowed: Sequence[Sequence[int]]) -> Iterable[Plan]:
-    """The plans with one change taken back, then those with one in favour of what is preferred."""
+    """The plans with one change undone, then those with one change replaced by a preferred option."""
     changed = [one for one in range(len(plan)) if plan[one] != start[one]]
     changed.sort(key=lambda one: float(preferences[one][plan[one]] - preferences[one][start[one]]))
     for one in changed:

@@ -1,4 +1,4 @@
-"""What can be optimized: a list of decisions, what plans cost, and what becomes of it under one."""
+"""What can be optimized: its decisions, the cost of a plan, and the result of applying one."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Subject(Protocol):
 
     @property
     def name(self) -> str:
-        """What a message calls it: architecture, module."""
+        """Its name in messages: architecture, module."""
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """What may be otherwise; the options say why some are not allowed."""
+        """Its decisions; an option that is not allowed says why."""
 
     @property
     def blueprint(self) -> Blueprint:
-        """Its steps by these decisions."""
+        """Its steps, priced by these decisions."""
 
     @property
     def given(self) -> Any:
@@ -33,7 +33,7 @@ class Subject(Protocol):
         """The name of every place, and the number of the decision about it; blocks decided together share one."""
 
     def count(self, plans: Sequence[Plan]) -> None:
-        """Cost many plans at once, so that `living` looks them up."""
+        """Compute the cost of many plans at once, so that `living` can look them up."""
 
     def living(self, plan: Plan) -> dict[str, float]:
         """The figures of the blueprint for what is alive."""
@@ -42,19 +42,19 @@ class Subject(Protocol):
         """Bytes of peak memory."""
 
     def fits(self, plan: Plan) -> bool:
-        """Whether a plan is allowed as a whole: connected, and no dearer than the subject where that is asked for."""
+        """Whether a plan is allowed as a whole: connected, and under a strict budget at no higher cost."""
 
     def graph(self) -> Any:
         """What a policy sees."""
 
     def key(self, plan: Plan) -> Hashable:
-        """What it computes under a plan: plans with equal keys are scored once."""
+        """A key for what it computes under a plan: plans with equal keys are scored once."""
 
     def apply(self, plan: Plan) -> Any:
-        """What becomes of it under a plan."""
+        """The architecture or module under a plan."""
 
     def told(self, plan: Plan, changes: Sequence[Change]) -> dict[str, Any]:
-        """For JSON: `groups`, its cells or blocks before and after, with what every place may become at which cost."""
+        """For JSON: `groups`, its cells or blocks before and after, with the options of every place and their costs."""
 
 
 class Candidate(NamedTuple):
@@ -69,5 +69,5 @@ class Candidate(NamedTuple):
         return self.subject.key(self.plan)
 
     def build(self) -> Any:
-        """What becomes of the subject."""
+        """The subject under the plan."""
         return self.subject.apply(self.plan)

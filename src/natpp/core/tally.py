@@ -1,7 +1,7 @@
-"""The cost of one plan, kept up to date while options change one after the other.
+"""The cost of one plan, kept up to date as options change one at a time.
 
-A change is followed from the steps it shapes to those where something becomes different, and no further. So trying one
-change takes about as long in a network of a thousand steps as in one of ten.
+A change is propagated from the steps it shapes only to the steps it affects. So trying one change takes about as long
+in a network of a thousand steps as in one of ten.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from natpp.core.decision import Plan
 
 
 class Tally:
-    """A plan under change, at first the subject as it is: what it costs, and what is missing.
+    """A plan that can change, starting from the unchanged subject: what it costs, and what is missing.
 
-    `missing` counts the steps of which something must hold that does not. Where it is above 0, the plan is not
-    connected and its cost says nothing, since nothing is followed beyond these steps.
+    `missing` counts the steps whose `keep` is violated. If it is above 0, the plan is not connected and its cost is
+    meaningless, since changes are not propagated beyond these steps.
 
     Examples:
         >>> from natpp.core.blueprint import Blueprint, Step
@@ -48,7 +48,7 @@ class Tally:
         self._lacks[len(self._steps) - 1] = False
 
     def at(self, plan: Plan) -> Tally:
-        """Another tally, of this plan."""
+        """A copy of the tally at this plan."""
         other = copy.copy(self)
         for name in ("plan", "cost", "reached", "alive", "prices", "inputs", "used", "lacks"):
             setattr(other, f"_{name}", getattr(self, f"_{name}").copy())
@@ -57,7 +57,7 @@ class Tally:
 
     @property
     def cost(self) -> Price:
-        """What is alive costs this much, in the order of the blueprint's figures."""
+        """The cost of what is alive, in the order of the blueprint's figures."""
         return tuple(self._cost)
 
     def alive(self, step: int) -> bool:
@@ -65,7 +65,7 @@ class Tally:
         return bool(self._alive[step])
 
     def change(self, options: Mapping[int, int]) -> set[int]:
-        """Change some decisions; returns the steps that came to life or died."""
+        """Change some decisions; returns the steps that became alive or dead."""
         shaped: set[int] = set()
         for decision, option in options.items():
             if self._plan.get(decision, option) != option:
@@ -106,7 +106,7 @@ class Tally:
         return found
 
     def _repriced(self, changed: Mapping[int, int]) -> Price | None:
-        """The cost where only prices change; None where something opens or closes."""
+        """The cost if only prices change; None if a step starts or stops passing its input on."""
         found = list(self._cost)
         shaped = {number for decision in changed for number in self.blueprint.shaped[decision]}
         for number in shaped:
@@ -125,7 +125,7 @@ class Tally:
             self._cost[place] += times * figure
 
     def _followed(self, opened: Iterable[int]) -> set[int]:
-        """Follow the steps that let something through now, or do not any more, in both directions."""
+        """Propagate from steps that started or stopped passing their input on, in both directions."""
         changed = [-number for number in self._forward(list(opened))]
         found: set[int] = set()
         heapify(changed)
@@ -148,7 +148,7 @@ class Tally:
         return found
 
     def _forward(self, waiting: list[int]) -> list[int]:
-        """The steps that something of the input reaches now, or does not any more."""
+        """The steps that the input now reaches or no longer reaches."""
         found = []
         heapify(waiting)
         while waiting:

@@ -1,8 +1,7 @@
 """Where the batches of a training come from: images that natpp holds, or a loader.
 
-A feed answers two questions: what does step N see, and what is the training validated on? A batch is made in two parts.
-`fetch` brings what the step reads to the device; `make` turns it into the batch on the device, and can be captured in a
-CUDA graph.
+A feed gives the batch of step N and the validation batches. A batch is made in two parts: `fetch` brings the data of
+the step to the device; `make` turns it into the batch there, and can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Feed(ABC):
 
     @abstractmethod
     def fetch(self, step: int) -> Any:
-        """What the step reads, on the device; called outside a captured graph."""
+        """The data of the step, on the device; called outside a captured graph."""
 
     def make(self, step: Tensor, fetched: Any) -> Batch:
         """The batch of a step, given as a tensor of one number; a captured graph can replay this for any step."""
@@ -43,7 +42,7 @@ class Feed(ABC):
         return inputs, targets
 
     def batch(self, step: int) -> Batch:
-        """This process's share of what a step sees."""
+        """This process's share of a step's batch."""
         return self.make(torch.tensor([step], device=self.device), self.fetch(step))
 
     @abstractmethod
@@ -67,7 +66,7 @@ class EpochFeed(Feed):
 
 
 class ImageFeed(EpochFeed):
-    """Images in a new order each epoch; the seed and the number of the step determine what a step sees."""
+    """Images in a new order each epoch; the seed and the number of the step determine its batch."""
 
     def __init__(self, images: Batches, batch: int, epochs: int, fabric: Fabric, seed: int):
         if batch % fabric.world_size:

@@ -1,6 +1,6 @@
-"""Batches of a loader: any iterable of (inputs, targets) that can be passed over again, such as a `DataLoader`.
+"""Batches of a loader: any iterable of (inputs, targets) that can be iterated over repeatedly, such as a `DataLoader`.
 
-Inputs are what a module takes: a tensor, a tuple of arguments or a dict of named ones. Targets are what its loss takes.
+Inputs go to the module: a tensor, a tuple of arguments or a dict of named ones. Targets go to the loss.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def batches_of(loader: Iterable[Any], name: str) -> Iterator[Batch]:
         inputs, targets = batch
         yield tuple(inputs) if isinstance(inputs, list) else inputs, targets
     if number < 0:
-        raise SettingError(f"{name} is empty: there is no batch in it")
+        raise SettingError(f"{name} is empty, expected at least one batch")
 
 
 def count_batches(loader: Iterable[Any], name: str) -> int:
@@ -53,7 +53,7 @@ def count_batches(loader: Iterable[Any], name: str) -> int:
     except TypeError:
         count = sum(1 for _ in batches_of(loader, name))
     if count < 1:
-        raise SettingError(f"{name} is empty: there is no batch in it")
+        raise SettingError(f"{name} is empty, expected at least one batch")
     return count
 
 
@@ -93,10 +93,10 @@ class Loaded:
 
     @staticmethod
     def of(train: Any, val: Any, steps: int) -> Loaded:
-        """`steps` training batches, from as many passes as it takes, and validation batches up to a limit.
+        """`steps` training batches, from as many passes as needed, and validation batches up to a limit.
 
-        Training batches that differ in shape from the first are left out, and validation batches of one sample, which
-        batch norms cannot handle.
+        Training batches that differ in shape from the first are left out, and so are validation batches of one sample,
+        which batch norms cannot handle.
         """
         learned: list[Batch] = []
         loader = checked_loader(train, "train")

@@ -1,4 +1,4 @@
-"""What kinds of change are there: one file each."""
+"""The kinds of decisions, one file each."""
 
 from natpp.decisions import operation, term  # they register themselves
 

@@ -1,4 +1,4 @@
-"""What was published for one architecture, done to the blocks of a module."""
+"""Applies a published change of an architecture to the blocks of a module."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from natpp.fx.blocks import Block
 
 
 def adopt(blocks: Sequence[Block], before: Architecture, after: Architecture) -> list[tuple[str, ...]]:
-    """The operations of blocks when what a published architecture changed is done to those of the same form.
+    """The operations of blocks after a published change is applied to those with the same graph.
 
-    Blocks of another form keep what they have. Shortcuts between different shapes get weights of their own, so the
-    result may cost more than the original.
+    Blocks with another graph keep their operations. Shortcuts between different shapes get weights of their own, so
+    the result may cost more than the original.
     """
     found = []
     for block in blocks:

@@ -1,4 +1,4 @@
-"""What may be decided in a module, and what a kind of decision has to say about itself."""
+"""What may be decided in a module, and the protocol of a kind of decision."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Decisions:
     rule: str = "nat++"
     """what may become what"""
     ops: tuple[str, ...] = ()
-    """the operations that may be chosen; none given: all that are registered"""
+    """the operations that may be chosen; empty: all registered ones"""
     keep: Keep = ()
-    """names of parts and types of modules that stay as they are"""
+    """names of submodules and types of modules to leave unchanged"""
     share_blocks: bool = False
     """blocks that are alike are decided together"""
     strict: bool = True
     """no operation costs more than the one it replaces"""
 
     def __post_init__(self) -> None:
-        RULES[self.rule]  # answers an unknown name
+        RULES[self.rule]  # raises for an unknown name
         for kind in self.kinds:
             KINDS[kind]
         object.__setattr__(self, "ops", tuple(self.ops or OPS))
@@ -53,7 +53,7 @@ class Spot(NamedTuple):
 
 
 class Kind(Protocol):
-    """A kind of decision: which terms it decides, what they may become and what that costs.
+    """A kind of decision: which terms it decides, their options and what these cost.
 
     Examples:
         >>> import natpp.decisions
@@ -66,10 +66,10 @@ class Kind(Protocol):
         """Whether this kind decides a term; every term has one kind."""
 
     def why_not(self, spot: Spot, op: str, ask: Decisions) -> str:
-        """Why an operation may not stand there: rule, shape or cost; empty where it may."""
+        """Why an operation is not allowed there: rule, shape or cost; empty if it is allowed."""
 
     def price(self, term: Term, op: str, parts: Mapping[str, Any]) -> Price | None:
-        """Parameters, multiply-adds and bytes of the value of an operation there; None: nothing."""
+        """Parameters, multiply-adds and output bytes of an operation there; None if nothing passes."""
 
 
 def kind_of(term: Term) -> str:
@@ -78,9 +78,9 @@ def kind_of(term: Term) -> str:
 
 
 def options(spots: Sequence[Spot], present: str, ask: Decisions) -> tuple[Option, ...]:
-    """What terms that are decided together may become, and why not: first what they are.
+    """The options of terms that are decided together, with reasons; the original comes first.
 
-    What is put in has to be possible at one of them, where it is put; anything else at all of them.
+    A new shortcut has to be possible at one of them, and is put only there; anything else at all of them.
     """
     found = [Option(present)]
     kind, added = kind_of(spots[0].term), spots[0].term.op == "null"

@@ -1,8 +1,8 @@
 """The weights that a replacement inherits from the convolution it replaces.
 
 A smaller kernel takes the centre of the larger one, and a larger one has zeros around it. A separable convolution
-takes, for every input channel, the best rank-one factors of the dense kernel. What pools and then mixes channels takes
-the kernel summed over its taps.
+takes, for every input channel, the best rank-one factors of the dense kernel. A pooling followed by a pointwise
+convolution takes the kernel summed over its taps.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ def fill(site: Site, made: Forms, modules: list[nn.Module], parts: Mapping[str, 
     """Give every convolution its weights."""
     if made[-1].kind in ("max", "avg"):
         return
-    if site.form.kind != "conv":  # a pooling has no weights: every channel is itself
+    if site.form.kind != "conv":  # a pooling has no weights: start from the identity
         seen = value(site.source)
         ones = torch.eye(site.place.channels_in, device=seen.device, dtype=seen.dtype)[:, :, None, None]
         _fill_kernel(made, modules, ones, None, nn.Parameter(ones))
         return
     weight, bias = weights(site.main[0], parts)
     if not weight.is_meta and not weight.isfinite().all():
-        raise SettingError(f"the weights of {site.name} are not all finite: there is nothing to inherit. Keep it")
+        raise SettingError(
+            f"the weights of {site.name} are not all finite, so a replacement cannot inherit them. Check its weights, "
+            "or name it in keep"
+        )
     if site.pointwise is not None:
         second, bias = weights(site.main[1], parts)
         depthwise = _resized(weight.detach(), made[0].kernel)
@@ -48,12 +51,12 @@ def fill(site: Site, made: Forms, modules: list[nn.Module], parts: Mapping[str, 
     elif site.form.depthwise:
         if made[0].depthwise:
             _set(modules[0], _resized(weight.detach(), made[0].kernel), bias, weight)
-        else:  # every channel has its own taps, and none of others
+        else:  # every output channel reads only its own input channel
             dense = torch.diag_embed(weight.detach()[:, 0].permute(1, 2, 0)).permute(2, 3, 0, 1)
             _fill_kernel(made, modules, dense, bias, weight)
     else:
         kernel = weight.detach()
-        if made[0].kind == FACTORIZED:  # all others have the groups of the site
+        if made[0].kind == FACTORIZED:  # all others have the site's groups
             kernel = _dense(kernel, site.form.groups)
         _fill_kernel(made, modules, kernel, bias, weight)
 
@@ -67,7 +70,7 @@ def _dense(weight: Tensor, groups: int) -> Tensor:
 
 
 def _fill_kernel(made: Forms, modules: list[nn.Module], dense: Tensor, bias: Tensor | None, like: Tensor) -> None:
-    """Weights from a kernel (out, in, k, k), or of the groups that they have too (out, in / groups, k, k)."""
+    """Weights from a kernel (out, in, k, k), or (out, in / groups, k, k) if the replacement has the same groups."""
     first = made[0]
     if first.kind == FACTORIZED:
         module = modules[0]
@@ -97,7 +100,7 @@ def rank_one(dense: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
     """
 
     def turned(x: Tensor) -> Tensor:
-        """Of every group, what comes first and second the other way round."""
+        """The first two dimensions of every group, swapped."""
         return torch.unflatten(x, 0, (groups, -1)).transpose(1, 2).flatten(0, 1)
 
     matrices = turned(dense.double().flatten(2))  # (in, out / groups, k²)
@@ -124,7 +127,7 @@ def weights(node: Node, parts: Mapping[str, Any]) -> tuple[Tensor, Tensor | None
 
 
 def _resized(weight: Tensor, kernel: int) -> Tensor:
-    """The centre of a kernel, or all of it with zeros around, which computes the same."""
+    """The centre of a kernel, or the kernel padded with zeros, which computes the same."""
     before = -((weight.shape[2] - kernel) // 2)
     after = kernel - weight.shape[2] - before
     return functional.pad(weight, (before, after, before, after))

@@ -1,8 +1,8 @@
-"""Another operation at a site: what it is made of, what it costs, and where it may stand.
+"""Another operation at a site: its layers, its cost, and where it is allowed.
 
-A convolution that becomes a skip where the shape stays goes away with its norm and activation; all other replacements
-keep them. What mixes channels in place of a convolution in groups has the same groups, except for the factorized
-convolution of a skip that halves, which is dense.
+A convolution that becomes a skip without changing the shape is removed with its norm and activation; all other
+replacements keep them. A replacement of a grouped convolution that mixes channels has the same groups, except for the
+factorized convolution of a skip that halves, which is dense.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from natpp.registry import KINDS, OPS, RULES
 
 
 class Operation:
-    """Another operation at a site; `null` where something else is left."""
+    """Another operation at a site; `null` if another term is left."""
 
     def covers(self, term: Term) -> bool:
         """Whether a term is decided here: a site, but not one that only brings a shortcut to the shape of a sum."""
         return term.site is not None and term.op != SKIP
 
     def why_not(self, spot: Spot, op: str, ask: Decisions) -> str:
-        """Why an operation may not stand there: rule, shape or cost; empty where it may."""
+        """Why an operation is not allowed there: rule, shape or cost; empty if it is allowed."""
         site, parts = spot.term.site, spot.traced.parts
         assert site is not None
         if op == NULL:
@@ -54,7 +54,7 @@ class Operation:
         return ""
 
     def price(self, term: Term, op: str, parts: Mapping[str, Any]) -> Price | None:
-        """Parameters, multiply-adds and bytes of the value of an operation there; None: nothing."""
+        """Parameters, multiply-adds and output bytes of an operation there; None if nothing passes."""
         site = term.site
         assert site is not None
         if op == NULL:
@@ -71,16 +71,16 @@ KINDS.add("operation", Operation())
 
 
 def forms(site: Site, op: str) -> Forms:
-    """The convolutions and poolings that an operation is at a site; none where the feature map itself goes on.
+    """The convolutions and poolings of an operation at a site; empty if the feature map passes unchanged.
 
-    They are those of its entry in `arch/ops.py`, with the dilation, the groups and the bias of the site.
+    They come from its entry in `arch/ops.py`, with the dilation, the groups and the bias of the site.
     """
     form, entry = site.form, OPS[op]
     if op == site.op:
         return (form,) if site.pointwise is None else (form, site.pointwise)
     made = list(entry.forms(site.place))
     if form.depthwise and site.pointwise is None and len(made) == 2:
-        del made[1]  # here nothing mixes channels
+        del made[1]  # the site does not mix channels
     if made and made[0].kind == "conv" and entry.family != "skip":
         made[0] = replace(made[0], dilation=max(made[0].dilation, form.dilation))
     if made and made[-1].kind in ("conv", FACTORIZED):
@@ -91,7 +91,7 @@ def forms(site: Site, op: str) -> Forms:
 
 
 def cost(site: Site, op: str, batch: int, parts: Mapping[str, Any]) -> tuple[int, int]:
-    """Parameters and multiply-adds of an operation at a site, norm and activation among them; `null` has none."""
+    """Parameters and multiply-adds of an operation at a site, including norm and activation; 0 for `null`."""
     if op == "null":
         return 0, 0
     made = forms(site, op)
@@ -112,7 +112,7 @@ def around(site: Site, parts: Mapping[str, Any]) -> int:
 
 
 def own_params(site: Site, parts: Mapping[str, Any]) -> int:
-    """Parameters of a site as it is, those that its convolution does not use among them."""
+    """Parameters of an unchanged site, including those that its convolution does not use."""
     return _params(site.nodes, parts)
 
 
@@ -137,7 +137,7 @@ def _names(made: Forms) -> list[str]:
 
 
 def _empty(form: Form) -> nn.Module:
-    """A module of this form; convolutions have no weights yet."""
+    """A module of this form; its convolutions are on the meta device."""
     padding = form.dilation * (form.kernel // 2)
     if form.kind == "max":
         return nn.MaxPool2d(form.kernel, form.stride, padding)

@@ -1,4 +1,4 @@
-"""Terms of sums: a shortcut is put in or taken out, or a term is dropped with the whole branch behind it."""
+"""Terms of sums: a shortcut is added or removed, or a term is dropped with the whole branch that computes it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from natpp.registry import KINDS
 
 
 class TermOfSum:
-    """A shortcut or another term of a sum: there or not."""
+    """A shortcut or another term of a sum: present or not."""
 
     def covers(self, term: Term) -> bool:
         """Whether a term is decided here: a plain one, or a site that only brings a shortcut to the shape of a sum."""
         return term.site is None or term.op == SKIP
 
     def why_not(self, spot: Spot, op: str, ask: Decisions) -> str:
-        """Why it may not become this: rule or shape; empty where it may."""
+        """Why the operation is not allowed there: rule or shape; empty if it is allowed."""
         if spot.term.op != NULL:
             return "" if op == NULL else "rule"
         if op != SKIP:
@@ -33,7 +33,7 @@ class TermOfSum:
         return "" if room_for_shortcut(spot.block, spot.number) else "shape"
 
     def price(self, term: Term, op: str, parts: Mapping[str, Any]) -> Price | None:
-        """Parameters, multiply-adds and bytes of the value; None: nothing."""
+        """Parameters, multiply-adds and output bytes; None if nothing passes."""
         if op == NULL:
             return None
         if term.site is None:
@@ -45,7 +45,7 @@ KINDS.add("term", TermOfSum())
 
 
 def room_for_shortcut(block: Block, index: int) -> bool:
-    """Whether a term is empty and a skip can join its two nodes as they are, from before the block begins."""
+    """Whether a term is empty and a plain skip can connect its two nodes, reading a value from before the block."""
     target, term = block.terms[index]
     given = block.inputs[term.source] if term.op == NULL and term.source < 2 else None
     if given is None or not isinstance(value(given), Tensor):

@@ -1,1 +1,1 @@
-"""Any `torch.nn.Module` in, a better one out: traced, transformed, rewritten with the weights it had."""
+"""Traces any `torch.nn.Module`, and rewrites it with other operations and inherited weights."""

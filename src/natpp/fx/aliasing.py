@@ -1,4 +1,4 @@
-"""Who else reads a value or holds a tensor, what changes one in place, and what must go on being read."""
+"""Which values and tensors are shared or changed in place, and which values must keep a reader."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def mutated(node: Node, parts: Any) -> Node | None:
 
 
 def changed_values(graph: fx.Graph, parts: Mapping[str, Any]) -> set[Node]:
-    """Values that something changes in place and something reads afterwards: nobody else may touch them."""
+    """Values that are changed in place and read afterwards: rewriting must not touch them."""
     position = {node: index for index, node in enumerate(graph.nodes)}
     found = set()
     for node in graph.nodes:
@@ -64,7 +64,7 @@ def shared_tensors(traced: Traced) -> set[int]:
 
 
 def idle(graph: fx.Graph, parts: Mapping[str, Any]) -> set[Node]:
-    """Nodes that lead nowhere, such as checks of a size: they keep nothing alive."""
+    """Nodes whose output is unused, such as checks of a size: they keep nothing alive."""
     found: set[Node] = set()
     for node in reversed(graph.nodes):
         calls = node.op.startswith("call_") and mutated(node, parts) is None
@@ -74,9 +74,9 @@ def idle(graph: fx.Graph, parts: Mapping[str, Any]) -> set[Node]:
 
 
 def way_out(graph: fx.Graph, sites: Set[Node], parts: Mapping[str, Any]) -> dict[Node, Node]:
-    """For all that is learned outside of sites one way from it to the output: per value, the reader it goes on by.
+    """One path to the output from each learned layer outside of sites: per value on it, the next reader.
 
-    Ways also begin where somebody looks at the shape of a value: it would be computed for its shape alone.
+    Paths also begin at values whose shape is read, so that none is computed for its shape alone.
     """
     nowhere = idle(graph, parts)
     readers = {node: [one for one in node.users if one not in nowhere and not _looks(one)] for node in graph.nodes}
@@ -91,7 +91,7 @@ def way_out(graph: fx.Graph, sites: Set[Node], parts: Mapping[str, Any]) -> dict
 
 
 def _looks(node: Node) -> bool:
-    """Whether a node looks at the shape or kind of a value, not at what is in it."""
+    """Whether a node reads only the shape, dtype or device of a value, not its data."""
     if node.op == "call_function" and node.target is getattr:
         return node.args[1] in LOOKS
     return node.op == "call_method" and node.target in LOOKS

@@ -1,13 +1,13 @@
-"""Sites and sums as blocks, each a graph in the paper's form, so that a policy sees what it sees in cells.
+"""Groups sites and sums into blocks, each a graph in the paper's form, so that a policy sees the same as in cells.
 
-Feature maps are nodes. Node 1 is what a block reads, node 0 the older input: another feature map that a sum of the
-block reads, or else what the block before this one read. Sums give nodes their inputs, nulls from node 0 fill up to
-two. The last node is a sum or a pooling: where it is neither, a skip with room for a shortcut follows; a skip in front
-fills up to four nodes, as the paper writes VGG, ResNet and MobileNetV2. A 1x1 convolution that only brings a shortcut
-to the shape of a sum is the skip of the paper's vocabulary at that place.
+Feature maps are nodes. Node 1 is the input of a block, node 0 the older input: another feature map that a sum of the
+block reads, or else the input of the block before. Nodes get their inputs from sums, padded to two with nulls from
+node 0. The last node is a sum or a pooling; if it is neither, a skip with room for a shortcut follows. A skip in front
+pads the block to four nodes, as the paper writes VGG, ResNet and MobileNetV2. A 1x1 convolution that only projects a
+shortcut to the shape of a sum counts as a skip of the paper's vocabulary.
 
-A residual block is what lies between a sum and the feature map its terms have in common; what remains is grouped by
-the module it lies in and ends after a pooling that halves.
+A residual block is everything between a sum and the feature map its terms have in common. The remaining sites are
+grouped by the module they belong to, and such a group ends after a pooling that halves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from natpp.fx.sites import Item, Keep, Site, Sum, find_items
 from natpp.fx.traced import Traced, value
 from natpp.registry import OPS
 
-MAX_SITES = 5  # of a block without a sum: the paper's cells have four nodes and five
+MAX_SITES = 5  # in a block without a sum: the paper's cells have four or five nodes
 MIN_NODES = 4
 POINTWISE = ("conv", 1, False, False)  # how a 1x1 convolution looks
 
@@ -44,7 +44,7 @@ class Term:
 
 @dataclass(frozen=True)
 class BlockNode:
-    """A feature map of a block: what it adds up, and the site or sum it comes from (None for a skip put in)."""
+    """A feature map of a block: its terms, and the site or sum it comes from (None for an added skip)."""
 
     terms: tuple[Term, ...]
     item: Item | None
@@ -52,13 +52,13 @@ class BlockNode:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A part of a network with the graph that stands for it."""
+    """A part of a network with the graph that represents it."""
 
     name: str
-    kind: str  # normal, or reduce where a site has stride 2
+    kind: str  # normal, or reduce if a site has stride 2
     items: tuple[Item, ...]
     inputs: tuple[Node | None, Node]
-    """node 0, if there is any, and node 1"""
+    """node 0, if there is one, and node 1"""
     nodes: tuple[BlockNode, ...]
     """nodes from 2 on"""
     outputs: tuple[int, ...]
@@ -81,7 +81,7 @@ class Block:
         return self.graph.with_ops([edge.op if edge.fixed else next(free) for edge in self.graph.edges])
 
     def alive(self, ops: Sequence[str]) -> tuple[list[bool], bool]:
-        """Per term, whether it carries something to an output; and whether something reaches every output."""
+        """Per term, whether an output depends on it; and whether the input reaches every output."""
         reads, joins, terms, nodes = self._wiring
         passing = [1] * len(reads)
         passing[0] = int(self.inputs[0] is not None)
@@ -92,7 +92,7 @@ class Block:
 
     @functools.cached_property
     def _wiring(self) -> tuple[list[tuple[int, ...]], list[Join], list[int], list[int]]:
-        """The block as steps: what each reads, how that joins, and the steps of terms and of nodes."""
+        """The block as steps: what each reads, how its inputs join, and the steps of terms and of nodes."""
         reads: list[tuple[int, ...]] = [(), ()]
         terms: list[int] = []
         nodes = [0, 1]
@@ -106,7 +106,7 @@ class Block:
         return reads, joins, terms, nodes
 
     def edge_name(self, index: int) -> str:
-        """What a person calls a decision: its site, or the block and the two nodes."""
+        """Readable name of a decision: its site, or the block and the two nodes."""
         target, term = self.terms[index]
         return term.site.name if term.site is not None else f"{self.name} [{term.source} → {target}]"
 
@@ -119,7 +119,7 @@ def find_blocks(traced: Traced, keep: Keep = ()) -> list[Block]:
 
 
 def grouped(blocks: Sequence[Block], *, share: bool = True) -> list[list[int]]:
-    """Blocks that get one decision: alike in kind and graph; without `share` each alone."""
+    """Groups of blocks that share decisions, being alike in kind and graph; one block each without `share`."""
     groups: dict[object, list[int]] = {}
     for index, block in enumerate(blocks):
         groups.setdefault((block.kind, block.graph) if share else index, []).append(index)
@@ -151,10 +151,10 @@ class _Partition:
                 producer.update((item.output, block) for item in group)
         return made
 
-    # Where things stand.
+    # Positions in the graph.
 
     def _levels(self, traced: Traced) -> dict[Node, int]:
-        """Per value, the most separators on a way to it."""
+        """Per value, the most separators on any path to it."""
         inner = {node for item in self.items for node in item.nodes}
         level: dict[Node, int] = {}
         for node in traced.graph.nodes:
@@ -167,7 +167,7 @@ class _Partition:
         return level
 
     def _dominators(self, traced: Traced) -> tuple[dict[Node, Node | None], dict[Node, int]]:
-        """Per value, the last value that all ways to it go through, and how many there are."""
+        """Per value, the last value on all paths to it (its dominator), and its depth in the dominator tree."""
         parent: dict[Node, Node | None] = {}
         depth: dict[Node, int] = {}
         for node in self.level:
@@ -200,7 +200,7 @@ class _Partition:
         counts = Counter(path for found in paths.values() for path in set(found))
         return {item: next((path for path in reversed(found) if counts[path] > 1), "") for item, found in paths.items()}
 
-    # Which go together.
+    # Grouping.
 
     def _residual(self) -> list[list[Item]]:
         """Per sum, the items between it and the feature map that its terms have in common; inner sums first."""
@@ -219,7 +219,7 @@ class _Partition:
                     continue
                 members[found] = None
                 waiting += found.sources
-            if fork is None:  # nothing in common: the sum joins what is there
+            if fork is None:  # the terms have nothing in common: the block is the sum alone
                 members = {item: None}
             group = list(members)
             if len(_externals(group)) <= 2:
@@ -228,7 +228,7 @@ class _Partition:
         return groups
 
     def _chains(self, sites: list[Site]) -> list[list[Item]]:
-        """Sites that are in no residual block, by module."""
+        """Sites outside residual blocks, grouped by module."""
         groups: list[list[Item]] = []
         open_groups: dict[tuple[int, str], tuple[list[Item], set[Node]]] = {}  # with the values an item may read
         for site in sites:
@@ -260,7 +260,7 @@ class _Partition:
         own = {node for item in group for node in item.nodes}
         nodes, numbers = self._nodes(group, older if others else None, newer)
         heard = [numbers[item.output] for item in group if item.output in numbers and not set(item.output.users) <= own]
-        if not heard:  # what is computed and then not used
+        if not heard:  # the block's output is unused
             return None
         nodes, heard = _padded(nodes, heard)
         nodes = [replace(node, terms=_filled(node.terms)) for node in nodes]
@@ -295,7 +295,7 @@ class _Partition:
         return nodes, numbers
 
     def _projections(self, group: list[Item]) -> set[Site]:
-        """Sites that only bring a shortcut to the shape of a sum; at most all but one of its terms."""
+        """Sites that only project a shortcut to the shape of a sum; at most all but one of its terms."""
         found: set[Site] = set()
         for item in group:
             if not isinstance(item, Sum):
@@ -327,7 +327,7 @@ class _Partition:
 
 
 def _padded(nodes: list[BlockNode], heard: list[int]) -> tuple[list[BlockNode], list[int]]:
-    """The nodes with a skip behind where the last is neither sum nor pooling, and one in front up to four."""
+    """The nodes, with a skip behind if the last is neither a sum nor a pooling, and one in front if fewer than four."""
     last = nodes[-1].item
     pooled = isinstance(last, Site) and OPS[last.op].family == "pool"
     if heard == [len(nodes) + 1] and isinstance(last, Site) and not pooled and len(nodes) < MIN_NODES:
@@ -353,7 +353,7 @@ def _externals(group: Sequence[Item]) -> set[Node]:
 
 
 def _projects(site: Site) -> bool:
-    """Whether a site is a 1x1 convolution without activation that changes the shape, read by nothing but a sum."""
+    """Whether a site is a 1x1 convolution without activation that changes the shape and is read only by a sum."""
     changes = site.place.stride == 2 or site.place.channels_in != site.place.channels_out
     plain = not site.before and len(site.after) <= 1 and len(site.output.users) == 1
     return site.form.looks == POINTWISE and changes and plain
@@ -364,7 +364,7 @@ def _is_chain(group: Sequence[Item]) -> bool:
 
 
 def _module_paths(item: Item) -> list[str]:
-    """The modules an item lies in, outermost first; of a called module its parents."""
+    """The modules an item belongs to, outermost first; for a called module, its parents."""
     node = item.main[0] if isinstance(item, Site) else item.additions[-1]
     paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
     return paths[:-1] if node.op == "call_module" else paths

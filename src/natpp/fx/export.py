@@ -1,8 +1,8 @@
 """The second way to trace: `torch.export`, for a forward that `torch.fx` cannot follow.
 
-What it gives is flat: operations on parameters. What came from one layer of `torch.nn` becomes a call of that layer
-again, so that names, modes and sites are those of the module. The export is made in eval mode and in training mode,
-and constants that differ are handed to `by_mode`, as in `trace`.
+The exported graph is flat: operations on parameters. Nodes from one layer of `torch.nn` become a call of that layer
+again, so that names, modes and sites match the module. It is exported in eval mode and in training mode, and constants
+that differ are handed to `by_mode`, as in `trace`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from natpp.fx.traced import VALUE
 
 
 def exported(module: nn.Module, arguments: inspect.BoundArguments) -> tuple[fx.Graph, dict[str, Any]]:
-    """The graph of a module in its present mode, and what the graph names; the batch may be another later."""
+    """The graph of a module in its current mode, and the parts it names; the batch size may change later."""
     given = _named(arguments)
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # where it shows what it could not
-        warnings.simplefilter("ignore")  # notes of torch about itself
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # export prints its failures here
+        warnings.simplefilter("ignore")  # torch's internal warnings
         try:
             program = torch.export.export(module, (), given, dynamic_shapes=tree_map(_any_batch, given), strict=False)
-        except Exception:  # a size that shapes the forward; where it is something else the next error shows it
+        except Exception:  # probably a fixed batch size; any other cause raises again below
             program = torch.export.export(module, (), given, strict=False)
         flat: Any = program.module()
     graph = _Layers(module, flat.graph, program.call_spec.out_spec).graph(given)
@@ -55,7 +55,7 @@ def evaluate(graph: fx.Graph, parts: dict[str, Any], arguments: inspect.BoundArg
 
 
 class _Layers:
-    """A flat graph with calls of layers in place of what they are made of."""
+    """A flat graph in which the operations of a layer are replaced by a call of the layer."""
 
     def __init__(self, module: nn.Module, flat: fx.Graph, out_spec: Any):
         self.module, self.flat, self.out_spec = module, flat, out_spec
@@ -122,7 +122,7 @@ class _Layers:
         return (key, path) if own else (None, "")
 
     def _ends(self, group: list[Node]) -> tuple[Node, Node] | None:
-        """What a layer reads and what it gives, where that is one value each."""
+        """The input and the output of a layer, if it has one of each."""
         inside = set(group)
         read = {other for node in group for other in node.all_input_nodes if other not in inside}
         read = {other for other in read if other.op != "get_attr"}
@@ -131,13 +131,13 @@ class _Layers:
 
 
 def _stack(node: Node) -> dict[str, tuple[str, Any]]:
-    """The modules a node lies in as `torch.fx` would write them; types are not known by themselves."""
+    """The modules a node belongs to, in the format of `torch.fx`; types are given by name."""
     stack = (node.meta.get("nn_module_stack") or {}).items()
     return {key: (path, kind) for key, (path, kind) in stack if path}
 
 
 def _named(arguments: inspect.BoundArguments) -> dict[str, Any]:
-    """The tensors among the arguments, by name; what else there is stands at its default."""
+    """The tensors among the arguments, by name; all others must have their defaults."""
     given = {}
     for name, parameter in arguments.signature.parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -146,7 +146,7 @@ def _named(arguments: inspect.BoundArguments) -> dict[str, Any]:
         if all(isinstance(leaf, Tensor) for leaf in tree_leaves(value)):
             given[name] = value
         elif value is not parameter.default:
-            raise ValueError(f"its argument {name} is no tensor")
+            raise ValueError(f"its argument {name} is not a tensor and differs from its default")
     return given
 
 
@@ -165,7 +165,7 @@ def _renamed(leaf: Any, new: Mapping[Node, Node]) -> Any:
 
 
 def _any_batch(leaf: Any) -> Any:
-    """The first side of a tensor may differ from call to call."""
+    """The first dimension of a tensor may differ from call to call."""
     return {0: Dim.AUTO} if isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] > 1 else None
 
 

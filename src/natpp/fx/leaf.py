@@ -1,4 +1,4 @@
-"""Marking what tracing must not look into."""
+"""Marks modules that are not traced into."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _MARK = "_natpp_leaf"
 
 
 def leaf(part: T) -> T:
-    """The class or module itself, marked: natpp keeps it as it is and does not look into its forward.
+    """Marks a class or module, and returns it: natpp leaves it unchanged and does not trace its forward.
 
-    Use it as a decorator of a class (`@natpp.leaf`) or on one module (`natpp.leaf(model.head)`).
+    Use it as a class decorator (`@natpp.leaf`) or on one module (`natpp.leaf(model.head)`).
 
     Examples:
         >>> @natpp.leaf
         ... class Attention(torch.nn.Module):
-        ...     "Kept whole wherever it stands."
+        ...     "Kept whole wherever it is used."
         >>> model = natpp.zoo.network("resnet20")
         >>> model.layer1 = natpp.leaf(model.layer1)
         >>> result = natpp.optimize(model, example_input=torch.randn(1, 3, 32, 32))
@@ -28,5 +28,5 @@ def leaf(part: T) -> T:
 
 
 def is_leaf(part: object) -> bool:
-    """Whether `leaf` marked it, or its class."""
+    """Whether it or its class was marked with `leaf`."""
     return bool(getattr(part, _MARK, False))

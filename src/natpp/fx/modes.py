@@ -16,7 +16,7 @@ CONSTANTS = (bool, int, float, str, type(None))
 
 
 class ByMode(nn.Module):
-    """A constant that is one thing in training mode and another in eval mode."""
+    """A constant with one value in training mode and another in eval mode."""
 
     def __init__(self, training: Any, otherwise: Any):
         super().__init__()
@@ -28,11 +28,11 @@ class ByMode(nn.Module):
 
 
 class OtherWay(Exception):
-    """Training mode goes another way than eval mode."""
+    """The forward takes a different path in training mode than in eval mode."""
 
 
 def by_mode(graph: fx.Graph, differences: list[tuple[Node, Any, Any, Any]]) -> dict[str, nn.Module]:
-    """Put a `ByMode` where a constant differs; the new modules by name."""
+    """Put a `ByMode` wherever a constant differs; returns the new modules by name."""
     made: dict[str, nn.Module] = {}
     for number, (node, path, training, otherwise) in enumerate(differences):
         name = f"by_mode_{number}"
@@ -86,7 +86,7 @@ def same_target(first: Any, second: Any) -> bool:
 
 @contextlib.contextmanager
 def in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
-    """The whole module in one mode; every part as it was afterwards, whatever the forward kept in it."""
+    """The whole module in one mode; afterwards every part is restored, even attributes that the forward set."""
     parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
     modes = {part: part.training for part in module.modules()}
     before = [(vars(part), dict(vars(part))) for part in parts]
@@ -114,7 +114,7 @@ def in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
 
 
 def switches_itself(module: nn.Module) -> bool:
-    """Whether a part does more than note its mode when it is switched, so that its forward may know without asking."""
+    """Whether a part overrides `train()` or `training`, so its forward may know the mode without reading it."""
     return any(
         type(part).train is not nn.Module.train or "train" in vars(part) or hasattr(type(part), "training")
         for part in module.modules()
@@ -132,7 +132,7 @@ def _set_mode(module: nn.Module, training: bool) -> None:
 
 
 def differences_of(graph: fx.Graph, twin: fx.Graph) -> list[tuple[Node, Any, Any, Any]]:
-    """Constants that differ between a graph and the same in training mode."""
+    """Constants that differ between a graph and its twin in training mode."""
     if len(graph.nodes) != len(twin.nodes):
         raise OtherWay
     found: list[tuple[Node, Any, Any, Any]] = []

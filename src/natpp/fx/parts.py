@@ -1,15 +1,15 @@
-"""Parts that a rewritten module may have and that torch does not."""
+"""Modules that a rewritten module may use and torch does not have."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-FADE_RATE = 0.01  # of what is missing, each step of training
+FADE_RATE = 0.01  # of the remaining share, per training step
 
 
 class FadeIn(nn.Module):
-    """A shortcut that is nothing at first and comes in while the network trains; its share is a buffer."""
+    """A shortcut that starts at zero and fades in during training; its share is a buffer."""
 
     share: Tensor
 
@@ -18,8 +18,8 @@ class FadeIn(nn.Module):
         self.register_buffer("share", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training:  # in its place, where averages and captured steps look for it
+        if self.training:  # in place, so that weight averages and CUDA graphs see the update
             with torch.no_grad():
                 self.share += FADE_RATE * (1 - self.share)
-            return x * self.share.clone()  # it may come in further before the gradient is taken
+            return x * self.share.clone()  # the share may be updated again before backward
         return x * self.share

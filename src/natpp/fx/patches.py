@@ -1,4 +1,4 @@
-"""What of torch and Python is replaced while a forward is followed, each with its reason."""
+"""Patches of torch and Python that are active while a forward is traced, each with its reason."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")  # they log what is raised anyway
 FACTORIES = ("zeros", "ones", "empty", "full", "arange", "linspace", "eye", "rand", "randn", "randint", "randperm")
-LIMITS = ("finfo", "iinfo")  # of the type of a value
+LIMITS = ("finfo", "iinfo")  # of a dtype
 DRAWS = "it draws random numbers, which would become constants"
 
 
 class OwnGradient(TraceError):
-    """A function with a gradient of its own, which a graph would lose."""
+    """A function with a custom gradient, which a graph would lose."""
 
 
 class NoDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Stops a forward that draws random numbers itself: they would become constants."""
+    """Stops a forward that draws random numbers, since they would become constants."""
 
     def __init__(self, tracer: Tracer):
         super().__init__()  # type: ignore[no-untyped-call]
@@ -47,7 +47,7 @@ class NoDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextlib.contextmanager
 def recorded_factories(tracer: Tracer) -> Iterator[None]:
-    """New tensors whose size depends on the input are made anew at every call, and are no constants."""
+    """Records factory calls whose size depends on the input, so that they run at every call and are not constants."""
 
     def recording(function: Any) -> Any:
         @functools.wraps(function)
@@ -69,9 +69,9 @@ def recorded_factories(tracer: Tracer) -> Iterator[None]:
 
 
 class AnsweredTypes:
-    """While it is on, `isinstance` and `torch.is_tensor` of a stand-in tell the forward of the value it stands for.
+    """While active, `isinstance` and `torch.is_tensor` on a proxy answer for its value when the user's code calls them.
 
-    A `__class__` of its own would do that too, but torch's compiled code would then take a stand-in for a tensor.
+    Overriding `__class__` would do the same, but torch's compiled code would then mistake a proxy for a tensor.
     """
 
     own = staticmethod(builtins.isinstance)
@@ -91,7 +91,7 @@ class AnsweredTypes:
 
 @contextlib.contextmanager
 def plain_types() -> Iterator[None]:
-    """Python's own `isinstance`, for torch's work between two steps of a forward: it asks a hundred times a step."""
+    """Python's own `isinstance`, for torch's work between two steps of a forward, which calls it about 100 times."""
     patched = builtins.isinstance
     try:
         builtins.isinstance = AnsweredTypes.own
@@ -101,19 +101,19 @@ def plain_types() -> Iterator[None]:
 
 
 def _asks_for_value(frame: FrameType) -> bool:
-    """Whether code means the value where it asks a stand-in: the user's does, torch's own sees to stand-ins."""
+    """Whether the calling code means the value of a proxy: the user's code does, torch's own handles proxies."""
     return frame.f_code is torch.is_tensor.__code__ or is_the_users(frame)
 
 
 class NotedMode:
-    """While it is on, tells whether a forward asks for its mode: one that does not goes the same way in both modes."""
+    """While active, records whether a forward reads `training`; one that does not is the same in both modes."""
 
     def __init__(self, tracer: Tracer):
         self.tracer = tracer
         self.asked = False
 
     def __enter__(self) -> None:
-        # A property of the class comes before what a module keeps under the same name.
+        # A property of the class takes precedence over the instance attribute of the same name.
         nn.Module.training = property(self._get, self._set)  # type: ignore[assignment]
 
     def __exit__(self, *_: object) -> None:
@@ -123,7 +123,7 @@ class NotedMode:
         self.asked |= not self.tracer.quiet
         try:
             return vars(part)["training"]
-        except KeyError:  # a module of torch.jit keeps it elsewhere
+        except KeyError:  # torch.jit modules store it elsewhere
             raise AttributeError("training") from None
 
     def _set(self, part: nn.Module, training: bool) -> None:
@@ -133,8 +133,8 @@ class NotedMode:
 
 @contextlib.contextmanager
 def own_gradients_stop(while_true: Callable[[], bool]) -> Iterator[None]:
-    """A `torch.autograd.Function` stops tracing: only what it computes would get into the graph, not its gradient."""
-    # Every call of `apply` asks it, however it was bound; it is torch's own, from 2.0 up.
+    """A `torch.autograd.Function` stops tracing: the graph would have its forward, but not its gradient."""
+    # Every call of `apply` calls this, however it was bound; it is internal to torch, since 2.0.
     own = torch.autograd.function._is_setup_context_defined
 
     def asked(setup_context: Any) -> Any:
@@ -162,7 +162,7 @@ def _leaves_of(tree: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def quiet_logs() -> Iterator[None]:
-    """Without the log that torch keeps of errors which natpp catches or raises again."""
+    """Silences torch's logging of errors that natpp catches or raises again."""
     loggers = [logging.getLogger(name) for name in NOISY]
     before = [logger.disabled for logger in loggers]
     try:

@@ -1,4 +1,4 @@
-"""Stand-ins for values, which can be asked what `torch.fx` alone cannot answer."""
+"""Proxies that know their fake values, so they can answer more than those of `torch.fx`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from natpp.fx.traced import VALUE, TraceError
 
 
 class Known:
-    """What a stand-in can be asked beyond what `torch.fx` allows, since its value is known."""
+    """Operations on a proxy that `torch.fx` does not allow, possible since its value is known."""
 
     node: Node
     tracer: Any
@@ -31,15 +31,15 @@ class Known:
         self.tracer.create_proxy("call_function", operator.setitem, (self, key, given), {})
 
     def __index__(self) -> int:
-        """A size as a plain number, for `range` and its like: from then on only inputs of that size will do."""
+        """A size as a plain int, as for `range`; the result then accepts only inputs of that size."""
         known = self.node.meta.get(VALUE)
         if not isinstance(known, int):
-            raise TraceError(f"it asks for a whole number where a {type(known).__name__} is")
+            raise TraceError(f"it needs an int, but the value is a {type(known).__name__}")
         self.tracer.fix(self, known)
         return known
 
     def __hash__(self) -> int:
-        """That of a known number or type, to look it up by; from then on only inputs of that size will do."""
+        """The hash of a known number or dtype, for lookups; the result then accepts only inputs of that size."""
         known = self.node.meta.get(VALUE)
         if not isinstance(known, int | float | torch.dtype):
             return object.__hash__(self)
@@ -50,7 +50,7 @@ class Known:
         return hash(known)
 
     def __eq__(self, other: Any) -> Any:
-        """A stand-in for the answer. What a cache kept of another pass equals nothing: its value is not known here."""
+        """A proxy for the comparison. A proxy cached from another pass equals nothing: its value is unknown here."""
         if self.tracer.quiet or (isinstance(other, Known) and other.tracer is not self.tracer):
             return self is other
         return super().__eq__(other)
@@ -58,7 +58,7 @@ class Known:
     def __float__(self) -> float:
         known = self.node.meta.get(VALUE)
         if not isinstance(known, int | float):
-            raise TraceError(f"it asks for a number where a {type(known).__name__} is")
+            raise TraceError(f"it needs a number, but the value is a {type(known).__name__}")
         self.tracer.fix(self, known)
         return float(known)
 
@@ -70,8 +70,8 @@ class Known:
 
 
 class Proxy(Known, fx.Proxy):
-    """A stand-in for a value."""
+    """A proxy for a value."""
 
 
 class Attribute(Known, fx.proxy.Attribute):
-    """A stand-in for an attribute of a value."""
+    """A proxy for an attribute of a value."""

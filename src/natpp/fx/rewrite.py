@@ -1,8 +1,8 @@
 """A traced module with other operations, as a plain `GraphModule`.
 
-What is unchanged keeps its nodes, its names and its weights to the bit; a replaced operation stands under the name of
-the one it replaces. Nothing is shared with the original. A shortcut that is put in starts at nothing (`FadeIn`), so
-that the function is the same at first. Values that get a new reader are protected from what works in place.
+Unchanged parts keep their nodes, names and exact weights; a replacement takes the name of the operation it replaces.
+Nothing is shared with the original. An added shortcut starts at zero (`FadeIn`), so that the function is the same at
+first. Values that get a new reader are protected from in-place operations.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TAKEN = {*dir(fx.GraphModule), "meta"} - set(dir(nn.Module))
 
 
 class Shared:
-    """Parts for modules that have their weights in common: a copy of the original's, and replacements as they come."""
+    """Parts for modules that share weights: copies of the original's parts, and replacements as they are built."""
 
     def __init__(self, traced: Traced):
         self.parts: dict[str, Any] = copied(traced.parts)
@@ -42,9 +42,9 @@ class Shared:
 def rewrite(
     traced: Traced, blocks: Sequence[Block] = (), ops: Sequence[Ops] = (), shared: Shared | None = None
 ) -> fx.GraphModule:
-    """The module with these operations in its blocks; without any, a copy that computes the same to the bit.
+    """The module with these operations in its blocks; without any, a copy that computes exactly the same.
 
-    It shares nothing with the original, and with others only what is in `shared`: then all of its parts.
+    It shares nothing with the original. With `shared`, it takes all of its parts from there.
     """
     return _Writer(traced, blocks, ops, shared).written()
 
@@ -55,7 +55,7 @@ class _Writer:
         self.graph = fx.Graph()
         self.new: dict[Node, Node] = {}  # old value → new one
         self.idle = idle(traced.graph, traced.parts)
-        self.had_readers: set[Node] = set()  # new nodes whose old ones were read by what leads somewhere
+        self.had_readers: set[Node] = set()  # new nodes whose originals had readers that are used
         self.made: dict[str, nn.Module] = {}  # new modules by path
         calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
         self.called_often = {path for path, count in calls.items() if count > 1}  # other calls may stay as they are
@@ -88,7 +88,7 @@ class _Writer:
         else:
             found = self.graph.node_copy(node, find)
         found.meta = {}
-        if isinstance(found.type, str):  # an annotation as words, which could not be pickled
+        if isinstance(found.type, str):  # a string annotation cannot be pickled
             found.type = None
         if set(node.users) - self.idle:
             self.had_readers.add(found)
@@ -109,14 +109,14 @@ class _Writer:
             return changed.values[number]
         node = changed.block.nodes[number - 2]
         live = [(index, term) for index, term in changed.terms_of(number) if changed.live[index]]
-        live.sort(key=lambda pair: (pair[1].op == NULL, pair[1].order))  # what is put in comes last
+        live.sort(key=lambda pair: (pair[1].op == NULL, pair[1].order))  # added shortcuts come last
         found = [self._term(changed, number, index, term, alone=len(live) == 1) for index, term in live]
         total = found[0]
         for other in found[1:]:
             total = self._function(operator.add, total, other)
         if isinstance(node.item, Sum):
             if len(found) == 1:
-                self.guarded.add(total)  # it may be the very tensor that others read
+                self.guarded.add(total)  # others may read the same tensor
             total = self._chain(node.item.after, node.item.additions[-1], total)
         changed.values[number] = total
         return total
@@ -141,14 +141,14 @@ class _Writer:
         return self._chain(site.after, site.main[-1], main)
 
     def _chain(self, nodes: Sequence[Node], read: Node, source: Node) -> Node:
-        """Copies of nodes that read one after the other, the first one `read`, which is `source` now."""
+        """Copies of a chain of nodes; the first one read `read`, and its copy reads `source`."""
         for node in nodes:
             source = self._copied(node, lambda old, read=read, source=source: source if old is read else self.new[old])  # type: ignore[misc]
             read = node
         return source
 
     def _shortcut(self, block: Block, number: int, term: Term, source: Node, *, alone: bool) -> Node:
-        """A skip where there was nothing."""
+        """A skip in place of a null."""
         self.guarded.add(source)
         given = block.inputs[term.source]
         assert given is not None
@@ -169,7 +169,7 @@ class _Writer:
         return call
 
     def _make(self, path: str, op: str, make: Callable[[], nn.Module]) -> None:
-        """A new module, or the one that others already have there."""
+        """A new module, or the shared one if it exists already."""
         if self.shared is None:
             self.made[path] = make()
             return
@@ -183,7 +183,7 @@ class _Writer:
         return node
 
     def _prune(self) -> None:
-        """Remove what lost its last reader; what leads nowhere, such as a check of its size, is none and goes along."""
+        """Remove nodes that lost their last reader; unused readers, such as size checks, do not count and go too."""
         nowhere = idle(self.graph, {**self.traced.parts, **self.made})
         for node in reversed(list(self.graph.nodes)):
             if node in self.had_readers and node.op != "placeholder" and set(node.users) <= nowhere:
@@ -215,7 +215,7 @@ class _Writer:
 
 
 class _Changed:
-    """A block with other operations: what of it is alive."""
+    """A block with other operations, and which of its terms are alive."""
 
     def __init__(self, block: Block, ops: Ops):
         self.block, self.ops = block, tuple(ops)
@@ -239,7 +239,7 @@ class _Changed:
 
 
 def read_outside_as(block: Block) -> dict[Node, int]:
-    """Per value of the block, the node that stands for it outside: a skip put behind the last site takes its place."""
+    """Per value of the block, the node that represents it outside: a skip added behind the last site replaces it."""
     numbers = {node.item.output: number for number, node in enumerate(block.nodes, start=2) if node.item is not None}
     last: BlockNode = block.nodes[-1]
     if last.item is None:
@@ -276,16 +276,16 @@ def _shortcut_path(block: Block, number: int, term: Term, traced: Traced, taken:
 
 
 def _check_names(paths: Iterable[str]) -> None:
-    """Refuse names that the code of a `GraphModule` cannot have; the smallest names it."""
+    """Reject names that the code of a `GraphModule` cannot use; reports the first in alphabetical order."""
     for path in sorted(paths):
         first, *_ = parts = path.split(".")
         if first in TAKEN or any(keyword.iskeyword(part) for part in parts):
-            whose = "a GraphModule of torch.fx has for itself" if first in TAKEN else "is a word of Python"
+            whose = "torch.fx.GraphModule reserves" if first in TAKEN else "is a Python keyword"
             raise GraphError(f"the layer {path!r} has a name that {whose}: give it another one in the module")
 
 
 def _restore_names(module: fx.GraphModule, original: nn.Module) -> None:
-    """Parts that stood under several names still do, whichever of them they are called by."""
+    """Parts with several names keep all of them, whichever the graph calls."""
     names: dict[int, list[str]] = {}
     for path, part in original.named_modules(remove_duplicate=False):
         names.setdefault(id(part), []).append(path)
@@ -298,7 +298,7 @@ def _restore_names(module: fx.GraphModule, original: nn.Module) -> None:
 
 
 def _restore_modes(module: fx.GraphModule, original: nn.Module) -> None:
-    """Training or eval as it was, part by part; what is new is in the mode of what it stands in."""
+    """Training or eval mode as before, part by part; a new part gets the mode of its parent."""
     modes = {path: part.training for path, part in original.named_modules()}
     for path, part in module.named_modules():
         known = path
@@ -308,10 +308,10 @@ def _restore_modes(module: fx.GraphModule, original: nn.Module) -> None:
 
 
 def _restore_persistence(module: fx.GraphModule, original: nn.Module) -> None:
-    """Buffers that were not kept in the state dict still are not, nor are constants that tracing made."""
+    """Buffers outside the state dict stay outside, and so do constants from tracing."""
     known = {name for name, _ in original.named_buffers(remove_duplicate=False)}
     for path, part in module.named_modules():
-        if type(part) is nn.Module or part is module:  # layers know by themselves
+        if type(part) is nn.Module or part is module:  # layers keep their own
             prefix = f"{path}." if path else ""
             part._non_persistent_buffers_set |= {name for name in part._buffers if prefix + name not in known}
     for path, part in original.named_modules():

@@ -1,10 +1,12 @@
-"""What of a traced graph may be replaced: operations with their norm and activation, and sums of feature maps.
+"""The replaceable parts of a traced graph: operations with their norm and activation, and sums of feature maps.
 
 A site is a convolution or pooling that has a name in the vocabulary of the paper, with the norm and the activation
-before or after it, in any order. A depthwise convolution counts as separable, and so does one with its pointwise
-convolution directly behind it; others in groups count as convolutions. What has no name (7x7, one number for every
-channel, transposed, other strides and paddings, 1-D and 3-D), what is called twice or shares its weights, what has
-hooks or a parametrization, and what the user keeps, is no site: it stays as it is and separates sites.
+before or after it, in any order. A depthwise convolution counts as separable, with or without a pointwise convolution
+directly behind it; other grouped convolutions count as convolutions.
+
+Everything else is not a site; it stays unchanged and separates sites: operations without a name (7x7, 1x1 feature maps,
+transposed, other strides and paddings, 1-D and 3-D), modules that are called twice, share weights, or have hooks or a
+parametrization, and what the user keeps.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class Site:
     place: Place
     form: Form
     pointwise: Form | None
-    """the 1x1 convolution directly behind a depthwise one, where both are one site"""
+    """the 1x1 convolution directly behind a depthwise one, if both form one site"""
     source: Node
     before: tuple[Node, ...]
     main: tuple[Node, ...]
@@ -81,7 +83,7 @@ class Site:
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """Feature maps of one shape, added, and the activation behind."""
+    """A sum of feature maps of one shape, with the activation behind it."""
 
     name: str
     terms: tuple[Node, ...]
@@ -110,14 +112,14 @@ def find_items(traced: Traced, keep: Keep = ()) -> list[Item]:
 
 
 def kept_parts(keep: Keep) -> tuple[str | type[nn.Module], ...]:
-    """What is to be kept, where one name or type may stand alone."""
+    """What to keep, as a tuple; a single name or type may be given alone."""
     if not isinstance(keep, str | type | Iterable):
         raise SettingError(f"keep takes names of parts and types of modules, not {keep!r}")
     return (keep,) if isinstance(keep, str | type) else tuple(keep)
 
 
 def called_twice(traced: Traced) -> list[str]:
-    """A note that names the convolutions which are called more than once, if there are any."""
+    """A note that names the convolutions that are called more than once, if any."""
     calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
     found = [path for path, count in calls.items() if count > 1 and isinstance(traced.parts[path], nn.Conv2d)]
     if not found:
@@ -127,7 +129,7 @@ def called_twice(traced: Traced) -> list[str]:
 
 
 def own_modes(traced: Traced) -> list[str]:
-    """A note that names the modules which decide by themselves what is trained, and are not there any more."""
+    """A note that names the modules with their own `train()` that the result no longer contains."""
     kept = {str(node.target) for node in traced.graph.nodes if node.op == "call_module"}
     found = [
         type(part).__name__
@@ -136,9 +138,7 @@ def own_modes(traced: Traced) -> list[str]:
     ]
     if not found:
         return []
-    return [
-        f"{', '.join(dict.fromkeys(found))} has a train() of its own, which the result has not: all of it is trained"
-    ]
+    return [f"{', '.join(dict.fromkeys(found))} overrides train(), but the result does not: it is trained as a whole"]
 
 
 class _Finder:
@@ -205,7 +205,7 @@ class _Finder:
         return None
 
     def _own(self, node: Node, module: nn.Module) -> bool:
-        """Whether a module is called once, shares no tensor, and does nothing beside its forward."""
+        """Whether a module is called once, shares no tensor, and has no hooks or parametrization."""
         hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
         if hooks or parametrize.is_parametrized(module):
             return False
@@ -236,7 +236,7 @@ class _Finder:
         return None
 
     def _parameter(self, given: Any) -> bool:
-        """Whether an argument is a parameter that nothing else reads."""
+        """Whether an argument is a parameter without another reader."""
         if not isinstance(given, Node) or given.op != "get_attr" or len(given.users) != 1:
             return False
         return id(self.parts[str(given.target)]) not in self.shared
@@ -256,7 +256,7 @@ class _Finder:
         return tuple(chain)
 
     def _chain_before(self, source: Node) -> tuple[tuple[Node, ...], Node]:
-        """At most one norm and one activation before a site that belong to no other, and what they read."""
+        """At most one norm and one activation before a site that no other site uses, and their input."""
         chain: list[Node] = []
         seen: set[str] = set()
         while source not in self.claimed and len(source.users) == 1:
@@ -303,7 +303,7 @@ class _Finder:
             return None
         reader = self._only_reader(node)
         if reader is not None and self._addition(reader) and not self._kept(reader):
-            return None  # the outer one takes it in
+            return None  # it becomes part of the outer sum
         additions: list[Node] = []
         terms = self._terms(node, additions)
         if len(set(terms)) < len(terms):
@@ -424,14 +424,14 @@ def _size(node: Node) -> Size:
 
 
 def _upwards(path: str) -> Iterator[str]:
-    """The path of a module and of all that it lies in."""
+    """The path of a module and of all its parents."""
     while path:
         yield path
         path = path.rpartition(".")[0]
 
 
 def _kept(module: nn.Module, keep: Keep) -> set[str]:
-    """Paths of what stays as it is; the module itself has the empty one."""
+    """Paths of the modules to keep; the module itself has the empty path."""
     names: set[str] = set()
     for given in kept_parts(keep):
         if isinstance(given, str):

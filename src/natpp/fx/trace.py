@@ -1,13 +1,14 @@
-"""A module as a graph with real shapes, in one symbolic pass: nothing is computed but shapes.
+"""A module as a graph with real shapes, in one symbolic pass that computes only shapes.
 
-`torch.fx` follows the module's forward with stand-ins for its inputs; each stand-in carries a fake tensor of
-the example's shape, so that code which asks for shapes (`if x.shape[1] == 3`, `for part in x.chunk(2)`) gets
-its answer. A submodule that cannot be followed stays whole: it becomes a leaf, and the notes say so. The pass
-is made in eval mode. A forward that asks for its mode is followed again, in lockstep, in training mode; a value that
+`torch.fx` traces the module's forward with proxies for its inputs. Each proxy carries a fake tensor of the example's
+shape, so that code that reads shapes (`if x.shape[1] == 3`, `for part in x.chunk(2)`) works. A submodule that cannot be
+traced stays whole: it becomes a leaf, and the notes say so.
+
+Tracing is done in eval mode. A forward that reads its mode is traced again in training mode, in lockstep; a value that
 differs between the two (the `training` of a functional dropout) becomes a `ByMode`, so that `train()` and `eval()`
-mean what they meant. A module given in
-eval mode that goes another way in training mode (auxiliary heads) is what it is in eval mode, and the notes say so.
-Where the module's own forward cannot be followed, `torch.export` is the second way (`export.py`).
+still work. If a module given in eval mode takes a different path in training mode (auxiliary heads), the result always
+takes the eval-mode path, and the notes say so. If `torch.fx` cannot trace the module's own forward, `torch.export` is
+tried next (`export.py`).
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def trace(module: nn.Module, example_input: Any) -> Traced:
 
 def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArguments) -> Traced:
     leaves = Leaves()
-    by_name, left_out = isinstance(example_input, dict), ""  # left out: what only training does
+    by_name, left_out = isinstance(example_input, dict), ""  # left_out: where training mode takes a different path
     kept_for_training: Stopped | None = None
-    watched = False  # whether every step looks for random numbers drawn, which takes time
+    watched = False  # whether to check every step for random draws, which is slow
     while True:
         chance = states_of_chance()
         differences: list[tuple[Node, Any, Any, Any]] = []
@@ -54,7 +55,7 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
                     differences = _compared(module, twin)
             if watched or chance == states_of_chance():
                 break
-            watched = True  # once more, to see who drew
+            watched = True  # trace again, to find out where it was drawn
         except Stopped as stopped:
             if not watched and chance != states_of_chance():
                 watched = True
@@ -67,7 +68,7 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
                 left_out = stopped.where
                 break
             if kept_for_training is not None and not module.training and not left_out:
-                leaves, left_out = Leaves(), kept_for_training.where  # whole it does not go either
+                leaves, left_out = Leaves(), kept_for_training.where  # keeping the submodule whole does not help either
                 continue
             _check_runs(module, example_input)
             if isinstance(stopped.__cause__, OwnGradient):
@@ -91,7 +92,7 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
 
 
 def _unread(module: nn.Module, parts: Mapping[str, Any]) -> list[str]:
-    """A note that names the parameters which the forward does not read, if there are any."""
+    """A note that names the parameters that the forward does not read, if any."""
     read = {id(part) for part in parts.values() if isinstance(part, Tensor)}
     read |= {id(held) for part in parts.values() if isinstance(part, nn.Module) for held in part.parameters()}
     found = [name for name, parameter in module.named_parameters() if id(parameter) not in read]
@@ -112,15 +113,15 @@ def _compared(module: nn.Module, tracer: Tracer) -> list[tuple[Node, Any, Any, A
 
 
 def _check_module(module: nn.Module) -> None:
-    """Refuse what cannot be traced by its kind."""
+    """Reject kinds of modules that cannot be traced."""
     kind = type(module).__name__
     if isinstance(module, torch.jit.ScriptModule):
-        raise TraceError(f"{kind} is compiled by torch.jit: give the module that it was made of")
+        raise TraceError(f"{kind} is compiled by torch.jit: give the module it was compiled from")
     if hasattr(module, "_orig_mod"):
         raise TraceError("the module is compiled by torch.compile: give its _orig_mod, and compile the result")
     lazy = next((path for path, part in module.named_modules() if _is_lazy(part)), None)
     if lazy is not None:
-        raise TraceError(f"{lazy or kind} has no weights yet: call the module once, then they have their shapes")
+        raise TraceError(f"{lazy or kind} has no weights yet: call the module once to initialize its lazy layers")
 
 
 def _is_lazy(part: nn.Module) -> bool:
@@ -129,7 +130,7 @@ def _is_lazy(part: nn.Module) -> bool:
 
 
 def _bound(module: nn.Module, example_input: Any) -> inspect.BoundArguments:
-    """The example as the arguments of the module's forward, defaults among them."""
+    """The example as the arguments of the module's forward, including defaults."""
     signature = inspect.signature(module.forward)
     if not isinstance(example_input, Tensor | dict | tuple | list):
         raise SettingError(
@@ -157,14 +158,14 @@ def _bound(module: nn.Module, example_input: Any) -> inspect.BoundArguments:
 
 
 def _check_runs(module: nn.Module, example_input: Any) -> None:
-    """Say so where the module does not run on the example at all."""
+    """Raise if the module does not run on the example at all."""
     from natpp.nets.measure import module_cost
 
-    module_cost(module, example_input)  # says what is wrong
+    module_cost(module, example_input)  # raises an error that says what is wrong
 
 
 def _second_way(module: nn.Module, example_input: Any, stopped: Stopped) -> Traced:
-    """The module by `torch.export`; an error that names the place where that does not go either."""
+    """The module traced by `torch.export`; raises an error that names the place if that fails, too."""
     from natpp.fx.export import evaluate, exported
 
     arguments = _bound(module, example_input)
@@ -186,7 +187,7 @@ def _second_way(module: nn.Module, example_input: Any, stopped: Stopped) -> Trac
 
 
 def _refused(module: nn.Module, stopped: Stopped) -> TraceError:
-    """An error that names the place and the way round."""
+    """An error that names the place and a workaround."""
     return TraceError(
         f"{type(module).__name__} cannot be traced: {stopped.where} stops it "
         f"({'; '.join(said for said in (stopped.reason.rstrip('.'), stopped.line) if said)}). "

@@ -18,11 +18,11 @@ from natpp.errors import NatppError
 VALUE = "natpp_value"  # the key of a node's fake value in its meta
 
 
-EMPTY = (dict, OrderedDict, set)  # what `copied` makes anew where nothing is in it
+EMPTY = (dict, OrderedDict, set)  # `copied` creates these anew if they are empty
 
 
 class TraceError(NatppError):
-    """A module whose forward cannot be followed."""
+    """A module whose forward cannot be traced."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Traced:
     """the modules, parameters and buffers that the graph names"""
     example: Any
     notes: tuple[str, ...] = ()
-    """what could not be looked into, and why"""
+    """what could not be traced, and why"""
 
 
 def copied(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies of modules, parameters and buffers that share with each other what they shared before."""
+    """Copies of modules, parameters and buffers; what they shared, the copies share."""
     known: dict[int, Any] = {}
     compiled = []
     for path, part in parts.items():
@@ -49,14 +49,14 @@ def copied(parts: Mapping[str, Any]) -> dict[str, Any]:
                 compiled.append(path)
             for held in vars(one).values():
                 if type(held) in EMPTY and not held:
-                    known[id(held)] = type(held)()  # most of what a layer holds: hooks that it does not have
+                    known[id(held)] = type(held)()  # mostly a layer's empty hook dicts
                 elif (
                     isinstance(held, Tensor) and not held.is_leaf
                 ):  # kept of a pass with gradients, as weight norm does
                     known[id(held)] = held.detach().clone()  # torch does not copy them
-    with torch.no_grad():  # else parameters of modules compiled by torch.jit are none any more
+    with torch.no_grad():  # otherwise parameters of torch.jit modules stop being parameters
         copies: dict[str, Any] = copy.deepcopy(dict(parts), known)
-    for path in compiled:  # which lose this without gradients
+    for path in compiled:  # torch.jit modules lose requires_grad under no_grad
         for old, new in zip(parts[path].parameters(), copies[path].parameters(), strict=True):
             new.requires_grad_(old.requires_grad)
     return copies
@@ -68,12 +68,12 @@ def value(node: Node) -> Any:
 
 
 def parameters_of(node: Node, parts: Mapping[str, Any]) -> list[nn.Parameter]:
-    """The parameters that a node brings along: those of the module it calls, or itself."""
+    """The parameters of a node: those of the module it calls, or the parameter it reads."""
     part = parts.get(str(node.target)) if node.op in ("call_module", "get_attr") else None
     return list(part.parameters()) if isinstance(part, nn.Module) else [part] if isinstance(part, nn.Parameter) else []
 
 
 def batch_of(example: Any) -> int:
-    """The size of the batch that an example input is."""
+    """The batch size of an example input."""
     tensors = [leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor) and leaf.dim() > 0]
     return int(tensors[0].shape[0]) if tensors else 1

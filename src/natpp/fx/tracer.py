@@ -1,4 +1,4 @@
-"""Follows a forward with stand-ins, with the value of every node beside it."""
+"""Traces a forward with proxies, and records the fake value of every node."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ INFIX = {
     "is_not": "is not",
 }
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-SIZES = ("shape", "size", "numel", "nelement", "ndim", "dim", "ndimension")  # what a tensor is asked for its sizes by
+SIZES = ("shape", "size", "numel", "nelement", "ndim", "dim", "ndimension")  # how code reads the sizes of a tensor
 
 
 class Unregistered(TraceError):
-    """A layer with weights that its module does not know of."""
+    """A layer with weights that its module has not registered."""
 
 
 class Stopped(Exception):
@@ -76,7 +76,7 @@ class Stopped(Exception):
 
 
 class Leaves:
-    """Modules that stay whole because their forward cannot be followed."""
+    """Modules that stay whole because their forward cannot be traced."""
 
     def __init__(self) -> None:
         self.paths: set[str] = set()
@@ -84,7 +84,7 @@ class Leaves:
         self.notes: list[str] = []
 
     def add(self, stopped: Stopped, root: nn.Module) -> bool:
-        """Make the place where tracing stopped a leaf; False where that is the module itself, or one already."""
+        """Make the place where tracing stopped a leaf; False if it is the module itself, or already a leaf."""
         if not stopped.path or stopped.kind is None or self.has(stopped.path, stopped.kind):
             return False
         if issubclass(stopped.kind, CONTAINERS) or stopped.kind is type(root):
@@ -106,9 +106,9 @@ class Leaves:
 
 
 class Tracer(fx.Tracer):
-    """Follows a forward, with the value of every node beside it."""
+    """Traces a forward, and records the fake value of every node."""
 
-    proxy_buffer_attributes = True  # what is computed of buffers alone is computed at every call, and is no constant
+    proxy_buffer_attributes = True  # what depends only on buffers is computed at every call, not a constant
 
     def __init__(
         self,
@@ -121,11 +121,11 @@ class Tracer(fx.Tracer):
     ):
         super().__init__()
         self.arguments = arguments
-        self.by_name = by_name  # whether the example names its arguments
+        self.by_name = by_name  # whether the example is a dict of named arguments
         self.leaves = leaves
         self.values = Values(lambda path: part_at(self.root, path))
-        self.quiet = False  # while shapes are computed, and afterwards, nothing is recorded
-        self.reference = reference  # the same forward in eval mode
+        self.quiet = False  # True while shapes are computed, and after tracing: nothing is recorded
+        self.reference = reference  # nodes of the same forward in eval mode
         self.differences: list[tuple[Node, Callable[[Node, Any], None], Any, Any]] = []
         self.made = 0
         self.visited: set[nn.Module] = set()
@@ -135,7 +135,7 @@ class Tracer(fx.Tracer):
         self.mode = NotedMode(self)
         self.chance = states_of_chance()
 
-    # What is looked into.
+    # Which modules are traced into.
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         kind = type(m)
@@ -177,7 +177,7 @@ class Tracer(fx.Tracer):
     # The module's arguments.
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
-        own = vars(self.root).get("forward")  # a forward that was put on this very module
+        own = vars(self.root).get("forward")  # a forward that was set on this instance
         plain = getattr(root_fn, "_torchdynamo_orig_callable", root_fn)
         function = plain if own is None else lambda _, *args, **kwargs: own(*args, **kwargs)
         given = self.arguments.arguments
@@ -199,7 +199,7 @@ class Tracer(fx.Tracer):
                 constant = isinstance(given[name], CONSTANTS)
                 passed = self._fixed(proxy, name, given[name]) if constant else proxy
                 if constant and given[name] is parameter.default and not any_number:
-                    by_name = True  # left out, as the caller does: what wraps a forward may look at what it is given
+                    by_name = True  # left out, as the caller does: a wrapper may check which arguments it gets
                 elif parameter.kind is parameter.KEYWORD_ONLY or (
                     by_name and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
                 ):
@@ -221,7 +221,7 @@ class Tracer(fx.Tracer):
         return proxy
 
     def _fixed(self, proxy: fx.Proxy, name: str, given: Any) -> Any:
-        """A plain argument is what the example gives: the result takes no other."""
+        """Fix a plain argument to the example's value: the result rejects any other."""
         same = operator.is_ if given is None or isinstance(given, bool) else operator.eq
         held = self.create_proxy("call_function", same, (proxy, given), {})
         message = f"{name} was {given!r} when this module was traced: give the same, or trace it with another"
@@ -245,18 +245,18 @@ class Tracer(fx.Tracer):
         return node
 
     def create_proxy(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> Any:
-        """A stand-in; where the value is None, None itself, so that a forward which asks `is None` is answered."""
+        """A proxy, or None if the value is None, so that `is None` works in a forward."""
         proxy = super().create_proxy(kind, target, *args, **kwargs)
         nothing = kind.startswith("call_") and proxy.node.meta.get(VALUE) is None
         return None if nothing else proxy
 
     def _check_chance(self) -> None:
-        """Stop where random numbers of Python or NumPy were drawn: torch does not see them."""
+        """Stop if Python or NumPy drew random numbers, which torch does not see."""
         if self.watched and self.chance != states_of_chance():
             raise TraceError(DRAWS)
 
     def _check_context(self) -> None:
-        """A graph does not keep what a forward switches for some of its lines: precision, gradients."""
+        """Stop or note a change of autocast or grad mode in the forward, which a graph does not keep."""
         if _autocasts() != self.autocasts:
             raise TraceError("it switches torch.autocast, which a graph does not keep")
         if torch.is_grad_enabled() != self.grad:
@@ -271,10 +271,10 @@ class Tracer(fx.Tracer):
         finally:
             self.quiet = False
             if self.watched:
-                self.chance = states_of_chance()  # a part that is kept whole may draw
+                self.chance = states_of_chance()  # a leaf may draw random numbers
 
     def _compare(self, node: Node) -> None:
-        """Stop where training mode goes another way than eval mode; remember constants that differ."""
+        """Stop if training mode takes a different path than eval mode; record constants that differ."""
         assert self.reference is not None
         twin = self.reference[self.made] if self.made < len(self.reference) else None
         if twin is None or twin.op != node.op or not same_target(twin.target, node.target):
@@ -286,10 +286,10 @@ class Tracer(fx.Tracer):
         ):
             differing(mine, theirs, (slot,), lambda path, a, b: self.differences.append((twin, path, a, b)))
 
-    # What the forward asks.
+    # What the forward reads.
 
     def fix(self, obj: Any, known: float) -> None:
-        """Let the result refuse inputs for which a number that shaped it would be another."""
+        """Make the result reject inputs for which a number that was used in tracing would differ."""
         if obj.node not in self.fixed:
             self.fixed.add(obj.node)
             held = self.create_proxy("call_function", operator.eq, (obj, known), {})
@@ -299,13 +299,13 @@ class Tracer(fx.Tracer):
     def to_bool(self, obj: fx.Proxy) -> bool:
         known = obj.node.meta.get(VALUE)
         if isinstance(known, Tensor):
-            raise TraceError("its way depends on the data in a tensor")
+            raise TraceError("its control flow depends on the data in a tensor")
         if isinstance(known, int | float) and _of_sizes(obj.node):
             self._decided(obj, known)
         return bool(known)
 
     def _decided(self, obj: fx.Proxy, known: float) -> None:
-        """Let the result refuse inputs for which a condition on their sizes would turn out otherwise."""
+        """Make the result reject inputs for which a condition on their sizes would differ."""
         if obj.node in self.fixed:
             return
         self.fixed.add(obj.node)
@@ -337,7 +337,7 @@ class Tracer(fx.Tracer):
 
 
 def _of_sizes(node: Node) -> bool:
-    """Whether a value was worked out from the sizes of tensors, not from their type or place."""
+    """Whether a value was computed from the sizes of tensors, not from their dtype or device."""
     waiting, seen = [node], {node}
     while waiting:
         one = waiting.pop()
@@ -351,7 +351,7 @@ def _of_sizes(node: Node) -> bool:
 
 
 def _worked_out(node: Node) -> str:
-    """How a value came about, with the numbers that were there: `30 % 4`."""
+    """How a value was computed, with its numbers: `30 % 4`."""
     symbol = INFIX.get(getattr(node.target, "__name__", ""))
     if symbol is None or len(node.args) != 2:
         return "a size"
@@ -361,7 +361,7 @@ def _worked_out(node: Node) -> str:
 
 
 def _line_now() -> str:
-    """Where the forward that is followed stands now, if that is the user's own code."""
+    """The line that the traced forward is at, if it is the user's own code."""
     frame = sys._getframe(1)
     while frame.f_code is not followed.__code__ and frame.f_back is not None:
         if is_the_users(frame):
@@ -371,7 +371,7 @@ def _line_now() -> str:
 
 
 def followed(module: nn.Module, tracer: Tracer) -> tuple[fx.Graph, dict[str, Any]]:
-    """The graph of one pass and the constants it made; what fails names its place."""
+    """The graph of one pass and the constants it created; an error names the place."""
     before = set(vars(module))
     try:
         with (
@@ -382,7 +382,7 @@ def followed(module: nn.Module, tracer: Tracer) -> tuple[fx.Graph, dict[str, Any
             own_gradients_stop(lambda: not tracer.quiet),
         ):
             graph = tracer.trace(module)
-    except Exception as error:  # whatever a user's forward raises on stand-ins
+    except Exception as error:  # whatever a user's forward raises on proxies
         path, kind = next(reversed(tracer.module_stack.values()), ("", None))
         if isinstance(error, OtherWay):
             reason = "it goes another way in training mode than in eval mode"
@@ -402,7 +402,7 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def states_of_chance() -> tuple[Any, ...]:
-    """The states of the random numbers of Python and NumPy."""
+    """The states of the random number generators of Python and NumPy."""
     held = tree_leaves(np.random.get_state(legacy=False))
     return random.getstate(), *(one.tobytes() if isinstance(one, np.ndarray) else one for one in held)
 

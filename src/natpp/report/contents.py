@@ -31,10 +31,10 @@ SCORERS = {"short": "short trainings", "supernet": "a supernet"}
 
 
 def page_of(source: Mapping[str, Any], trained: Folders = (), limit: int | None = None) -> Page:
-    """All that the template shows; `limit` is how many blocks of a module, where they are too many."""
+    """All data for the template; `limit` is the maximum number of blocks to show."""
     make = {FORMAT: result_page, SEARCH: search_page}.get(str(source.get("format")))
     if make is None:
-        raise FormatError("expected what result.to_dict() gives, or the folder of a search")
+        raise FormatError("expected the output of result.to_dict(), or the folder of a search")
     usual: Page = {
         **{name: [] for name in ("measures", "measured", "groups", "changes", "curves", "seconds")},
         **{name: [] for name in ("candidates", "best", "missing", "notes", "copies")},
@@ -53,7 +53,7 @@ def page_of(source: Mapping[str, Any], trained: Folders = (), limit: int | None 
 def result_page(data: Mapping[str, Any], trained: Folders, limit: int | None) -> Page:
     """Of an architecture in a network, or of a module."""
     if trained and "before" not in data:
-        raise FormatError("trainings from scratch go with an architecture, not with a module")
+        raise FormatError("`trained` works for an architecture, not for a module: leave it out")
     book, settings, missing = Book(), data["settings"], []
     cards, changes, drawings = group_cards(data, book, limit)
     kept, count = {key: value for key, value in data.items() if key != "module"}, len(data["groups"])
@@ -104,7 +104,7 @@ def _counted(data: Mapping[str, Any]) -> str:
 
 
 def _answer(data: Mapping[str, Any]) -> dict[str, str]:
-    """What most want to copy: the architecture, or the changes of a module."""
+    """Text for the copy button: the architecture, or the changes of a module."""
     if "after" in data:
         text, form = copied_form(from_dict(data["after"]))
         return {"label": f"Copy {form}", "text": text}
@@ -113,19 +113,19 @@ def _answer(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _learning(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """How it was learned, under a name of its own: what was learned is shown elsewhere."""
+    """The settings of learning, under their own key; what was learned is shown elsewhere."""
     return {"learning": settings["learned"]} if isinstance(settings.get("learned"), Mapping) else {}
 
 
 def _learning_asked(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a call has to say to learn in the same way."""
+    """The arguments of a call that learns in the same way."""
     if not _learning(settings):
         return {}
     config, schedule = settings["learned"], settings.get("schedule") or {}
     asked = {name: config.get(name) for name in ("scorer", "evaluations", "minutes")}
     asked |= {"train_steps": schedule.get("steps"), "learning_rate": schedule.get("learning_rate")}
     if asked["minutes"] is not None:
-        del asked["evaluations"]  # one of the two is said
+        del asked["evaluations"]  # only one of the two may be given
     return {"train": "given", "val": "given"} | asked
 
 
@@ -136,7 +136,7 @@ def search_page(source: Mapping[str, Any], trained: Folders, limit: int | None) 
     config, arch = source["config"], source["config"].get("arch")
     alone = config.get("space") == "nasbench201" if arch is None else from_dict(arch).reduce is None
     where = setting("nasbench201" if alone else "cifar")
-    missing = [] if source["ended"] else ["the end of the search: it has not ended. natpp search --resume goes on"]
+    missing = [] if source["ended"] else ["the end of the search: it has not ended. natpp search --resume continues it"]
     result = source["result"]
     if result is None and arch is not None and source["chosen"] is not None:
         result = _bare_result(config, source["chosen"], where)
@@ -153,7 +153,7 @@ def search_page(source: Mapping[str, Any], trained: Folders, limit: int | None) 
     else:
         page = {"copies": []}
         if source["ended"]:
-            missing.append("an example of what the policy does: the run's files have none")
+            missing.append("an example of what the policy does: not in the run's files")
     charts, absent = searches.curves(source)
     rows = searches.candidates(source, where)
     if arch is None and rows:
@@ -169,12 +169,12 @@ def search_page(source: Mapping[str, Any], trained: Folders, limit: int | None) 
     spent = searches.seconds(source["rows"])
     for what, found in (("curves", charts), ("best candidates over time", rows)):
         if not found:
-            missing.append(f"{what}: the run's files do not tell")
+            missing.append(f"{what}: not in the run's files")
     subject = "one given architecture" if arch is not None else f"the space {config.get('space')}"
     by = SCORERS.get(str(config.get("scorer")), str(config.get("scorer")))
     command = searches.search_command(config, source["folder"])
     if not command:
-        missing.append("the command that makes it again: this run was made before it was kept")
+        missing.append("the command to repeat it: this run is from a version that did not save it")
     return {
         **page,
         "title": f"Search on {config['data']}" if config.get("data") else "Search",
@@ -214,7 +214,7 @@ def _bare_result(config: Mapping[str, Any], chosen: Mapping[str, Any], where: Se
 
 
 def _command(settings: Mapping[str, Any], subject: str) -> str:
-    """The command that makes it again; for what was made in Python, the call."""
+    """The command to repeat it; for a result made in Python, the call."""
     if settings.get("command"):
         return str(settings["command"])
     settings = {**settings, **_learning_asked(settings)}

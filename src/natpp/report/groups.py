@@ -25,7 +25,7 @@ class Cards(NamedTuple):
 
 
 def group_cards(data: Mapping[str, Any], book: Book, limit: int | None = None) -> Cards:
-    """The groups of a result, at most `limit`, with every decision in the book, and all that changed."""
+    """The groups of a result, at most `limit`, with every decision in the book, and all changes."""
     told = {str(change["name"]): change for change in data["changes"]}
     found = Cards([], [], {})
     for group in data["groups"][:limit]:
@@ -57,7 +57,7 @@ def group_cards(data: Mapping[str, Any], book: Book, limit: int | None = None) -
                 "after": totals[1],
             }
         )
-    for name, one in told.items():  # of groups that are left out
+    for name, one in told.items():  # in groups that are left out
         found.changes.append(Change(None, name, str(one["before"]), str(one["after"]), one["probability"], None, None))
     found.changes.extend(_rest(data, found.changes))
     return found
@@ -114,12 +114,12 @@ def _turn(first: int, second: int) -> str:
 
 def _note(place: Mapping[str, Any], chances: Mapping[str, float]) -> str:
     if not chances:
-        return "how likely its transitions were is not in the file"
+        return "the file does not have the probabilities of its transitions"
     before, after = place["spent"]
     if before is not None and after is None and place["after"] != NULL:
         return "its output is no longer used"
     if place["after"] != max(chances, key=lambda op: chances[op]):
-        return "not the likeliest: drawn, or decided by the budget, the connection or a score"
+        return "not the most likely one: sampled, or decided by the budget, the connection or a score"
     return ""
 
 
@@ -141,7 +141,7 @@ def _site(place: Mapping[str, Any], number: int, *, changed: bool) -> dict[str, 
 def _change(
     place: Mapping[str, Any], number: int, change: Mapping[str, Any] | None, old: Sequence[int], new: Sequence[int]
 ) -> Change:
-    """A row for a place: of a change that was decided, or of something that went with others."""
+    """A row for a place: a decided change, or an operation that was removed along with others."""
     after, probability = "nothing reads it", None
     if change is not None:
         after = str(change["after"])
@@ -151,7 +151,7 @@ def _change(
 
 
 def _rest(data: Mapping[str, Any], found: Sequence[Change]) -> list[Change]:
-    """What was saved besides, where all rows say what they save: norms, projections, input maps, widths."""
+    """The remaining savings, if all rows give theirs: norms, projections, input maps, widths."""
     if any(one.params is None for one in found):
         return []
     old, new = data["cost_before"], data["cost_after"]

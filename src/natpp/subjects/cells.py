@@ -1,4 +1,4 @@
-"""An architecture of cells in a network as a subject: its decisions are its free edges."""
+"""An architecture of cells in a network as a subject: each free edge is a decision."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from natpp.nets.policy import Encoded, edge_masks, encode
 from natpp.registry import OPS
 
 Row = NDArray[np.int64]  # one operation for every free edge of an architecture, by its number in a policy
-MANY = 4  # plans that are costed faster at once than one by one
+MANY = 4  # from this many plans on, costing them at once is faster
 
 
 class Cells:
@@ -46,18 +46,18 @@ class Cells:
         self.arch, self.ops, self.rule, self.where, self.strict = arch, tuple(ops), rule, where, strict
         self.encoded: Encoded = encode(arch, self.ops)
         self.mask = self._mask(strict=strict)
-        self.loose = any(graph.concat is None for _, graph in arch.cells())  # its widths follow the plan
+        self.loose = any(graph.concat is None for _, graph in arch.cells())  # its widths depend on the plan
         self._spent: dict[Plan, tuple[tuple[int, ...], bool]] = {}
 
     def _mask(self, *, strict: bool) -> Mask:
-        """Which operation every free edge may get, (edges, ops)."""
+        """Which operations each free edge may get, (edges, ops)."""
         columns = {name: column for column, name in enumerate(OPS)}
         found = edge_masks(masks(self.arch, self.rule, self.where, strict=strict), self.encoded)
-        return found[:, [columns[OPS[op].name] for op in self.ops]]  # answers an operation that is not registered here
+        return found[:, [columns[OPS[op].name] for op in self.ops]]  # raises for an operation that is not registered
 
     @functools.cached_property
     def numbers(self) -> tuple[tuple[int, ...], ...]:
-        """Per decision the operation that each option is, by its number in `ops`: first the one that is there."""
+        """Per decision, the operation of each option as its number in `ops`; the original comes first."""
         count = len(self.ops)
         return tuple((own, *range(own), *range(own + 1, count)) for own in self.encoded.ops.tolist())
 
@@ -87,12 +87,12 @@ class Cells:
 
     @functools.cached_property
     def blueprint(self) -> Blueprint:
-        """The network by these decisions; of loose ends, with the widths of the architecture as it is."""
+        """The network by these decisions; with loose ends, at the widths of the unchanged architecture."""
         options = [[self.ops[one] for one in numbers] for numbers in self.numbers]
         return drawing(self.arch, self.where, options).blueprint
 
     def count(self, plans: Sequence[Plan]) -> None:
-        """Cost many plans at once, so that `living` and `fits` look them up."""
+        """Compute the cost of many plans at once, so that `living` and `fits` can look them up."""
         new = [plan for plan in dict.fromkeys(plans) if plan not in self._spent]
         if len(new) >= MANY and not self.loose:
             figures, connected = self.blueprint.costs(np.array(new, dtype=np.int64))
@@ -108,7 +108,7 @@ class Cells:
         return peak_memory(*self._drawn(plan))
 
     def fits(self, plan: Plan) -> bool:
-        """Whether a plan keeps the budget: always where it is not strict."""
+        """Whether a plan meets the budget; always true unless it is strict."""
         return not self.strict or no_dearer(self._found((0,) * len(plan)), self._found(plan))
 
     def graph(self) -> Encoded:
@@ -140,24 +140,24 @@ class Cells:
         return self._spent[plan]
 
     def _drawn(self, plan: Plan) -> tuple[Blueprint, Plan]:
-        """A blueprint in which a plan has its widths, and the plan there."""
+        """A blueprint with the widths of a plan, and the plan in that blueprint."""
         if not self.loose:
             return self.blueprint, plan
         _, blueprint, _, plan = drawing(self.apply(plan), self.where)
         return blueprint, plan
 
-    # Rows: plans in the numbers of a policy.
+    # Rows: plans as operation numbers of a policy.
 
     def row(self, plan: Plan) -> Row:
-        """The operation of every edge, by its number in `ops`."""
+        """The operation of every edge, as its number in `ops`."""
         return np.array([numbers[one] for numbers, one in zip(self.numbers, plan, strict=True)], dtype=np.int64)
 
     def plan(self, row: Row) -> Plan:
-        """The way back."""
+        """The inverse of `row`."""
         return tuple([numbers.index(op) for numbers, op in zip(self.numbers, row.tolist(), strict=True)])
 
     def preferences(self, table: NDArray[np.float64]) -> Preferences:
-        """Preferences of a policy, (edges, ops), as those of options."""
+        """Preferences of a policy, (edges, ops), reordered per option."""
         return [row[list(numbers)] for row, numbers in zip(table, self.numbers, strict=True)]
 
     def with_row(self, row: Row) -> Architecture:

@@ -1,4 +1,4 @@
-"""Input architectures made ready for a policy: encoded and masked once, transformed and scored by the thousand."""
+"""Input architectures prepared for a policy: encoded and masked once, transformed and scored by the thousand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from natpp.registry import OPS
 from natpp.scorers.base import Gain, Score, Scores, Task
 from natpp.subjects.cells import MANY, Cells, Row
 
-Living = tuple[tuple[int, ...], bool]  # living figures, and whether the head is connected with the image
+Living = tuple[tuple[int, ...], bool]  # living figures, and whether the head is connected to the image
 
 
 class Inputs:
@@ -54,7 +54,7 @@ class Inputs:
     def rows(
         self, indices: Sequence[int], choices: NDArray[np.int64], probabilities: NDArray[np.float64]
     ) -> list[tuple[int, Row, Row]]:
-        """Choices (samples, edges of a batch) as (index, row as drawn, row within the budget), input by input."""
+        """Choices (samples, edges of a batch) as (index, row as drawn, row within the budget), one input at a time."""
         ends = np.cumsum([len(self.encoded[i].ops) for i in indices])[:-1]
         drawn, weights = (np.split(array, ends, axis=1) for array in (choices, probabilities))
         found = [
@@ -68,7 +68,7 @@ class Inputs:
     def all_repaired(
         self, indices: Sequence[int], rows: Sequence[Row], probabilities: Sequence[NDArray[np.float64]]
     ) -> list[Row]:
-        """Rows repaired, one for each index, all of them costed at once."""
+        """Repaired rows, one for each index; their costs are computed at once."""
         self.count(indices, rows)
         return [self.repaired(*one) for one in zip(indices, rows, probabilities, strict=True)]
 
@@ -77,9 +77,9 @@ class Inputs:
         return self.cells[index].with_row(row)
 
     def repaired(self, index: int, row: Row, probability: NDArray[np.float64]) -> Row:
-        """Under a strict budget: the row with its least probable changes taken back until it fits.
+        """Under a strict budget: the row with its least probable changes undone until it fits.
 
-        Then those that do no harm come back, the most probable first. A row that fits is returned itself.
+        Then changes that still fit are restored, the most probable first. A row that fits is returned unchanged.
         """
         if self.fits(index, row):
             return row
@@ -91,13 +91,13 @@ class Inputs:
         return self.fits(index, np.array(ops, dtype=np.int64))
 
     def random_row(self, index: int, generator: np.random.Generator) -> Row:
-        """A valid transformation drawn uniformly, repaired where the budget wants it."""
+        """A valid transformation drawn uniformly, and repaired if the budget requires it."""
         mask = self.masks[index]
         row = (generator.random(mask.shape) * mask).argmax(axis=1)
         return self.repaired(index, row, generator.random(len(row)))
 
     def scores(self, indices: Sequence[int], rows: Sequence[Row], score: Score | Gain) -> Scores:
-        """Scores of rows, one for each index, or gains over the input; what was asked before is remembered."""
+        """Scores of rows, one for each index, or gains over the input; earlier scores are cached."""
         if score != self._scored_by:
             self._scores.clear()
             self._scored_by = score
@@ -117,9 +117,9 @@ class Inputs:
         return np.array([self._scores[key] for key in keys])
 
     def fits(self, index: int, row: Row) -> bool:
-        """Whether a row keeps the budget: always where it is not strict.
+        """Whether a row meets the budget; always true unless it is strict.
 
-        Under a strict one no living cost rises, and what reached the head of the network still reaches it.
+        Under a strict budget, no living cost may rise, and a head that the image reaches must stay reached.
         """
         if not self.task.strict:
             return True
@@ -130,7 +130,7 @@ class Inputs:
         return no_dearer(self._before[index], self.living(index, row))
 
     def living(self, index: int, row: Row) -> Living:
-        """Living parameters and multiply-adds, and whether anything of the image reaches the head."""
+        """Living parameters and multiply-adds, and whether the image reaches the head."""
         key = self._graphs[index], row.tobytes()
         found = self._living.get(key)
         if found is None:
@@ -139,7 +139,7 @@ class Inputs:
         return found
 
     def count(self, indices: Sequence[int], rows: Sequence[Row]) -> None:
-        """Cost many rows at once, so that `fits` and `living` look them up."""
+        """Compute the cost of many rows at once, so that `fits` and `living` can look them up."""
         groups: dict[int, dict[bytes, tuple[int, Row]]] = {}
         for index, row in zip(indices, rows, strict=True):
             if (place := (self._graphs[index], row.tobytes())) not in self._living and self.task.strict:
@@ -153,7 +153,7 @@ class Inputs:
                     self._living[graph, key] = tuple(spent), whole
 
     def _spent(self, index: int, row: Row) -> Spent:
-        if self.cells[index].loose:  # the widths follow the row
+        if self.cells[index].loose:  # the widths depend on the row
             _, blueprint, _, plan = drawing(self.transformed(index, row), self.task.where)
             return blueprint.spent(plan)
         plan = tuple(self.columns[row].tolist())

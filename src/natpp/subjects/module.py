@@ -1,9 +1,9 @@
 """A traced module as a subject: its decisions are the terms of its blocks.
 
-Blocks that are alike share their decisions, as in the paper, or each has its own. An option is allowed where the rule
-allows it at the site's place, where shapes agree, where it costs no more than what it replaces, and where the network
-stays connected: every output of a block gets something, and nothing that was learned outside of blocks (attention,
-squeeze-excite) loses its last reader.
+Blocks that are alike share their decisions, as in the paper, or each has its own. An option is allowed if the rule
+allows it at the site's place, shapes match, it costs no more than the operation it replaces, and the network stays
+connected: every output of a block has an input, and no learned layer outside of blocks (attention, squeeze-excite)
+loses its last reader.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from natpp.subjects.module_blueprint import Choice, module_blueprint
 
 Row = NDArray[np.int64]  # one operation for every decision, by its number in a policy
 Key = tuple[tuple[str, ...], ...]  # per block, the operations that are alive
-MOST_KNOWN = 1 << 18  # plans of a group whose connection is remembered
-MOST_NEXT = 1 << 14  # plans of a group whose changes are remembered
+MOST_KNOWN = 1 << 18  # cached plans of groups: whether they are connected
+MOST_NEXT = 1 << 14  # cached plans of groups: their next changes
 
 
 class Module:
@@ -68,13 +68,13 @@ class Module:
         self.first = [self.blocks[group[0]] for group in self.groups]
         ends = np.cumsum([0, *(len(block.terms) for block in self.first)]).tolist()
         self.parts = [range(start, end) for start, end in pairwise(ends)]
-        """per group the numbers of its decisions"""
+        """per group, the numbers of its decisions"""
         self.part_of = [number for number, part in enumerate(self.parts) for _ in part]
         present = [name for block in self.first for name in known(block.ops, self.ops)]
         self.before: Row = np.array([self.ops.index(name) for name in present], dtype=np.int64)
         count = len(self.ops)
         self.numbers = tuple((own, *range(own), *range(own + 1, count)) for own in self.before.tolist())
-        """per decision the operation that each option is, by its number in `ops`: first the one that is there"""
+        """per decision, the operation of each option as its number in `ops`; the original comes first"""
         found = self._found(present)
         self.choices = self._choices(found)
         self.blueprint: Blueprint = module_blueprint(traced, self.blocks, self.choices)
@@ -87,10 +87,10 @@ class Module:
         self._whole: dict[tuple[int, Plan], bool] = {}
         self._next: dict[tuple[int, Plan], list[dict[int, int]]] = {}
 
-    # What may be.
+    # Decisions and options.
 
     def _found(self, present: Sequence[str]) -> list[Decision]:
-        """The decisions, before it is known what would cut an output off."""
+        """The decisions, before options that would cut an output off are removed."""
         found = []
         for group, part, block in zip(self.groups, self.parts, self.first, strict=True):
             for index, number in enumerate(part):
@@ -100,9 +100,9 @@ class Module:
         return found
 
     def _choices(self, found: Sequence[Decision]) -> list[list[Choice]]:
-        """Per block and term its decision, and what the allowed options mean there.
+        """Per block and term, its decision and the operation of each allowed option there.
 
-        What is not changed keeps its own operation; a shortcut stands only where there is room for it.
+        An unchanged term keeps its own operation; a shortcut is added only if there is room for it.
         """
         made: list[list[Choice]] = [[] for _ in self.blocks]
         for group, part in zip(self.groups, self.parts, strict=True):
@@ -153,22 +153,22 @@ class Module:
         return [tuple(choice.ops[plan[choice.decision]] for choice in choices) for choices in self.choices]
 
     def living(self, plan: Plan) -> dict[str, float]:
-        """Parameters, multiply-adds and bytes made of what is alive."""
+        """Parameters, multiply-adds and bytes of values, counting only what is alive."""
         return dict(zip(self.blueprint.figures, self.tally.at(plan).cost, strict=True))
 
     def count(self, plans: Sequence[Plan]) -> None:
-        """Nothing to do ahead of time: the tally costs a plan by what differs from the last one."""
+        """Does nothing: the tally updates the cost from plan to plan."""
 
     def memory(self, plan: Plan) -> int:
-        """Bytes of peak memory, measured on what is built: modules may work in place."""
+        """Bytes of peak memory, measured on the built module, since modules may work in place."""
         return self.built(plan, self.copied)[1].peak_memory_bytes
 
     def fits(self, plan: Plan) -> bool:
-        """Whether every output of a block gets something, and what must be read is."""
+        """Whether every output of a block has an input, and every value that must be read is read."""
         return all(self.whole(number, plan[part.start : part.stop]) for number, part in enumerate(self.parts))
 
     def whole(self, number: int, part: Plan) -> bool:
-        """The same of one group, by the options of its decisions."""
+        """The same for one group, by the options of its decisions."""
         key = number, part
         if key not in self._whole:
             if len(self._whole) >= MOST_KNOWN:
@@ -177,9 +177,9 @@ class Module:
         return self._whole[key]
 
     def one_further(self, number: int, part: Plan) -> list[dict[int, int]]:
-        """What one further decision of a group changes, by its options now.
+        """The single further changes of a group, given its current options.
 
-        One that would cut an output off comes with the return of a term that was dropped.
+        A change that would cut an output off is combined with restoring a dropped term.
         """
         key = number, part
         if key not in self._next:
@@ -209,18 +209,18 @@ class Module:
 
     @functools.cached_property
     def allowed(self) -> list[list[int]]:
-        """Per decision the options that a plan may pick, in the order of operations."""
+        """Per decision, the options that a plan may pick, in the order of operations."""
         pairs = zip(self.decisions, self.numbers, strict=True)
         return [sorted(one.allowed, key=numbers.__getitem__) for one, numbers in pairs]
 
-    # What becomes of it.
+    # The rewritten module.
 
     def apply(self, plan: Plan) -> fx.GraphModule:
         """The module under a plan, with inherited weights."""
         return self.built(plan)[0]
 
     def built(self, plan: Plan, shared: Shared | None = None, *, latency: bool = False) -> tuple[fx.GraphModule, Cost]:
-        """The module under a plan, and what it costs: to the digit what the blueprint says."""
+        """The module under a plan, and its cost, which equals the blueprint's exactly."""
         made = self.rewritten(plan, shared)
         cost = module_cost(made, self.traced.example, latency=latency)
         counted = self.blueprint.cost(plan)
@@ -230,11 +230,11 @@ class Module:
 
     @functools.cached_property
     def copied(self) -> Shared:
-        """One copy of its parts, for what is only measured, and for one result."""
+        """One copy of its parts, shared by modules that are only measured and by the result."""
         return Shared(self.traced)
 
     def rewritten(self, plan: Plan, shared: Shared | None = None) -> fx.GraphModule:
-        """The module under a plan, not measured; its parts are its own or those that are shared."""
+        """The module under a plan, not measured; its parts are its own, or those in `shared`."""
         return rewrite(self.traced, self.blocks, self.block_ops(plan), shared)
 
     def key(self, plan: Plan) -> Key:
@@ -270,7 +270,7 @@ class Module:
 
     def _cost(self, term: Term, op: str) -> list[int]:
         assert term.site is not None
-        own = term.site.op if op == term.op else op  # a projection is a skip in the block's words
+        own = term.site.op if op == term.op else op  # the block calls a projection a skip
         return list(cost(term.site, own, batch_of(self.traced.example), self.traced.parts))
 
     # What a policy sees.
@@ -283,20 +283,20 @@ class Module:
         return collate(encoded, [self.mask[part.start : part.stop] for part in self.parts])
 
     def row(self, plan: Plan) -> Row:
-        """The operation of every decision, by its number in `ops`."""
+        """The operation of every decision, as its number in `ops`."""
         return np.array([numbers[one] for numbers, one in zip(self.numbers, plan, strict=True)], dtype=np.int64)
 
     def plan(self, row: Row) -> Plan:
-        """The way back."""
+        """The inverse of `row`."""
         return tuple([numbers.index(op) for numbers, op in zip(self.numbers, row.tolist(), strict=True)])
 
     def preferences(self, table: NDArray[np.float64]) -> Preferences:
-        """Preferences of a policy, (decisions, ops), as those of options."""
+        """Preferences of a policy, (decisions, ops), reordered per option."""
         return [row[list(numbers)] for row, numbers in zip(table, self.numbers, strict=True)]
 
 
 def known(ops: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Operations by names that a policy knows: of another kernel where it does not know one."""
+    """Operations by names that a policy knows; for an unknown kernel size, the nearest known one."""
     found = []
     for op in ops:
         if op in names:
@@ -306,7 +306,7 @@ def known(ops: Sequence[str], names: Sequence[str]) -> list[str]:
         near = [name for name in names if name.rsplit("_", 1)[0] == kind]
         if not near:
             raise SettingError(
-                f"the policy does not know the operation {op}, nor one like it: it was learned for another space"
+                f"the policy does not know the operation {op}, nor one like it: use a policy of a space that has it"
             )
         found.append(min(near, key=lambda name: abs(OPS[name].kernel - OPS[op].kernel)))
     return found

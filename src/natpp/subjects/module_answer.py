@@ -1,8 +1,8 @@
-"""A policy applied to any module: what changes, within the rule and the budget, with the reasons.
+"""Applies a policy to any module, within the rule and the budget, and reports what changed and why.
 
-A budget in figures is met from the module as it is, by as few changes as it takes: first those that lose the least
-log-probability for what they save. What turns out not to be needed is given back, and what could be milder becomes what
-is preferred.
+A budget in figures is met with as few changes to the module as possible, starting with those that lose the least
+log-probability per saving. Changes that turn out not to be needed are undone, and each remaining one becomes the most
+preferred option that still fits.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def optimize_module(
     measure_latency: bool = False,
     batches: Iterable[Any] | None = None,
 ) -> Result:
-    """The policy's answer for a module, within rule and budget, with inherited weights.
+    """The policy's answer for a module, within the rule and the budget, with inherited weights.
 
-    Blocks that are alike get one decision, but under a budget in figures each its own, so as to come near it.
-    `batches` are a few inputs like the example: with them the statistics of batch norms are recomputed.
+    Blocks that are alike share a decision; under a budget in figures each has its own, to come closer to it.
+    `batches` are a few inputs like the example, used to recompute batch norm statistics.
     """
     if mode not in MODES:
         raise SettingError(f"unknown mode {mode!r} for a module. {did_you_mean(mode, MODES)}")
@@ -65,7 +65,7 @@ def optimize_module(
 
 
 class Asked:
-    """A module with what is asked for it, and what a policy says of its decisions."""
+    """A module with its settings, and a policy's probabilities for its decisions."""
 
     def __init__(
         self,
@@ -99,16 +99,16 @@ class Asked:
     # The policy's answer.
 
     def table(self, mode: str = "greedy", seed: int = 0) -> Table:
-        """What a descent prefers: the log-probabilities, or with Gumbel noise, which draws from them."""
+        """Preferences for a descent: the log-probabilities, with Gumbel noise added to sample from them."""
         return self.log_probs if mode == "greedy" else perturbed(self.log_probs, np.random.default_rng(seed))
 
     def within(self, table: Table) -> Plan:
-        """The plan within the limits, from the module as it is or else from the policy's own answer."""
+        """The plan within the limits, from the unchanged module or, failing that, from the policy's answer."""
         starts = (0,) * len(self.module.decisions), self.answer()
         return within(self.module, starts, self.module.preferences(table), self.before, self.limits)
 
     def answer(self, mode: str = "greedy", seed: int = 0) -> Plan:
-        """The most likely transitions, or drawn ones; connected, and at least one of them a change."""
+        """The most likely or sampled transitions; connected, and greedy changes at least one if it can."""
         if not self.module.blocks:
             return ()
         if mode == "greedy":
@@ -119,7 +119,7 @@ class Asked:
         return self._one_change(plan) if mode == "greedy" and not self.changes(plan) else plan
 
     def repaired(self, plan: Plan) -> Plan:
-        """The plan with its least likely changes taken back until every output gets something; harmless ones return."""
+        """The plan with its least likely changes undone until it is connected; those that still fit are restored."""
         worth = self.log_probs[np.arange(len(plan)), self.module.row(plan)].tolist()
         found: list[int] = []
         for number, part in enumerate(self.module.parts):
@@ -129,7 +129,7 @@ class Asked:
         return tuple(found)
 
     def _one_change(self, plan: Plan) -> Plan:
-        """The most likely single change; a change of an operation before a shortcut."""
+        """The most likely single change; operations come before shortcuts."""
         best: tuple[bool, float, int, int] | None = None
         for number, one in enumerate(self.module.decisions):
             for option in one.allowed:
@@ -153,7 +153,7 @@ class Asked:
         likely = self.log_probs[np.arange(len(plan)), self.module.row(plan)]
         return float(sum(likely[part.start : part.stop].sum() for part in self.module.parts))
 
-    # What a person is told.
+    # The result.
 
     def result(
         self,
@@ -162,7 +162,7 @@ class Asked:
         settings: Mapping[str, Any],
         learned: Learned | None = None,
     ) -> Result:
-        """The module under a plan, with all that led to it."""
+        """The module under a plan, with its costs, changes, settings and notes."""
         module, before = self.module, self.before
         made, after = module.built(plan, module.copied, latency=self.timed)
         changes = self.changes(plan)
@@ -194,7 +194,7 @@ class Asked:
         )
 
     def changes(self, plan: Plan) -> list[Change]:
-        """What differs, block by block, and what went with it."""
+        """The changes, block by block, and what was removed with them."""
         found, module, row = [], self.module, self.module.row(plan)
         for block, choices, ops in zip(module.blocks, module.choices, module.block_ops(plan), strict=True):
             if ops == block.ops:
@@ -214,7 +214,7 @@ class Asked:
 
 
 def vanished(module: Module, plan: Plan, made: fx.GraphModule) -> list[Change]:
-    """Sites that are alive in their own block but went, since no other block reads it any more."""
+    """Sites that are alive in their own block but were removed, since no other block reads it any more."""
     present = {node.name for node in made.graph.nodes}
     found = []
     for block, choices, ops in zip(module.blocks, module.choices, module.block_ops(plan), strict=True):
@@ -227,22 +227,22 @@ def vanished(module: Module, plan: Plan, made: fx.GraphModule) -> list[Change]:
 
 
 def said(policy: Policy, module: Module) -> tuple[Transitions, Table]:
-    """What a policy says of a module's decisions, and its log-probabilities."""
+    """A policy's transitions for a module's decisions, and their log-probabilities."""
     with torch.no_grad():
         transitions: Transitions = policy(module.graph())
     return transitions, transitions.log_probs.double().numpy()
 
 
 def perturbed(table: Table, generator: np.random.Generator, temperature: float = 1.0) -> Table:
-    """Preferences with Gumbel noise: the most preferred of each is a draw from their softmax."""
+    """Preferences with Gumbel noise: the argmax of each row is a sample from its softmax."""
     return table / temperature + generator.gumbel(size=table.shape)
 
 
 def _as_written(cost: Cost, module: Module) -> Cost:
-    """The cost of a module with the peak memory that it has as natpp writes it, with nothing changed.
+    """The cost of a module, with its peak memory as rewritten by natpp without changes.
 
-    There every value is freed after its last reader, whatever the module's own Python holds on to: else a result would
-    save memory by being written anew.
+    The rewritten code frees every value after its last reader, even those that the module's own Python keeps. Otherwise
+    a result would seem to save memory just by being rewritten.
     """
     _, written = module.built((0,) * len(module.decisions), module.copied)
     return replace(cost, peak_memory_bytes=min(cost.peak_memory_bytes, written.peak_memory_bytes))

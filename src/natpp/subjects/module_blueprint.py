@@ -1,8 +1,8 @@
 """A traced module as a blueprint: what is alive in it under any plan and what it costs, without building it.
 
-Every value outside of blocks is a step, and so are the terms of blocks and what they add up to. Parameters that several
-values use are steps, too: they stay as long as one of these does. What the blueprint calls alive is what
-`fx.rewrite` leaves standing.
+Every value outside of blocks is a step, and so are the terms of blocks and their sums. Parameters used by several
+values are steps, too: they stay as long as one of these does. What the blueprint calls alive is what `fx.rewrite`
+keeps.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from natpp.fx.traced import Traced, parameters_of, value
 from natpp.nets.measure import MultiplyAdds, unfused
 from natpp.registry import KINDS
 
-FIGURES = ("params", "madds", "made")  # made: bytes of the values that blocks make, which peak memory hangs on
+FIGURES = ("params", "madds", "made")  # made: bytes of the values that blocks compute, which drive peak memory
 NOTHING = (0, 0, 0)
 
 
 class Choice(NamedTuple):
-    """What a term of a block may be: the number of its decision, and the operation that each allowed option means."""
+    """The choice at a term of a block: the number of its decision, and the operation of each allowed option."""
 
     decision: int
     ops: Mapping[int, str]
@@ -60,7 +60,7 @@ class _Drawn:
         }
         self.idle = idle(traced.graph, traced.parts)
         self.way_out = way_out(traced.graph, set(self.inside), traced.parts)
-        self.weights = {  # of sites: they come and go with these
+        self.weights = {  # of sites: they are removed with their site
             node
             for node in traced.graph.nodes
             if node.op == "get_attr" and node.users and all(reader in self.inside for reader in node.users)
@@ -95,7 +95,7 @@ class _Drawn:
     # Values outside of blocks.
 
     def _of(self, key: Node | tuple[int, int]) -> int:
-        """The step of a value, made where it is not there yet."""
+        """The step of a value, created if it does not exist yet."""
         if isinstance(key, Node):
             key = self.owner.get(key, key)
         if key not in self.known:
@@ -115,7 +115,7 @@ class _Drawn:
         return self._add(node.name, reads, price, idle=node in self.idle)
 
     def _costly(self) -> set[Node]:
-        """What leads nowhere and costs something, or is read by what does."""
+        """Nodes with unused output that cost something, or that such a node reads."""
         found: set[Node] = set()
         for node in reversed(self.outside):
             if node in self.idle:
@@ -127,7 +127,7 @@ class _Drawn:
     # Values of blocks.
 
     def _inside(self, number: int, place: int) -> int:
-        """The value of a node of a block: what its terms add up to."""
+        """The value of a node of a block: the sum of its terms."""
         block = self.blocks[number]
         if place < 2:
             given = block.inputs[place]
@@ -146,7 +146,7 @@ class _Drawn:
         return self._add(name, found, (params, 0, 0), join="sum", keep=keep)
 
     def _read(self, number: int, place: int) -> int:
-        """What the terms of a block read; where nothing else is to read it, it stays alive."""
+        """What the terms of a block read; if nothing else can read it, it must stay alive."""
         key = number, place, "read"
         block = self.blocks[number]
         item = block.inputs[place] if place < 2 else block.nodes[place - 2].item
@@ -182,7 +182,7 @@ class _Drawn:
         return KINDS[kind_of(term)].price(term, op, self.traced.parts)
 
     def _extra(self, term: Term) -> list[int]:
-        """What a site reads beside its input that is not its own, such as a parametrized weight of its norm."""
+        """What a site reads besides its input and its own parts, such as a parametrized weight of its norm."""
         if term.site is None:
             return []
         own = {term.site.source, *term.site.nodes} | self.weights
@@ -195,7 +195,7 @@ def _nodes(block: Block) -> list[Node]:
 
 
 def node_madds(traced: Traced, nodes: Sequence[Node]) -> dict[Node, int]:
-    """Multiply-adds of some nodes of a trace, counted on their fake values; those that have none are left out."""
+    """Multiply-adds of some nodes of a trace, counted on their fake values; nodes without any are left out."""
     found: dict[Node, int] = {}
     values = Values(traced.parts.__getitem__)
     fakes = (leaf for node in nodes for leaf in tree_iter(value(node)) if isinstance(leaf, FakeTensor))

@@ -1,7 +1,7 @@
-"""A module within a budget in figures, by as few changes as it takes.
+"""Brings a module within a budget in figures, with as few changes as possible.
 
-Parameters and multiply-adds are counted; for memory and latency, results are built and measured. Changes come one at a
-time: the least preference lost for what is saved.
+Parameters and multiply-adds are counted; for memory and latency, results are built and measured. Changes are made one
+at a time, the one that loses the least preference per saving first.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from natpp.subjects.module import Module
 def within(
     module: Module, starts: Sequence[Plan], preferences: Preferences, before: Cost, limits: Mapping[str, float]
 ) -> Plan:
-    """The plan within the limits, by the most preferred changes that it takes from the first start that leads there.
+    """The plan within the limits, by the most preferred changes, from the first start that can meet them.
 
-    Peak memory is that of one place, so some changes may turn out not to be needed: these are given back.
+    Peak memory depends on a single place, so some changes may turn out not to be needed: these are undone.
     """
     nearest: Cost | None = None
     for start in starts:
@@ -34,7 +34,7 @@ def within(
             found = descent.cost()
             over = [name for name in limits if figures_of(found)[name] > limits[name]]
             if not over:
-                if "memory" in limits and "latency" not in limits:  # which differs from time to time
+                if "memory" in limits and "latency" not in limits:  # latency varies between runs
                     while descent.give_back(descent.changed()):
                         pass
                 return descent.plan
@@ -48,7 +48,7 @@ def within(
 
 
 class Descent:
-    """A plan on its way down to limits."""
+    """A plan being changed until it meets its limits."""
 
     def __init__(self, module: Module, plan: Plan, before: Cost, limits: Mapping[str, float], preferences: Preferences):
         self.module, self.before, self.limits, self.preferences = module, before, limits, preferences
@@ -61,23 +61,23 @@ class Descent:
 
     @property
     def total(self) -> NDArray[np.float64]:
-        """Parameters, multiply-adds and bytes made."""
+        """Parameters, multiply-adds and bytes of values."""
         return np.array(self.tally.cost, dtype=np.float64)
 
     def cost(self) -> Cost:
-        """What the plan costs: built and measured where a limit is of what cannot be counted."""
+        """The cost of the plan; it is built and measured if a limit cannot be counted."""
         if set(self.limits) <= set(COUNTED):
             params, madds, _ = self.tally.cost
             return replace(self.before, params=params, madds=madds, live_params=params, live_madds=madds)
         return self.module.built(self.plan, self.module.copied, latency="latency" in self.limits)[1]
 
     def over(self) -> list[str]:
-        """The limits that are counted and not met."""
+        """The counted limits that are not met."""
         figures = dict(zip(COUNTED, self.total[:2], strict=True))
         return [name for name in figures if figures[name] > self.limits.get(name, float("inf"))]
 
     def count_down(self) -> bool:
-        """Until parameters and multiply-adds are within their limits; False where nothing is left to save."""
+        """Save until parameters and multiply-adds meet their limits; False if nothing is left to save."""
         saved = False
         own = np.maximum([self.before.params, self.before.madds, 1], 1)
         while over := self.over():
@@ -91,9 +91,9 @@ class Descent:
         return saved
 
     def measured_down(self, over: Sequence[str], found: Cost) -> bool:
-        """Save some of what memory and latency hang on; False where nothing is left to save.
+        """Save some of what drives memory and latency; False if nothing is left to save.
 
-        Half of what is missing at a time: they do not fall as what is counted does.
+        Half of what is missing at a time, since memory and latency do not fall in proportion to the counts.
         """
         total, figures = np.maximum(self.total, 1), figures_of(found)
         weights = np.array([0.0, ("latency" in over) / total[1], 1.0 / total[2]])
@@ -102,7 +102,7 @@ class Descent:
         return self._down(weights, goal, None)
 
     def _down(self, weights: NDArray[np.float64], goal: float, over: Sequence[str] | None) -> bool:
-        """The best changes one after the other, until other limits are over or the goal is reached."""
+        """Make the best changes one at a time, until other limits are exceeded or the goal is reached."""
 
         def missing() -> float | None:
             left = float(weights @ self.total) - goal
@@ -137,15 +137,15 @@ class Descent:
         self._take({one: option for one, option in enumerate(plan) if option != self._options[one]})
 
     def _fits(self, plan: Plan) -> bool:
-        """Whether a plan is connected and within what is counted."""
+        """Whether a plan is connected and meets the counted limits."""
         self._go(plan)
         return not self.tally.missing and not self.over()
 
     def give_back(self, places: Sequence[int]) -> bool:
-        """Take back changes without which what is built is still within the limits; whether there were any.
+        """Undo changes that the limits do not need; returns whether there were any.
 
-        All at once, and where that is too much their halves: what is built takes long to measure. What is too much by
-        what is counted already is not built.
+        Tries all at once, then each half, since building and measuring is slow. A plan that already exceeds a counted
+        limit is not built.
         """
         if not places:
             return False
