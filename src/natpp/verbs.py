@@ -237,9 +237,8 @@ def optimize(
 
     With `train` and `val`, batches (inputs, targets) such as a DataLoader, or with `train` alone as the data of
     `search`, the policy is tuned on this module. It scores `evaluations` candidates with inherited weights, or as
-    many as fit into `minutes`. `scorer` is `short` (fine-tunings of `train_steps` steps) or `supernet` (one made of
-    the module). The candidate with the best validation loss is the result. Targets are class indices, unless a
-    `loss`, a function of output and targets, is given.
+    many as fit into `minutes`. `scorer` is `short` (fine-tunings of `train_steps` steps) or `supernet` (of the module).
+    The best validation loss wins. Targets are class indices, unless a `loss` of output and targets is given.
 
     Examples:
         An architecture, by the policy that ships:

@@ -37,7 +37,8 @@ def load_architecture(word: str) -> Any:
     except FormatError:
         if word.endswith(".py") and os.path.isfile(word):
             raise FormatError(
-                f"{word!r} is not an architecture. For a model in it, give the function too: {word}:make_model"
+                f"{word!r} is not an architecture. For a model in it, "
+                f"name the function that makes it: {word}:make_model"
             ) from None
         if not re.fullmatch(r"[\w+-]+", word) or os.path.exists(word):
             raise
