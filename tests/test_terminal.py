@@ -51,6 +51,7 @@ def arguments_of(verb: str, folder: Path) -> tuple[str, ...]:
         "optimize": ("darts",),
         "benchmark": ("nasbench201", "--table", source, *few),
         "train": ("darts", "--data", "digits", "--epochs=1", "--out", str(folder / "trained"), *FAST[1:]),
+        "finetune": ("resnet20", "--data", "digits", "--epochs=1", "--batch=512", "--out", str(folder / "tuned")),
         "report": (source, "-o", str(folder / "report.html")),
         "data": ("fashion-mnist", "--root", str(folder)),
     }[verb]

@@ -264,7 +264,7 @@ for op in (
     Op("avg_pool_5x5", "pool", 5, _pool("avg", 5)),
     Op("skip_connect", "skip", 1, _skip),
     Op("null", "null", 0, _null),
-    # Extras. The last two have the same layers, as published.
+    # Extras. The published conv_1x7_7x1 and conv_7x1_1x7 have the same layers.
     Op("sep_conv_7x7", "sep_conv", 7, _separable(7, repeats=2), extra=True, at_site=_separable(7)),
     Op("conv_1x3_3x1", "conv", 3, _conv((1, 3), (3, 1)), extra=True),
     Op("conv_1x7_7x1", "conv", 7, _conv((1, 7), (7, 1)), extra=True),

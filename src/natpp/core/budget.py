@@ -31,7 +31,10 @@ def check_budget(budget: Budget) -> dict[str, float]:
     """The limits of a budget, each a fraction of the original's figure or a figure; none for 'strict' and 'rule'."""
     if isinstance(budget, str):
         if budget not in NAMED:
-            raise SettingError(f"unknown budget {budget!r}. {did_you_mean(budget, NAMED)} Or limits, such as madds=0.6")
+            raise SettingError(
+                f"unknown budget {budget!r}. {did_you_mean(budget, NAMED)} "
+                "Or limits, such as madds=0.6 (in Python {'madds': 0.6})"
+            )
         return {}
     if not isinstance(budget, Mapping):
         raise SettingError(f"budget is {budget!r}, expected 'strict', 'rule' or limits such as {{'madds': 0.6}}")

@@ -38,7 +38,7 @@ class Store:
         if self.path.is_dir():
             raise NatppError(f"{str(self.path)!r} is a folder, expected a file of scores")
         if not self.path.parent.is_dir():
-            raise NatppError(f"the folder {str(self.path.parent)!r} does not exist. Make it first")
+            raise NatppError(f"the folder {str(self.path.parent)!r} does not exist. Create it first")
         others, damaged, rest = self._more()
         if not others and not self._known and (self._read or not START.startswith(rest[: len(START)])):
             raise NatppError(
