@@ -215,7 +215,7 @@ def test_errors_say_which_file(tmp_path: Path) -> None:
     assert natpp.load(marked) == natpp.load(DARTS.replace("Genotype(", "Genotype (")) == natpp.load("darts")
     binary = tmp_path / "binary.json"
     binary.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(NatppError, match="no text file"):
+    with pytest.raises(NatppError, match="not a text file"):
         natpp.load(binary)
     with pytest.raises(NatppError, match="cannot read"):
         natpp.load(tmp_path)

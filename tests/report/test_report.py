@@ -376,7 +376,7 @@ def test_accuracies_of_trainings(tmp_path: Path) -> None:
         trained_accuracies(folders, to_dict(result.before), to_dict(result.after))
     with pytest.raises(NatppError, match="a different architecture"):
         trained_accuracies(folders[:1], to_dict(result.after), to_dict(result.after))
-    with pytest.raises(FormatError, match="go with an architecture"):
+    with pytest.raises(FormatError, match="works for an architecture"):
         report_html(natpp.optimize(model(), example_input=IMAGE).to_dict(), trained=folders)
 
 

@@ -398,7 +398,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
 
 def test_a_folder_that_holds_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"versions": 3}')
-    with pytest.raises(NatppError, match="holds other things"):
+    with pytest.raises(NatppError, match="holds other files"):
         search(out=tmp_path)
     with pytest.raises(NatppError, match="is a file, expected a folder"):
         search(out=tmp_path / "config.json")
@@ -435,7 +435,7 @@ def test_resume_starts_a_run_that_is_not_there(tmp_path: Path) -> None:
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"device": "cuda:x"}, "CUDA|expected cuda"),
         ({"precision": "8"}, "unknown precision '8'"),
-        ({"precision": "16", "device": "cpu"}, "precision 16 is for a GPU"),
+        ({"precision": "16", "device": "cpu"}, "precision 16 needs a GPU"),
         ({"price": {"latency": 1.0}}, "expected a mapping from params or madds to a number from 0 up"),
         ({"price": {"madds": -1.0}}, "from 0 up"),
         ({"scorer": "supernetz"}, "Did you mean 'supernet'"),
@@ -443,7 +443,7 @@ def test_resume_starts_a_run_that_is_not_there(tmp_path: Path) -> None:
         ({"minutes": "1"}, "minutes is '1', expected a number"),
         ({"scorer": "short", "train_steps": -1}, "from 1 up"),
         ({"scorer": "nowhere.csv"}, "cannot read the table"),
-        ({"resume": True}, "without a folder"),
+        ({"resume": True}, "need a folder for the run"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> None:
@@ -460,7 +460,7 @@ def test_wrong_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["--data", "cifar10", "--root", str(tmp_path / "empty")], "cifar10 is not in"),
         (["--data", "cifar10", "--root", str(tmp_path)], "damaged"),
         (["--data", str(tmp_path / "empty")], "has no class folders"),
-        ([], "give data, or a scorer at hand"),
+        ([], "give data, or an existing scorer"),
         (["--data", "digits", "--root", "here"], "does not apply: leave it out"),
         (["--data", "digits", "--nodes", "x"], "nodes is 'x'"),
         (["--data", "digits", "--price", "madds"], "expected a mapping from params or madds"),
