@@ -160,7 +160,7 @@ def test_the_network_asked_for_is_the_network_used(policy: Policy, tmp_path: Pat
 
 
 def test_a_scorer_goes_with_best_of(policy: Policy) -> None:
-    with pytest.raises(NatppError, match="asks no scorer"):
+    with pytest.raises(NatppError, match="does not use a scorer"):
         natpp.optimize("darts", policy, scorer=number)
 
 

@@ -469,7 +469,7 @@ X, LABELS = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
     [
         ({"train": []}, "train is empty"),
         ({"val": []}, "val is empty"),
-        ({"val": None}, "train goes with val"),
+        ({"val": None}, "train needs val"),
         ({"train": iter([(X, LABELS)])}, "used up after one pass"),
         ({"train": [(X, LABELS.float())]}, "expected logits"),
         ({"train": [(X[:, :1], LABELS)]}, "does not run on the inputs"),
@@ -479,9 +479,9 @@ X, LABELS = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
         ({"train_steps": 0}, "steps"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0"),
         ({"scorer": "shrt"}, "unknown scorer 'shrt'. Did you mean 'short'"),
-        ({"mode": "sample"}, "mode and batches go without train"),
-        ({"batches": [X]}, "mode and batches go without train"),
-        ({"root": "x"}, "root and size go with the name"),
+        ({"mode": "sample"}, "mode and batches cannot be combined with train"),
+        ({"batches": [X]}, "mode and batches cannot be combined with train"),
+        ({"root": "x"}, "root and size can only be given with the name"),
         ({"train": "digits"}, "leave val out"),
         ({"budget": {"flops": 1}}, "unknown cost 'flops'"),
     ],
@@ -495,9 +495,9 @@ def test_wrong_input_stops_at_the_door(options: dict[str, Any], message: str) ->
 def test_more_wrong_input() -> None:
     with pytest.raises(BudgetError, match="nearest allowed"):
         learned(budget={"madds": 0.001})
-    with pytest.raises(SettingError, match="val goes with train"):
+    with pytest.raises(SettingError, match="val needs train"):
         natpp.optimize(trained(), example_input=example(), val=digits()[1])
-    with pytest.raises(SettingError, match="are for a module"):
+    with pytest.raises(SettingError, match="can only be given with a module"):
         natpp.optimize("darts", train=loader())
 
 

@@ -147,7 +147,7 @@ def test_wrong_flags_are_one_line(
         ("arch,val,test\n", "is empty"),
         ("val,test\n1,2\n", "no column 'arch'"),
         ("arch,val,test\n|none~0|,1,\n", "empty or infinite"),
-        ("arch,val,val,test\n|none~0|,1,2,3\n", "two columns of one name"),
+        ("arch,val,val,test\n|none~0|,1,2,3\n", "two columns with the same name"),
         ("arch,val,test\n|non~0|,1,2\n", "Did you mean 'none'?"),
         ("arch,val,test\n|none~0|,1,2\n|none~0|,1,2\n", "row 2 of the table repeats an architecture of row 1"),
     ],

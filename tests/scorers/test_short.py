@@ -146,7 +146,7 @@ def test_too_many_for_the_memory_are_halved(stripes: Batches, tmp_path: Path, mo
     assert [one.value for one in found] == [one.value for one in expected]
     assert sizes == [3, 2, 1, 1, 1]
     assert [line.split()[0] for line in said] == ["3", "2"]
-    assert all("half of them at a time" in line for line in said)
+    assert all("trying half as many" in line for line in said)
 
     alive: list[weakref.ref[Branch]] = []
 

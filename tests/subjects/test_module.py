@@ -281,7 +281,7 @@ def test_wrong_settings_say_what_is_wrong() -> None:
         ({"rule": "nat+++"}, "unknown rule"),
         ({"mode": "gredy"}, "greedy"),
         ({"data": "digits"}, "only be given with an architecture"),
-        ({"scorer": "short"}, "scorer goes with train"),
+        ({"scorer": "short"}, "scorer needs train"),
     ):
         with pytest.raises(NatppError, match=message):
             natpp.optimize(module, example_input=X, **options)

@@ -287,7 +287,7 @@ def test_on_a_gpu_steps_are_captured_and_the_module_comes_back(caplog: pytest.Lo
 
 
 def test_what_cannot_be_trained_is_refused() -> None:
-    with pytest.raises(SettingError, match="no parameters that could be trained"):
+    with pytest.raises(SettingError, match="no trainable parameters"):
         natpp.finetune(nn.ReLU(), loader())
     with pytest.raises(NatppError, match=r"expected a torch\.nn\.Module"):
         natpp.finetune("darts", loader())

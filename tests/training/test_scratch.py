@@ -371,7 +371,7 @@ def test_a_run_is_not_overwritten_nor_resumed_with_other_settings(tmp_path: Path
         ({"seed": -1}, "seed is -1"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"precision": "8"}, "unknown precision '8'"),
-        ({"resume": True}, "without a folder"),
+        ({"resume": True}, "need a folder for the run"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> None:

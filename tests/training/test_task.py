@@ -109,18 +109,18 @@ def test_a_task_is_made_from_whatever_holds_one() -> None:
     assert (given.name, given.loss) == ("list", functional.mse_loss)
     assert Task.of("digits", loss=functional.mse_loss).loss is functional.mse_loss
     for wrong, words in (
-        (lambda: Task.of(digits, loader()), "a task has its own data"),
+        (lambda: Task.of(digits, loader()), "a task already has data"),
         (lambda: Task.of("digits", loader()), "leave val out"),
         (lambda: Task(digits.images, loader()), "leave val out"),
-        (lambda: Task.of(loader(), root="x"), "root and size go with the name of data"),
+        (lambda: Task.of(loader(), root="x"), "root and size can only be given with the name of a data set"),
         (lambda: Task(loader(), iter(loader())), "val is an iterator"),
         (lambda: Task(3), "expected batches"),
         (lambda: Task(loader(), loss="mse"), "loss is 'mse', expected a function"),
         (lambda: Task(loader(), metrics={"top": 1}), "top is 1, expected a function"),
-        (lambda: Task(loader(), metrics={"loss": accuracy}), "a metric is named 'loss'"),
-        (lambda: Task(digits.images, targets=False), "images have labels"),
+        (lambda: Task(loader(), metrics={"loss": accuracy}), "a metric cannot be named 'loss'"),
+        (lambda: Task(digits.images, targets=False), "images always have labels"),
         (lambda: Task(loader()).images, "the task list has loaders, expected images"),
-        (lambda: Task(loader()).kept(CPU, 2), "train goes with val"),
+        (lambda: Task(loader()).kept(CPU, 2), "train needs val"),
         (lambda: Task.inputs([torch.ones(2, 3)]).kept(CPU, 2), "no targets: give a teacher"),
         (lambda: digits.taught_by(model()), "images have labels to learn from"),
     ):

@@ -259,7 +259,7 @@ def test_batches_of_a_loader_are_trained_on_with_any_loss(stripes: Batches) -> N
     one, other = (trained(kept, loss=loss)[0] for loss in losses)
     assert one.value == other.value
     assert one.accuracy is not None
-    with pytest.raises(SettingError, match="leave tested out"):
+    with pytest.raises(SettingError, match="leave out tested"):
         Trial(kept, QUICK, CPU, tested=True)
-    with pytest.raises(SettingError, match="leave tested out"):
+    with pytest.raises(SettingError, match="leave out tested"):
         Trial(stripes, QUICK, CPU, loss=cross_entropy, tested=True)
