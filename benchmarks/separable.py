@@ -70,7 +70,7 @@ OPERATIONS = (
     ("max_pool_5x5", (128, 16, 32, 32), 1),
 )
 MUST = OPERATIONS[:4]
-TUNED: tuple[dict[str, Any], ...] = (  # of natpp.kernels.geometry, merged and separated
+TUNED: tuple[dict[str, Any], ...] = (  # of natpp.kernels.geometry, merged and steps
     {},
     {"MOST_PROGRAMS": 264},
     {"MOST_PROGRAMS": 792},
@@ -237,11 +237,11 @@ def changed(choices: Mapping[str, Any]) -> Iterator[None]:
     if not choices:
         yield
         return
-    from natpp.kernels import geometry, merged, separated
+    from natpp.kernels import geometry, merged, steps
 
     before = []
     for name, value in choices.items():
-        for module in (geometry, merged, separated):
+        for module in (geometry, merged, steps):
             if hasattr(module, name):
                 before.append((module, name, getattr(module, name)))
                 setattr(module, name, {**merged.PRODUCTS, **value} if name == "PRODUCTS" else value)

@@ -6,6 +6,7 @@ Nothing here imports torch until something is built or measured.
 from natpp import arch as _arch  # fills the registries
 from natpp import zoo as _zoo
 from natpp.arch.graph import Architecture
+from natpp.arch.load import load
 from natpp.core.measures import Cost
 from natpp.errors import NatppError
 from natpp.fx.leaf import leaf
@@ -14,7 +15,7 @@ from natpp.runs.benchmark import Benchmark
 from natpp.runs.search import Search, Short
 from natpp.saved import writers as _writers
 from natpp.training.recipe import Recipe
-from natpp.verbs import benchmark, build, cost, draw, finetune, load, optimize, restore, sample, score, search, train
+from natpp.verbs import benchmark, build, cost, draw, finetune, optimize, restore, sample, score, search, train
 
 __all__ = [
     "Architecture",

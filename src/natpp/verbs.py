@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +11,15 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from natpp.arch.cost import cost_of
-from natpp.arch.formats import looks_like_text, parse
 from natpp.arch.graph import Architecture
+from natpp.arch.load import as_architecture, load, name_of
 from natpp.arch.networks import Setting, setting
 from natpp.arch.space import SPACES, sample_batch
 from natpp.arch.where import as_setting
 from natpp.core.measures import Cost
 from natpp.data.named import Data, as_data
 from natpp.errors import FormatError, NatppError, SettingError, did_you_mean, shortened
-from natpp.registry import MODELS, RECIPES, RULES, ZOO
+from natpp.registry import RECIPES, RULES, ZOO
 from natpp.run import Run
 from natpp.runs.benchmark import Benchmark
 from natpp.runs.search import Search, Short
@@ -41,43 +40,6 @@ if TYPE_CHECKING:
     from natpp.training.losses import Loss
     from natpp.training.outcome import Outcome
     from natpp.training.task import Task
-
-
-def load(given: str | Path) -> Architecture:
-    """The architecture of a zoo name, a file, a text (JSON, DARTS genotype, NAS-Bench-201 string) or `-`.
-
-    `-` reads standard input.
-
-    Examples:
-        >>> natpp.load("darts").normal.ops[:2]
-        ('sep_conv_3x3', 'sep_conv_3x3')
-        >>> cell = natpp.load("|nor_conv_3x3~0|+|none~0|nor_conv_3x3~1|+|skip_connect~0|none~1|none~2|")
-        >>> natpp.cost(cell, "nasbench201").live_params
-        73306
-    """
-    if isinstance(given, Path):
-        return _parse_file(given)
-    if not isinstance(given, str):
-        raise FormatError(f"expected a name, a file or a text, not {shortened(repr(given))}")
-    if given == "-":
-        return _parse_named(_decoded(_standard_input(), "standard input"), "standard input")
-    if looks_like_text(given):
-        return parse(given)
-    if given in ZOO:
-        return ZOO[given].arch
-    if os.path.exists(given):
-        return _parse_file(Path(given))
-    if given in MODELS:
-        raise FormatError(
-            f"{given} is a whole network, not an architecture of cells: natpp.zoo.network({given!r}) builds it"
-        )
-    if not given.strip():
-        raise FormatError("the text is empty. Expected a zoo name, a file or an architecture's text")
-    if Path(given).suffix or "/" in given:
-        raise FormatError(f"there is no file {shortened(given)}. Expected a zoo name, a file or an architecture's text")
-    raise FormatError(
-        f"unknown architecture {shortened(given)}. {did_you_mean(given, ZOO)} Or give a file, '-' or the text itself."
-    )
 
 
 def cost(
@@ -103,7 +65,7 @@ def cost(
     if isinstance(of, Architecture | str | Path):
         if example_input is not None:
             raise SettingError("example_input can only be given with a module: for an architecture, give setting")
-        arch, where = _architecture(of), as_setting(setting or "cifar")
+        arch, where = as_architecture(of), as_setting(setting or "cifar")
         if not latency:
             return cost_of(arch, where)
         from natpp.nets.network import network_cost
@@ -140,7 +102,7 @@ def build(
     """
     from natpp.nets.network import build_network
 
-    return build_network(_architecture(arch), as_setting(setting or "cifar"), prune=prune, auxiliary=auxiliary)
+    return build_network(as_architecture(arch), as_setting(setting or "cifar"), prune=prune, auxiliary=auxiliary)
 
 
 @overload
@@ -310,7 +272,7 @@ def optimize(
     if scorer is None and given:
         raise SettingError(f"{given[0]} needs a scorer: give one, and mode='best-of'")
     RULES[rule]  # raises if unknown
-    asked = _architecture(arch)
+    asked = as_architecture(arch)
     where = network or setting("cifar" if asked.reduce is not None else "nasbench201")
     task = Task(rule, where, strict=budget != "rule")
     chosen_by = {} if scorer is None else {"scorer": str(scorer) if isinstance(scorer, str | Path) else "given"}
@@ -323,7 +285,7 @@ def optimize(
             scorer = make_scorer(str(scorer), reward=reward, root=place)
     answering = _policy(policy, rule)
     found = transform(asked, answering, task, mode=mode, samples=samples, score=scorer, seed=seed, budget=figures)
-    return replace(found, settings=found.settings | _said(_name(arch), policy, rule) | chosen_by)
+    return replace(found, settings=found.settings | _said(name_of(arch), policy, rule) | chosen_by)
 
 
 def _optimized_module(module: object, policy: Policy | str | Path | None, example_input: Any, **options: Any) -> Result:
@@ -455,7 +417,7 @@ def score(
     given = scorer
     if isinstance(given, str) and given.partition(":")[0] == "short":
         given = Short.parse(given.partition(":")[2])
-    return run_scores([_architecture(one) for one in subjects], given, _task(task), run)
+    return run_scores([as_architecture(one) for one in subjects], given, _task(task), run)
 
 
 def train(
@@ -483,7 +445,7 @@ def train(
     if setting is not None:
         where = as_setting(setting)
         found = replace(found, network=where.network, channels=where.channels, cells=where.cells)
-    return run_training(_architecture(arch), _task(task), found, run=run)
+    return run_training(as_architecture(arch), _task(task), found, run=run)
 
 
 def benchmark(space: str, table: str | Path, config: Benchmark = Benchmark(), *, run: Run = Run()) -> dict[str, Any]:
@@ -561,11 +523,11 @@ def scene(
     if network is not None:
         if against is not None:
             raise SettingError("the network view shows one architecture: leave out what it came from, or the network")
-        return network_scene(_architecture(arch), network, _name(arch))
+        return network_scene(as_architecture(arch), network, name_of(arch))
     if against is None:
-        return architecture_scene(_architecture(arch), _name(arch))
-    names = _name(against) or "before", _name(arch) or "after"
-    return pair_scene(_architecture(against), _architecture(arch), names)
+        return architecture_scene(as_architecture(arch), name_of(arch))
+    names = name_of(against) or "before", name_of(arch) or "after"
+    return pair_scene(as_architecture(against), as_architecture(arch), names)
 
 
 def sample(nodes: int = 4, seed: int = 0) -> Architecture:
@@ -607,44 +569,3 @@ def _space(given: Architecture | str | Path) -> Architecture | str:
         raise FormatError(
             f"{str(given)!r} is neither a space nor an architecture. {did_you_mean(str(given), [*SPACES, *ZOO])}"
         ) from None
-
-
-def _architecture(given: Architecture | str | Path) -> Architecture:
-    return given if isinstance(given, Architecture) else load(given)
-
-
-def _name(given: Architecture | str | Path) -> str:
-    if isinstance(given, Path):
-        return given.stem
-    return given if isinstance(given, str) and given in ZOO else ""
-
-
-def _parse_file(path: Path) -> Architecture:
-    name = repr(str(path))
-    try:
-        content = path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise FormatError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from None
-    return _parse_named(_decoded(content, name), name)
-
-
-def _standard_input() -> bytes:
-    if sys.stdin is None:
-        raise FormatError("standard input is closed")
-    buffer = getattr(sys.stdin, "buffer", None)
-    return sys.stdin.read().encode() if buffer is None else bytes(buffer.read())
-
-
-def _decoded(content: bytes, name: str) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise FormatError(f"{name} is not a text file") from None
-
-
-def _parse_named(text: str, where: str) -> Architecture:
-    """Parses a text whose errors say where it came from."""
-    try:
-        return parse(text)
-    except NatppError as error:
-        raise type(error)(f"{where}: {error}") from None

@@ -265,19 +265,19 @@ def test_any_shape(
 def test_programs_that_go_over_many_tiles(device: str, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for tensors of many megabytes: tiles made small, and few programs, whose parts are joined in steps."""
     if takes(device):
-        from natpp.kernels import geometry, separated
+        from natpp.kernels import geometry, separated, steps
 
         monkeypatch.setattr(geometry, "STRIPS", 16)
         monkeypatch.setattr(geometry, "DEPTH", 16)
         monkeypatch.setattr(geometry, "TALL", (32, 16))
-        monkeypatch.setattr(separated, "NUMBERS", 1024)
-        monkeypatch.setattr(separated, "COPYING", 6)
-        monkeypatch.setattr(separated, "PARTS", 48)
-        monkeypatch.setattr(separated, "LEAST", 3)
-        monkeypatch.setattr(separated, "COPIED", 1)
-        monkeypatch.setattr(separated, "MULTIPLIED", 1)
-        monkeypatch.setattr(separated, "LONG", 2)
-        monkeypatch.setattr(separated, "JOINED", 32)
+        monkeypatch.setattr(steps, "NUMBERS", 1024)
+        monkeypatch.setattr(steps, "COPYING", 6)
+        monkeypatch.setattr(steps, "PARTS", 48)
+        monkeypatch.setattr(steps, "LEAST", 3)
+        monkeypatch.setattr(steps, "COPIED", 1)
+        monkeypatch.setattr(steps, "MULTIPLIED", 1)
+        monkeypatch.setattr(steps, "LONG", 2)
+        monkeypatch.setattr(steps, "JOINED", 32)
         monkeypatch.setattr(separated, "FINISHED", 32)
     compare(
         images((4, 10, 9, 13), device, mean=0.5), halves((10, 10, 6), 3, device, stride=2, running=groups == 1), groups

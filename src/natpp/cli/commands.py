@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from natpp import verbs
 from natpp.arch.formats import FORMATS, to_dict, to_genotype
+from natpp.arch.load import load
 from natpp.arch.ops import Place
 from natpp.arch.rules import allowed
 from natpp.arch.where import Where
@@ -108,7 +109,7 @@ def show(
         return
     if view == "network":
         raise SettingError("the network view is a picture: name a file with -o, such as -o network.svg")
-    found, before = verbs.load(arch), None if against is None else verbs.load(against)
+    found, before = load(arch), None if against is None else load(against)
     if json:
         print_json(shown.architecture_json(found, before))
         return
@@ -193,7 +194,7 @@ def convert(
     json: bool = False,
 ) -> None:
     """Write an architecture in another form."""
-    text = FORMATS[to](verbs.load(arch))
+    text = FORMATS[to](load(arch))
     if json:
         print_json({"form": to, "text": text})
     else:
@@ -288,7 +289,7 @@ def search(
     json: bool = False,
 ) -> None:
     """Learn a policy on images, or from scores at hand; kept in a folder, and resumed from it."""
-    on = space if arch is None else verbs.load(arch)
+    on = space if arch is None else load(arch)
     with shown_progress() as watch:
         policy = verbs.search(images, search, budget, on=on, scorer=scorer, run=replace(run, watch=watch, say=say))
     if is_first_process():

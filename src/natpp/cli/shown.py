@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from natpp import verbs
 from natpp.arch.formats import to_dict
+from natpp.arch.load import load
 from natpp.arch.rules import changes, same_graphs
 from natpp.cli.output import new_table, print_json, print_table
 
@@ -96,7 +97,7 @@ def print_search(
         return
     best = os.path.join(out, "architecture.json")
     if arch is not None and os.path.exists(best):
-        before, after = verbs.load(arch), verbs.load(best)
+        before, after = load(arch), load(best)
         print(architecture_text(after, before))
         for name in ("live_params", "live_madds"):
             old, new = (getattr(verbs.cost(one), name) for one in (before, after))

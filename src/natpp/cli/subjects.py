@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from natpp import verbs
+from natpp.arch.load import load
 from natpp.errors import FormatError, NatppError, SettingError, did_you_mean, shortened
 from natpp.registry import MODELS, ZOO
 
@@ -33,7 +34,7 @@ def is_module(word: str) -> bool:
 def load_architecture(word: str) -> Any:
     """The architecture of a word; the error for an unknown one suggests the nearest architecture or network."""
     try:
-        return verbs.load(word)
+        return load(word)
     except FormatError:
         if word.endswith(".py") and os.path.isfile(word):
             raise FormatError(
