@@ -5,14 +5,17 @@ Nothing here imports torch until something is built or measured.
 
 from natpp import arch as _arch  # fills the registries
 from natpp import zoo as _zoo
+from natpp.arch.decisions import Decisions
 from natpp.arch.graph import Architecture
 from natpp.arch.load import load
+from natpp.core.budget import Budget
 from natpp.core.measures import Cost
 from natpp.errors import NatppError
 from natpp.fx.leaf import leaf
 from natpp.run import Run
 from natpp.runs.benchmark import Benchmark
-from natpp.runs.search import Search, Short
+from natpp.runs.scoring import Short
+from natpp.runs.search import Search
 from natpp.saved import writers as _writers
 from natpp.training.recipe import Recipe
 from natpp.verbs import benchmark, build, cost, draw, finetune, optimize, restore, sample, score, search, train
@@ -20,7 +23,9 @@ from natpp.verbs import benchmark, build, cost, draw, finetune, optimize, restor
 __all__ = [
     "Architecture",
     "Benchmark",
+    "Budget",
     "Cost",
+    "Decisions",
     "NatppError",
     "Recipe",
     "Run",

@@ -146,6 +146,14 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     return found
 
 
+def read_search(folder: str | Path) -> dict[str, Any]:
+    """The settings of a search; an error for the folder of a training."""
+    found = read_config(folder)
+    if "recipe" in found:
+        raise FormatError(f"{str(folder)!r} is a training, not a search: it has neither a policy nor shared weights")
+    return found
+
+
 def last_row(folder: str | Path, phase: str) -> dict[str, Any] | None:
     """The last row of a run's curves for a phase; None if there is none."""
     file = Path(folder) / "metrics.jsonl"

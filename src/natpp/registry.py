@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from natpp.core.measures import Measure
     from natpp.decisions.base import Kind
     from natpp.methods.base import Method
+    from natpp.runs.scoring import Scoring
     from natpp.training.recipe import Recipe
     from natpp.training.task import MakeTask
     from natpp.zoo.cells import Entry
@@ -111,6 +112,7 @@ NETWORKS: Registry[Skeleton] = Registry("network")
 ZOO: Registry[Entry] = Registry("architecture")
 MODELS: Registry[Model] = Registry("model")
 METHODS: Registry[Method] = Registry("method")
+SCORERS: Registry[Scoring] = Registry("scorer")
 RECIPES: Registry[Recipe] = Registry("recipe")
 TASKS: Registry[MakeTask] = Registry("task")
 KINDS: Registry[Kind] = Registry("kind of decision")

@@ -20,6 +20,7 @@ from natpp.arch.graph import Architecture
 from natpp.arch.layers import halved
 from natpp.arch.ops import Place
 from natpp.arch.rules import allowed
+from natpp.core.scores import Score
 from natpp.data.loader import samples_in
 from natpp.decisions.operation import build, forms
 from natpp.decisions.operation import cost as site_cost
@@ -28,8 +29,8 @@ from natpp.fx.trace import trace
 from natpp.methods.base import Method
 from natpp.nets.measure import module_cost
 from natpp.registry import OPS
-from natpp.scorers.base import LimitReached, Score, Scorer
-from natpp.subjects.many import Inputs
+from natpp.scorers.base import LimitReached, Scorer
+from natpp.subjects.many import Subjects
 from natpp.training.losses import cross_entropy, summed
 from natpp.training.task import Task
 
@@ -147,35 +148,37 @@ def check_scorer(make: Callable[..., Scorer], archs: Sequence[Architecture]) -> 
     raise AssertionError("the scorer scored more architectures than its limit")
 
 
-def check_method(method: Method, inputs: Inputs, score: Score) -> None:
-    """A method's answers respect rule and budget for every input, and are the same for the same seed.
+def check_method(method: Method, subjects: Subjects, score: Score) -> None:
+    """A method's rows follow the rule and the budget, and the same seed gives the same rows.
 
     Examples:
-        >>> import natpp.methods
         >>> from natpp.arch.networks import setting
-        >>> from natpp.subjects.many import Inputs
-        >>> from natpp.scorers.base import Task
         >>> from natpp.registry import METHODS, OPS
+        >>> from natpp.subjects.cells import Cells, Frame
+        >>> from natpp.subjects.many import Subjects
         >>> from natpp.testing import check_method
-        >>> inputs = Inputs([natpp.load("darts")], Task("nat++", setting("cifar")), tuple(OPS))
-        >>> check_method(METHODS["random"], inputs, score=None)
+        >>> cells = Cells(natpp.load("darts"), Frame("nat++", setting("cifar")), tuple(OPS))
+        >>> check_method(METHODS["random"], Subjects([cells]), score=None)
     """
-    answers: list[list[Any]] = []
+    answers: list[list[list[Any]]] = []
     for _ in range(2):
-        generator = np.random.default_rng(0)
-        fitted = method.fit(inputs, score, generator)
-        answers.append(list(fitted.one_shot(inputs, score, generator)))
-        answers[-1] += fitted.candidates(inputs, 3, generator) or []
-        per_input = len(answers[-1]) // len(inputs)
-        assert len(answers[-1]) in (len(inputs), 2 * len(inputs)), f"{per_input} answers per input, expected one"
-        for index, rows in enumerate(answers[-1]):
-            number, expected = index % len(inputs), 1 if index < len(inputs) else 3
-            assert np.ndim(rows) == 1 or len(rows) == expected, "the number of candidates is not the one requested"
-            for row in np.atleast_2d(rows):
-                assert inputs.masks[number][np.arange(len(row)), row].all(), "the rule forbids a transition"
-                assert inputs.fits(number, row), "the answer is over budget"
-    pairs = zip(*answers, strict=True)
+        chance = np.random.default_rng(0)
+        fitted = method.fit(subjects, score, chance)
+        answers += [fitted.propose(subjects, count, score, chance) for count in (1, 3)]
+        for count, found in zip((1, 3), answers[-2:], strict=True):
+            assert len(found) == len(subjects), f"there are {len(found)} answers for {len(subjects)} subjects"
+            for index, rows in enumerate(found):
+                expected = count if method.samples_many else 1
+                assert len(rows) == expected, f"{len(rows)} candidates were proposed, expected {expected}"
+                for row in rows:
+                    assert subjects.masks[index][np.arange(len(row)), row].all(), "the rule forbids a transition"
+                    assert subjects.fits(index, row), "the answer is over budget"
+    pairs = zip(_joined(answers[:2]), _joined(answers[2:]), strict=True)
     assert all(np.array_equal(one, other) for one, other in pairs), "the same seed gave a different answer"
+
+
+def _joined(answers: list[list[list[Any]]]) -> list[Any]:
+    return [row for found in answers for rows in found for row in rows]
 
 
 def check_task(task: Task, answer: Callable[[Any], Any] | None = None, *, batches: int = 20) -> None:

@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from natpp.arch.cost import cost_of
+from natpp.arch.decisions import Decisions
 from natpp.arch.graph import Architecture
 from natpp.arch.load import as_architecture, load, name_of
-from natpp.arch.networks import Setting, setting
+from natpp.arch.networks import Setting
 from natpp.arch.space import SPACES, sample_batch
 from natpp.arch.where import as_setting
+from natpp.core.budget import Budget
 from natpp.core.measures import Cost
 from natpp.data.named import Data, as_data
 from natpp.errors import FormatError, NatppError, SettingError, did_you_mean, shortened
-from natpp.registry import RECIPES, RULES, ZOO
+from natpp.registry import RECIPES, ZOO
 from natpp.run import Run
 from natpp.runs.benchmark import Benchmark
-from natpp.runs.search import Search, Short
+from natpp.runs.scoring import Short, as_scoring
+from natpp.runs.search import Search
 from natpp.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import nn
 
     from natpp.core.result import Result
+    from natpp.core.scores import Score
     from natpp.data.images import Images
+    from natpp.methods.base import Method
     from natpp.nets.network import Network
     from natpp.nets.policy import Policy
     from natpp.report.scene import Scene
-    from natpp.run import Watch
+    from natpp.runs.scoring import Scoring
     from natpp.runs.trainings import Trained
     from natpp.runs.tunings import Finetuned
-    from natpp.scorers.base import Score, Scorer
-    from natpp.training.losses import Loss
+    from natpp.scorers.base import Scorer
     from natpp.training.outcome import Outcome
     from natpp.training.task import Task
 
@@ -105,102 +108,31 @@ def build(
     return build_network(as_architecture(arch), as_setting(setting or "cifar"), prune=prune, auxiliary=auxiliary)
 
 
-@overload
 def optimize(
-    arch: Architecture | str | Path,
-    policy: Policy | str | Path | None = None,
-    rule: str = "nat++",
-    mode: str = "greedy",
-    samples: int = 10,
-    scorer: Score | str | Path | None = None,
-    seed: int = 0,
-    budget: str | Mapping[str, float] = "strict",
+    subject: Architecture | str | Path | nn.Module,
+    method: Method | Policy | str | Path = "auto",
+    budget: Budget | str | float | Mapping[str, float] = "strict",
     *,
-    network: Setting | None = None,
-    reward: str = "val_200",
-    data: str | Path | Images | None = None,
-    root: str | Path | None = None,
-    store: str | Path | None = None,
-) -> Result: ...
-
-
-@overload
-def optimize(
-    arch: nn.Module,
-    policy: Policy | str | Path | None = None,
-    rule: str = "nat++",
-    mode: str = "greedy",
-    *,
-    example_input: Any,
-    seed: int = 0,
-    budget: str | Mapping[str, float] = "strict",
-    keep: str | type[nn.Module] | Sequence[str | type[nn.Module]] = (),
-    share_blocks: bool | None = None,
-    measure_latency: bool = False,
-    batches: Iterable[Any] | None = None,
-    train: Any = None,
-    val: Any = None,
-    loss: Loss | None = None,
-    scorer: str | None = None,
-    evaluations: int | None = None,
-    minutes: float | None = None,
-    train_steps: int | None = None,
-    learning_rate: float | None = None,
-    root: str | Path | None = None,
-    watch: Watch | None = None,
-    say: Callable[[str], None] | None = None,
-) -> Result: ...
-
-
-def optimize(
-    arch: Architecture | str | Path | nn.Module,
-    policy: Policy | str | Path | None = None,
-    rule: str = "nat++",
-    mode: str = "greedy",
-    samples: int = 10,
-    scorer: Score | str | Path | None = None,
-    seed: int = 0,
-    budget: str | Mapping[str, float] = "strict",
-    *,
-    network: Setting | None = None,
-    reward: str = "val_200",
-    data: str | Path | Images | None = None,
-    root: str | Path | None = None,
-    store: str | Path | None = None,
     example_input: Any = None,
-    keep: str | type[nn.Module] | Sequence[str | type[nn.Module]] = (),
-    share_blocks: bool | None = None,
-    measure_latency: bool = False,
-    batches: Iterable[Any] | None = None,
-    train: Any = None,
-    val: Any = None,
-    loss: Loss | None = None,
-    evaluations: int | None = None,
-    minutes: float | None = None,
-    train_steps: int | None = None,
-    learning_rate: float | None = None,
-    watch: Watch | None = None,
-    say: Callable[[str], None] | None = None,
+    decisions: Decisions = Decisions(),
+    task: Task | Data | Images | str | Path | None = None,
+    scorer: Scorer | Scoring | Score | str | Path | None = None,
+    run: Run = Run(),
 ) -> Result:
-    """A better architecture by a policy, with what changed, the costs before and after, and how sure the policy was.
+    """A better architecture or module: what changed and why, and the costs before and after.
 
-    `policy` is a learned policy, the name of one that ships, a policy's file or a run's folder; by default
-    the one that ships. `scorer` is what the mode best-of chooses by: `short` trainings on `data` (kept in the file
-    `store`), a run's folder (its supernet), a table's file (its column `reward`) or any function from architectures
-    to scores. Under the strict budget neither living parameters nor living multiply-adds rise in the network (by
-    default CIFAR's, and NAS-Bench-201's for an architecture of one cell); `budget="rule"` leaves it to the rule. A
-    budget may also set limits, as in `{"madds": 0.6, "latency": 2.5}`: params, madds, memory (bytes) or latency
-    (ms), each a fraction up to 1 of the current cost or an absolute number, met with as few further changes as needed.
+    `method` is `auto`, a name such as `nat++`, `random`, `evolution:scores=20` or `nat++:mode=best-of`, or a learned
+    policy, its file or the folder of its run. `auto` is the policy that ships; for a module with a task to train on
+    it is `tuned`, which tunes that policy on the module. Under the `strict` budget neither living parameters nor living
+    multiply-adds rise; `rule` leaves that to the rule. Limits such as `{"madds": 0.6, "latency": 2.5}` (params, madds,
+    memory in bytes, latency in ms; each a fraction up to 1 of the current cost, or an absolute number) are met with as
+    few further changes as needed; 0.6 alone limits the multiply-adds.
 
-    Any `torch.nn.Module` is an architecture too: with `example_input` (a tensor, a tuple of arguments or a dict of
-    named ones) the result has a `.module` with the same inputs and outputs and inherited weights. `keep` protects parts
-    by name or type, `share_blocks` makes one decision for identical blocks (the default unless the budget has
-    limits), and `batches` of inputs are used to recompute the batch norm statistics.
-
-    With `train` and `val`, batches (inputs, targets) such as a DataLoader, or with `train` alone as the data of
-    `search`, the policy is tuned on this module. It scores `evaluations` candidates with inherited weights, or as
-    many as fit into `minutes`. `scorer` is `short` (fine-tunings of `train_steps` steps) or `supernet` (of the module).
-    The best validation loss wins. Targets are class indices, unless a `loss` of output and targets is given.
+    A module needs an `example_input`: a tensor, a tuple of arguments or a dict of named ones. The result then has a
+    `.module` with the same inputs and outputs and inherited weights. `decisions` says what may change and by which
+    rule. Methods that choose by scores get them from `scorer`: `short` trainings (fine-tunings of a module) on the
+    `task`, `supernet`, a run's folder, a table's file or any function from candidates to scores. The inputs of a task
+    also recompute the batch norm statistics of a module.
 
     Examples:
         An architecture, by the policy that ships:
@@ -211,115 +143,27 @@ def optimize(
 
         The same with at least a quarter fewer multiply-adds:
 
-        >>> natpp.optimize("naonet", budget={"madds": 0.75}).cost_after.live_madds
+        >>> natpp.optimize("naonet", budget=0.75).cost_after.live_madds
         1211871456
 
         A module, cut to half of its multiply-adds:
 
         >>> model = natpp.zoo.network("resnet20")
-        >>> result = natpp.optimize(model, example_input=torch.randn(1, 3, 32, 32), budget={"madds": 0.5})
+        >>> result = natpp.optimize(model, budget={"madds": 0.5}, example_input=torch.randn(1, 3, 32, 32))
         >>> result.cost_after.madds <= 0.5 * result.cost_before.madds
         True
         >>> result.module(torch.randn(4, 3, 32, 32)).shape
         torch.Size([4, 10])
     """
-    learning = {
-        "val": val,
-        "loss": loss,
-        "evaluations": evaluations,
-        "minutes": minutes,
-        "train_steps": train_steps,
-        "learning_rate": learning_rate,
-        "watch": watch,
-        "say": say,
-    }
-    if not isinstance(arch, Architecture | str | Path):
-        if network is not None or data is not None or samples != 10:
-            raise SettingError("network, samples and data can only be given with an architecture, not with a module")
-        options: dict[str, Any] = {
-            "rule": rule,
-            "seed": seed,
-            "budget": budget,
-            "keep": keep,
-            "share_blocks": share_blocks,
-            "measure_latency": measure_latency,
-        }
-        if train is not None:
-            if mode != "greedy" or batches is not None:
-                raise SettingError("mode and batches cannot be combined with train")
-            learning |= {"scorer": scorer, "root": root}
-            return _learned_module(arch, policy, example_input, train, options, learning)
-        given = [name for name, value in (learning | {"scorer": scorer, "root": root}).items() if value is not None]
-        if given:
-            raise SettingError(f"{given[0]} needs train, the batches to learn from")
-        return _optimized_module(arch, policy, example_input, mode=mode, batches=batches, **options)
-    if example_input is not None or keep or share_blocks is not None or measure_latency or batches is not None:
-        raise SettingError(
-            "example_input, keep, share_blocks, measure_latency and batches can only be given with a module"
-        )
-    if train is not None or any(value is not None for value in learning.values()):
-        raise SettingError(
-            "train, val and their settings can only be given with a module: for an architecture, give scorer and data"
-        )
-    from natpp.core.budget import check_budget
-    from natpp.methods.policy import transform
-    from natpp.runs.jobs import make_scorer, short_scorer
-    from natpp.scorers.base import Task
+    from natpp.runs.optimizing import run_optimize
 
-    figures = check_budget(budget)
-    of_scorers = {"data": data, "root": root, "store": store, "reward": None if reward == "val_200" else reward}
-    given = [name for name, value in of_scorers.items() if value is not None]
-    if scorer is None and given:
-        raise SettingError(f"{given[0]} needs a scorer: give one, and mode='best-of'")
-    RULES[rule]  # raises if unknown
-    asked = as_architecture(arch)
-    where = network or setting("cifar" if asked.reduce is not None else "nasbench201")
-    task = Task(rule, where, strict=budget != "rule")
-    chosen_by = {} if scorer is None else {"scorer": str(scorer) if isinstance(scorer, str | Path) else "given"}
-    if isinstance(scorer, str | Path):
-        place = None if root is None else str(root)
-        if str(scorer) == "short" and data is not None:
-            images = _task(data) if root is None else Data(str(data), place)
-            scorer = short_scorer(where.network, images, Short(store=store), Run(seed=seed))
-        else:
-            scorer = make_scorer(str(scorer), reward=reward, root=place)
-    answering = _policy(policy, rule)
-    found = transform(asked, answering, task, mode=mode, samples=samples, score=scorer, seed=seed, budget=figures)
-    return replace(found, settings=found.settings | _said(name_of(arch), policy, rule) | chosen_by)
-
-
-def _optimized_module(module: object, policy: Policy | str | Path | None, example_input: Any, **options: Any) -> Result:
-    from natpp.subjects.module_answer import optimize_module
-
-    found = optimize_module(_module(module, example_input), example_input, _policy(policy, options["rule"]), **options)
-    return replace(found, settings=found.settings | _said(type(module).__name__, policy, options["rule"]))
-
-
-def _learned_module(
-    module: object,
-    policy: Policy | str | Path | None,
-    example_input: Any,
-    train: Any,
-    options: dict[str, Any],
-    learning: dict[str, Any],
-) -> Result:
-    from natpp.methods.tuned import learn_module
-    from natpp.runs.tunings import learning_settings
-
-    found = _module(module, example_input)
-    given = learning_settings(found, train, **learning)
-    learned = learn_module(found, example_input, _policy(policy, options["rule"]), **given, **options)
-    return replace(learned, settings=learned.settings | _said(type(module).__name__, policy, options["rule"]))
-
-
-def _module(module: object, example_input: Any) -> nn.Module:
-    from torch import nn
-
-    if not isinstance(module, nn.Module):
-        raise NatppError(f"expected an architecture or a torch.nn.Module, not {shortened(repr(module))}")
-    if example_input is None:
-        raise SettingError("a module needs an example input: natpp.optimize(module, example_input=x)")
-    return module
+    given: Any = subject
+    name = type(subject).__name__
+    if isinstance(subject, Architecture | str | Path):
+        given, name = as_architecture(subject), name_of(subject)
+    asked: dict[str, Any] = {"example_input": example_input, "decisions": decisions, "task": _task(task)}
+    found = run_optimize(given, method, Budget.of(budget), **asked, scorer=scorer, run=run)
+    return replace(found, settings=found.settings | {"name": name})
 
 
 def restore(folder: str | Path, module: nn.Module | None = None) -> nn.Module:
@@ -337,25 +181,6 @@ def restore(folder: str | Path, module: nn.Module | None = None) -> nn.Module:
     from natpp.saved.restore import restore_module
 
     return restore_module(folder, module)
-
-
-def _policy(given: Policy | str | Path | None, rule: str) -> Policy:
-    """The given policy, a shipped one by name or for the rule, one from a file, or that of a run's folder."""
-    from natpp.nets.policy import Policy
-    from natpp.policies import load_named
-    from natpp.runs.jobs import run_policy
-
-    if isinstance(given, Policy):
-        return given
-    return Policy.load(run_policy(given)) if given is not None and os.path.isdir(given) else load_named(given, rule)
-
-
-def _said(name: str, policy: Policy | str | Path | None, rule: str) -> dict[str, Any]:
-    """The part of the request that a result keeps: the names of the subject and the policy."""
-    from natpp.policies import default
-
-    known = str(policy) if isinstance(policy, str | Path) else default(rule) if policy is None else "given"
-    return {"name": name, "policy": known}
 
 
 def search(
@@ -395,7 +220,7 @@ def search(
 
 def score(
     subjects: Sequence[Architecture | str | Path],
-    scorer: Short | str | Path = "short",
+    scorer: Scoring | str | Path = "short",
     *,
     task: Task | Data | Images | str | Path | None = None,
     run: Run = Run(),
@@ -414,10 +239,7 @@ def score(
 
     if isinstance(subjects, str | Path | Architecture):
         raise SettingError("expected a list of architectures: natpp.score(['darts'], task='digits')")
-    given = scorer
-    if isinstance(given, str) and given.partition(":")[0] == "short":
-        given = Short.parse(given.partition(":")[2])
-    return run_scores([as_architecture(one) for one in subjects], given, _task(task), run)
+    return run_scores([as_architecture(one) for one in subjects], as_scoring(scorer), _task(task), run)
 
 
 def train(

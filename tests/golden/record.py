@@ -42,7 +42,10 @@ from torch import Tensor, nn
 
 import natpp
 from natpp.arch.rules import edge_names
-from natpp.registry import RECIPES
+from natpp.methods.policy import PolicyMethod
+from natpp.methods.tuned import Tuned
+from natpp.registry import METHODS, RECIPES, SCORERS
+from natpp.runs.scoring import Table
 from natpp.training.losses import cross_entropy
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -53,13 +56,47 @@ from natpp.training.losses import cross_entropy
 def optimize_cell(arch: Any, **asked: Any) -> Any:
     """The result for an architecture; None where natpp refuses, as with a budget that cannot be met."""
     with contextlib.suppress(natpp.NatppError):
-        return natpp.optimize(arch, **asked)
+        return natpp.optimize(arch, **optimizing(asked))
 
 
 def optimize_module(module: nn.Module, example: Any, **asked: Any) -> Any:
     """The result for a module, learned on data where `train` is among what is asked; None where natpp refuses."""
     with contextlib.suppress(natpp.NatppError):
-        return natpp.optimize(module, example_input=example, **asked)
+        return natpp.optimize(module, example_input=example, **optimizing(asked))
+
+
+def optimizing(asked: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `natpp.optimize`: a method, what may be decided, a task, a scorer and a run."""
+    policy, rule = asked.pop("policy", None), asked.pop("rule", None)
+    keep = asked.pop("keep", ())
+    found: dict[str, Any] = {"run": natpp.Run(seed=asked.pop("seed", 0)), "budget": asked.pop("budget", "strict")}
+    found["decisions"] = natpp.Decisions(
+        rule,
+        keep=keep if isinstance(keep, str) else tuple(keep),
+        share_blocks=asked.pop("share_blocks", None),
+        setting=asked.pop("network", None),
+    )
+    scorer, reward = asked.pop("scorer", None), asked.pop("reward", None)
+    short = {new: asked.pop(old) for old, new in (("train_steps", "steps"), ("learning_rate",) * 2) if old in asked}
+    train, val, batches = asked.pop("train", None), asked.pop("val", None), asked.pop("batches", None)
+    if train is not None:
+        loss = asked.pop("loss", None)
+        found["task"] = train if isinstance(train, str) else natpp.Task(train, val, loss=loss or cross_entropy)
+        found["scorer"] = replace(SCORERS[scorer or "short"], **short)
+        found["method"] = replace(METHODS["tuned"], **part_of(Tuned, asked), policy=policy)
+    else:
+        found["task"] = None if batches is None else natpp.Task.inputs(batches)
+        found["scorer"] = Table(scorer, reward) if reward is not None else scorer
+        given = {"learned": policy} if isinstance(policy, nn.Module) else {"policy": policy}
+        found["method"] = PolicyMethod(**given, **part_of(PolicyMethod, asked))
+    if asked:
+        raise TypeError(f"the record asks for {', '.join(asked)}")
+    return found
+
+
+def part_of(config: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """The settings that belong to a config, taken out of all that are asked for."""
+    return {one.name: asked.pop(one.name) for one in fields(config) if one.name in asked}
 
 
 def search(data: str | None = "digits", **asked: Any) -> Any:
@@ -94,8 +131,7 @@ def finetune(model: Any, data: Any, val: Any = None, **asked: Any) -> Any:
 
 def part(config: Any, asked: dict[str, Any], **usual: Any) -> Any:
     """The settings that belong to a config, taken out of all that are asked for."""
-    names = [one.name for one in fields(config) if one.name in asked]
-    return config(**usual | {name: asked.pop(name) for name in names})
+    return config(**usual | part_of(config, asked))
 
 
 def command(*words: str) -> str:
@@ -1085,7 +1121,7 @@ def command_optimize(folder: Path) -> Any:
             command_json("optimize", "naonet", "--network", "imagenet", "--budget", "madds=0.7,params=0.8")
         ),
         "sampled": cell_json_answer(
-            command_json("optimize", BUSY, "--mode", "sample", "--seed", "4", "--budget", "rule")
+            command_json("optimize", BUSY, "--method", "nat++:mode=sample", "--seed", "4", "--budget", "rule")
         ),
         "resnet20": module_json_answer(command_json("optimize", "resnet20", *flags, "--out", str(saved))),
     }

@@ -376,6 +376,11 @@ class Architecture:
         """What the architecture computes: the same for all that differ only in names, order and dead parts."""
         return Architecture(**{kind: graph.essence() for kind, graph in self.cells()})
 
+    @property
+    def key(self) -> Architecture:
+        """The same for architectures that compute the same, which are scored once."""
+        return self.essence()
+
     def isomorphic(self, other: Architecture) -> bool:
         """Whether both are equal up to the names of nodes and the order of a node's edges."""
         return self.canonical() == other.canonical()

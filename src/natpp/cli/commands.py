@@ -5,9 +5,10 @@ from __future__ import annotations
 import json as jsons
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from natpp import verbs
+from natpp.arch.decisions import Decisions
 from natpp.arch.formats import FORMATS, to_dict, to_genotype
 from natpp.arch.load import load
 from natpp.arch.ops import Place
@@ -15,7 +16,6 @@ from natpp.arch.rules import allowed
 from natpp.arch.where import Where
 from natpp.cli import shown
 from natpp.cli.flags import Flag, Group
-from natpp.cli.optimizing import Chosen, OfModels, better_architecture, better_module
 from natpp.cli.output import (
     COMMAND,
     is_first_process,
@@ -31,20 +31,23 @@ from natpp.cli.output import (
 from natpp.cli.subjects import (
     LONGEST_NAME,
     is_module,
+    keep_other_files,
     load_architecture,
     load_module,
     make_module,
+    refuse_other,
 )
 from natpp.config import Among
+from natpp.core.budget import Budget
 from natpp.data.named import Data
 from natpp.errors import SettingError
 from natpp.files import write_whole
-from natpp.policies import default
 from natpp.registry import MODELS, OPS, RECIPES, RULES, ZOO
 from natpp.report.page import check_target, write_report
 from natpp.run import Run
 from natpp.runs.benchmark import Benchmark
-from natpp.runs.search import Search, Short
+from natpp.runs.scoring import Short
+from natpp.runs.search import Search
 from natpp.training.recipe import Recipe
 
 TEXT = "a zoo name, a file, '-' or the text itself"
@@ -54,6 +57,10 @@ Subject = Annotated[
     str, Flag(f"an architecture: {TEXT}; or a model: {MODEL}", "ARCH|NETWORK|FILE.py:FUNCTION", positional=True)
 ]
 Picture = Annotated[str | None, Flag("picture to write, .svg or .png", "FILE", short="-o")]
+Task = Annotated[
+    str | None,
+    Flag("data to train on: digits, cifar10:root=data, imagenet:root=DIR, a folder of images", "TASK"),
+]
 Shapes = Annotated[
     str | None, Flag("of a model: the shape of its input; several separated by semicolons", "1,3,224,224")
 ]
@@ -218,12 +225,39 @@ def sample(
 
 
 def optimize(
-    arch: Subject,
+    subject: Subject,
     *,
-    chosen: Chosen = Chosen(),
-    models: OfModels = OfModels(),
+    method: Annotated[
+        str,
+        Flag(
+            "nat++, nat, random, evolution:scores=20, tuned:evaluations=32 (of a model), …; nat++:policy=RUN for your "
+            "own policy, nat++:mode=best-of to choose by a scorer; auto: the policy that ships",
+            "NAME:KEY=VALUE,…",
+        ),
+    ] = "auto",
+    budget: Annotated[
+        str,
+        Flag(
+            "strict: living parameters and MAdds do not rise; rule: what the rule allows; or limits on params, madds, "
+            "memory (bytes) or latency (ms), as in madds=0.6: a fraction up to 1 of the current cost, or an absolute "
+            "number",
+            "strict|rule|madds=0.6,…",
+        ),
+    ] = "strict",
+    task: Task = None,
+    scorer: Annotated[
+        str | None,
+        Flag(
+            "for methods that choose by scores: short (trainings on the task), supernet (of a model), a run's folder "
+            "(its supernet), a table of trained networks",
+            "NAME:KEY=VALUE,…|RUN|TABLE",
+        ),
+    ] = None,
+    decisions: Decisions = Decisions(),
     where: Where = Where(),
-    images: Annotated[Data, Group(leave_out=("size",))] = Data(),
+    input: Shapes = None,
+    measure_latency: Annotated[bool, Flag("measure the time of a forward pass before and after")] = False,
+    run: Annotated[Run, Group(("out", "resume", "precision", "tensorboard"))] = Run(),
     out: Annotated[
         str | None,
         Flag(
@@ -236,16 +270,34 @@ def optimize(
     report: Annotated[str | None, Flag("page to write with graphs, reasons and costs", "FILE")] = None,
     json: bool = False,
 ) -> None:
-    """Make an architecture or a model better by a learned policy: changes, costs before and after."""
+    """Make an architecture or a model better: changes, costs before and after."""
     if report is not None:
         check_target(report)
         if out is not None and Path(out).resolve() == Path(report).resolve():
             raise SettingError(f"--out and --report are both {out!r}: one would overwrite the other")
-    if is_module(arch):
-        found: Any = better_module(arch, chosen, models, where, images)
+    if is_module(subject):
+        refuse_other(
+            replace(where, classes=None).to_flags(), "can only be given with an architecture, not with a model"
+        )
+        given, example = make_module(subject, input, classes=where.classes, seed=run.seed)
     else:
-        found = better_architecture(arch, chosen, models, where, images, out)
-    name = arch if len(arch) <= LONGEST_NAME and "\n" not in arch else "an architecture"
+        refuse_other([] if input is None else ["--input"], "can only be given with a model, not with an architecture")
+        given, example = load_architecture(subject), None
+        decisions = replace(decisions, setting=where.setting("cifar" if given.reduce is not None else "nasbench201"))
+        keep_other_files(out)
+    wanted = replace(Budget.of(budget), timed=measure_latency)
+    with shown_progress() as watch:
+        found = verbs.optimize(
+            given,
+            method,
+            wanted,
+            example_input=example,
+            decisions=decisions,
+            task=task,
+            scorer=scorer,
+            run=replace(run, watch=watch, say=say),
+        )
+    name = subject if len(subject) <= LONGEST_NAME and "\n" not in subject else "an architecture"
     found = replace(found, settings=found.settings | {"name": name, "command": COMMAND.get()})
     if report is not None:
         found.report(report)
@@ -257,12 +309,12 @@ def optimize(
     print(found)
     if report is not None:
         print(f"report: {report}")
-    if chosen.policy is None:
-        name = default(chosen.rule)
+    if method == "auto" and "policy" in found.settings:
         remark(
-            f"changed by the policy {name}, named after what it was trained on; natpp search learns one on your images"
+            f"changed by the policy {found.settings['policy']}, named after what it was trained on; natpp search "
+            "learns one on your images"
         )
-    if out is not None and is_module(arch):
+    if out is not None and is_module(subject):
         saved = jsons.loads(Path(out, "architecture.json").read_text(encoding="utf-8"))
         more = ", module=original" if saved["module"]["given"] else ""
         print(f"written to {out}; natpp.restore({out!r}{more}) gives the module")

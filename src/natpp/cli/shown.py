@@ -6,10 +6,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from natpp import verbs
+from natpp.arch.decisions import Decisions
 from natpp.arch.formats import to_dict
 from natpp.arch.load import load
 from natpp.arch.rules import changes, same_graphs
 from natpp.cli.output import new_table, print_json, print_table
+from natpp.run import Run
 
 if TYPE_CHECKING:
     from natpp.arch.graph import Architecture
@@ -104,7 +106,7 @@ def print_search(
             print(f"{name.replace('_', ' '):<14} {old:>15,} → {new:>15,}  ({new / old - 1:+.1%})")
         print(f"best found: {best}")
     elif arch is not None:
-        print(verbs.optimize(arch, policy, config.rule, seed=seed, budget=budget))
+        print(verbs.optimize(arch, policy, budget, decisions=Decisions(config.rule), run=Run(seed=seed)))
     if choices is not None:
         inputs = "the input" if choices["inputs"] == 1 else f"{choices['inputs']} inputs"
         print(f"score of {inputs}: {choices['before']:.2f}, after the change: {choices['after']:.2f}")

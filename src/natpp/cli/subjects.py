@@ -94,17 +94,19 @@ def parse_shapes(text: str) -> list[tuple[int, ...]]:
     return shapes
 
 
-def parse_budget(text: str) -> str | dict[str, float]:
-    """A budget: `strict`, `rule`, or limits such as `madds=0.6,latency=0.8`."""
-    if "=" not in text:
-        return text
-    try:
-        limits = [(name.strip(), float(value)) for name, value in (part.split("=") for part in text.split(","))]
-    except ValueError:
-        raise SettingError(f"budget is {shortened(text)}, expected for example madds=0.6,latency=0.8") from None
-    if len(dict(limits)) < len(limits):
-        raise SettingError(f"budget is {shortened(text)}, which limits the same cost twice: give each cost once")
-    return dict(limits)
+def refuse_other(flags: list[str], why: str) -> None:
+    """Reject flags of the other kind of subject."""
+    if flags:
+        raise SettingError(f"{flags[0]} {why}")
+
+
+def keep_other_files(out: str | None) -> None:
+    """Refuse to overwrite a file that is not an architecture."""
+    if out is not None and os.path.isfile(out) and os.path.getsize(out):
+        try:
+            load_architecture(os.path.abspath(out))
+        except NatppError:
+            raise SettingError(f"{out!r} exists and is not an architecture: move it, or choose another file") from None
 
 
 def _example(shapes: list[tuple[int, ...]], seed: int) -> Any:

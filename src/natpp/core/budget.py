@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from natpp.core.measures import Cost, figures_of
-from natpp.errors import NatppError, SettingError, did_you_mean
+from natpp.errors import NatppError, SettingError, did_you_mean, shortened
 from natpp.registry import MEASURES
 
-Budget = str | Mapping[str, float]
 Limits = Mapping[str, float]  # the maximum of each figure
 NAMED = ("strict", "rule")
 
@@ -27,25 +27,66 @@ class BudgetError(NatppError):
     """A budget that no allowed result meets."""
 
 
-def check_budget(budget: Budget) -> dict[str, float]:
-    """The limits of a budget, each a fraction of the original's figure or a figure; none for 'strict' and 'rule'."""
-    if isinstance(budget, str):
-        if budget not in NAMED:
-            raise SettingError(
-                f"unknown budget {budget!r}. {did_you_mean(budget, NAMED)} "
-                "Or limits, such as madds=0.6 (in Python {'madds': 0.6})"
-            )
-        return {}
-    if not isinstance(budget, Mapping):
-        raise SettingError(f"budget is {budget!r}, expected 'strict', 'rule' or limits such as {{'madds': 0.6}}")
-    for name, wanted in budget.items():
-        if name not in MEASURES:
-            raise SettingError(f"unknown cost {name!r} in the budget. {did_you_mean(name, MEASURES)}")
-        if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 0 < wanted < float("inf"):
-            raise SettingError(
-                f"the budget of {name} is {wanted!r}, expected a fraction of the original's (at most 1), or a figure"
-            )
-    return dict(budget)
+@dataclass(frozen=True)
+class Budget:
+    """What a result may cost.
+
+    Examples:
+        >>> natpp.Budget.of("madds=0.6").limits == natpp.Budget.of(0.6).limits == {"madds": 0.6}
+        True
+        >>> natpp.Budget.of("rule").strict
+        False
+    """
+
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """per measure, the most that is allowed: a fraction of the original's (at most 1), or a figure"""
+    strict: bool = True
+    """no change may cost more parameters or multiply-adds than what it replaces; else what the rule allows"""
+    timed: bool = False
+    """measure the latency before and after, even if it is not limited"""
+
+    def __post_init__(self) -> None:
+        for name, wanted in self.limits.items():
+            if name not in MEASURES:
+                raise SettingError(f"unknown cost {name!r} in the budget. {did_you_mean(name, MEASURES)}")
+            if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 0 < wanted < float("inf"):
+                raise SettingError(
+                    f"the budget of {name} is {wanted!r}, expected a fraction of the original's (at most 1), or a "
+                    "figure"
+                )
+
+    @staticmethod
+    def of(given: Budget | str | float | Mapping[str, float]) -> Budget:
+        """A budget from 'strict', 'rule', limits as a mapping or a text, or a fraction of the multiply-adds."""
+        if isinstance(given, Budget):
+            return given
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            return Budget({"madds": given})
+        if isinstance(given, Mapping):
+            return Budget(dict(given))
+        if not isinstance(given, str):
+            raise SettingError(f"budget is {given!r}, expected 'strict', 'rule' or limits such as {{'madds': 0.6}}")
+        if "=" in given:
+            return Budget(_read(given))
+        if given not in NAMED:
+            raise SettingError(f"unknown budget {given!r}. {did_you_mean(given, NAMED)} Or limits, such as madds=0.6")
+        return Budget(strict=given == "strict")
+
+    @property
+    def said(self) -> str | dict[str, float]:
+        """The budget as a result keeps it."""
+        return dict(self.limits) or ("strict" if self.strict else "rule")
+
+
+def _read(text: str) -> dict[str, float]:
+    """Limits such as `madds=0.6,latency=0.8`."""
+    try:
+        limits = [(name.strip(), float(value)) for name, value in (part.split("=") for part in text.split(","))]
+    except ValueError:
+        raise SettingError(f"budget is {shortened(text)}, expected for example madds=0.6,latency=0.8") from None
+    if len(dict(limits)) < len(limits):
+        raise SettingError(f"budget is {shortened(text)}, which limits the same cost twice: give each cost once")
+    return dict(limits)
 
 
 def limits_of(wanted: Mapping[str, float], before: Cost) -> dict[str, float]:

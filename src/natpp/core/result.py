@@ -58,9 +58,9 @@ class Result:
     """the same for the optimized one"""
     changes: tuple[Change, ...]
     """per place: its name, the option before and after, and the policy's probability"""
-    log_prob: float
-    """log-probability of the plan"""
-    chances: Sequence[Sequence[float]] = field(repr=False)
+    log_prob: float | None
+    """log-probability of the plan by the policy, if one chose it"""
+    chances: Sequence[Sequence[float]] | None = field(repr=False)
     """the policy's probability of every option, per decision"""
     settings: dict[str, Any] = field(default_factory=dict)
     """how it was found: rule, budget, mode, seed, policy"""
@@ -85,14 +85,11 @@ class Result:
 
     @property
     def probabilities(self) -> dict[str, dict[str, float]]:
-        """Per place, the options that the policy could choose and their probabilities."""
+        """Per place, the options that the policy could choose and their probabilities; empty without a policy."""
+        places = [] if self.chances is None else self.subject.places
         return {
-            name: {
-                str(option.value): chance
-                for option, chance in zip(self._options(number), self.chances[number], strict=True)
-                if option.allowed
-            }
-            for name, number in self.subject.places
+            name: {str(option.value): chance for option, chance in self._chances(number) if option.allowed}
+            for name, number in places
         }
 
     @property
@@ -105,6 +102,11 @@ class Result:
 
     def _options(self, number: int) -> tuple[Option, ...]:
         return self.subject.decisions[number].options
+
+    def _chances(self, number: int) -> list[tuple[Option, Any]]:
+        """The options of a decision with their probabilities, None where there are none."""
+        options = self._options(number)
+        return list(zip(options, [None] * len(options) if self.chances is None else self.chances[number], strict=True))
 
     def save(self, path: str | Path) -> Path:
         """Save the optimized one: an architecture as a JSON file, a module as a folder.
@@ -145,10 +147,10 @@ class Result:
     def _told(self, number: int, costs: dict[str, list[int]]) -> dict[str, Any]:
         """A decision at one place: its kind and options, each with its probability and cost, or why it is forbidden."""
         options: list[dict[str, Any]] = []
-        for option, chance in zip(self._options(number), self.chances[number], strict=True):
+        for option, chance in self._chances(number):
             if option.allowed:
                 cost = {"cost": costs[str(option.value)]} if str(option.value) in costs else {}
-                options.append({"value": option.value, "probability": chance} | cost)
+                options.append({"value": option.value} | ({} if chance is None else {"probability": chance}) | cost)
             else:
                 options.append({"value": option.value, "why_not": option.why_not})
         return {"kind": self.subject.decisions[number].kind, "options": options}

@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 from natpp.core.budget import Limits, excess, unreachable
 from natpp.core.decision import Plan
 from natpp.core.measures import Cost
-from natpp.core.subject import Subject
+from natpp.core.subject import Preferences, Subject
 from natpp.registry import MEASURES
 
 REMEASURE = 0.02  # minimum share of the multiply-adds to save before latency is measured again
-Preferences = Sequence[NDArray[np.float64]]  # per decision, per option
 Fits = Callable[[Plan], bool]
 
 
@@ -76,7 +75,7 @@ class _Slope:
             for option in decision.allowed
             if option != plan[number]
         ]
-        self.subject.count(found)
+        self.subject.count([self.subject.row(plan) for plan in found])
         return filter(self.subject.fits, found)
 
     def price(self, plan: Plan, other: Plan) -> tuple[int, float] | None:

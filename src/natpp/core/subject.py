@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from natpp.core.blueprint import Blueprint
 from natpp.core.decision import Change, Decision, Plan
+
+if TYPE_CHECKING:
+    from natpp.core.measures import Cost
+
+Preferences = Sequence[NDArray[np.float64]]  # per decision, per option
+Row = NDArray[np.int64]  # a plan as columns: per decision, the number of its operation among all that there are
+Table = NDArray[np.float64]  # preferences as columns: (decisions, operations)
 
 
 class Subject(Protocol):
@@ -32,8 +42,14 @@ class Subject(Protocol):
     def places(self) -> Sequence[tuple[str, int]]:
         """The name of every place, and the number of the decision about it; blocks decided together share one."""
 
-    def count(self, plans: Sequence[Plan]) -> None:
-        """Compute the cost of many plans at once, so that `living` can look them up."""
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about it."""
+
+    # Costs.
+
+    def count(self, rows: Sequence[Row]) -> None:
+        """Compute the cost of many plans at once, so that `living` and `fits` can look them up."""
 
     def living(self, plan: Plan) -> dict[str, float]:
         """The figures of the blueprint for what is alive."""
@@ -44,14 +60,75 @@ class Subject(Protocol):
     def fits(self, plan: Plan) -> bool:
         """Whether a plan is allowed as a whole: connected, and under a strict budget at no higher cost."""
 
-    def graph(self) -> Any:
-        """What a policy sees."""
+    def own_cost(self, *, latency: bool = False) -> Cost:
+        """What it costs unchanged."""
+
+    def made(self, plan: Plan, *, latency: bool = False) -> tuple[Any, Cost]:
+        """The architecture or module under a plan, and what it costs."""
+
+    # Plans that keep to the rule and the budget.
+
+    def repaired(self, plan: Plan, worth: Sequence[float]) -> Plan:
+        """The plan with its least worthy changes taken back until it fits; itself if it does."""
+
+    def within(self, plan: Plan, preferences: Preferences, limits: Mapping[str, float]) -> Plan:
+        """The plan after further changes until it meets the limits."""
+
+    def chosen(
+        self, plan: Plan, table: Table, limits: Mapping[str, float], noise: np.random.Generator | None = None
+    ) -> Plan:
+        """A policy's answer within limits, given its log-probabilities and its answer without; `noise` samples."""
+
+    def at_least_one(self, plan: Plan, table: Table) -> Plan:
+        """A policy's answer; for a module never that nothing changes, if something may."""
+
+    # Plans as rows, which policies and other methods work with.
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The operations that the columns of a row stand for."""
+
+    @property
+    def before(self) -> Row:
+        """The row of the unchanged subject."""
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """What is allowed, (decisions, operations)."""
+
+    @property
+    def positions(self) -> tuple[tuple[str, int], ...]:
+        """Per decision, the kind of its cell or block and its number there."""
+
+    @property
+    def alike(self) -> Hashable:
+        """Equal for subjects in which a row means the same."""
+
+    def row(self, plan: Plan) -> Row:
+        """A plan as a row."""
+
+    def plan(self, row: Row) -> Plan:
+        """A row as a plan."""
+
+    def preferences(self, table: Table) -> Preferences:
+        """Preferences per column, reordered per option."""
+
+    # What it computes.
+
+    def graphs(self) -> list[tuple[Any, NDArray[np.bool_]]]:
+        """What a policy sees: encoded graphs, with what is allowed in each."""
 
     def key(self, plan: Plan) -> Hashable:
         """A key for what it computes under a plan: plans with equal keys are scored once."""
 
+    def candidate(self, plan: Plan) -> Any:
+        """What a scorer gets: an architecture, or a module's `Candidate`; both have a `key`."""
+
     def apply(self, plan: Plan) -> Any:
         """The architecture or module under a plan."""
+
+    def changes(self, plan: Plan, chances: Sequence[Sequence[float]] | None = None) -> tuple[Change, ...]:
+        """What a plan changes, with the probability of each change if those of all options are known."""
 
     def told(self, plan: Plan, changes: Sequence[Change]) -> dict[str, Any]:
         """For JSON: `groups`, its cells or blocks before and after, with the options of every place and their costs."""

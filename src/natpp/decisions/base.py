@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from natpp.arch.decisions import Decisions
 from natpp.core.blueprint import Price
 from natpp.core.decision import Option
 from natpp.fx.blocks import Block, Term
-from natpp.fx.sites import Keep, kept_parts
 from natpp.fx.traced import Traced
-from natpp.registry import KINDS, OPS, RULES
-
-
-@dataclass(frozen=True)
-class Decisions:
-    """What may be decided, and by which rule."""
-
-    kinds: tuple[str, ...] = ("operation", "term")
-    """kinds of decisions"""
-    rule: str = "nat++"
-    """what may become what"""
-    ops: tuple[str, ...] = ()
-    """the operations that may be chosen; empty: all registered ones"""
-    keep: Keep = ()
-    """names of submodules and types of modules to leave unchanged"""
-    share_blocks: bool = False
-    """blocks that are alike are decided together"""
-    strict: bool = True
-    """no operation costs more than the one it replaces"""
-
-    def __post_init__(self) -> None:
-        RULES[self.rule]  # raises for an unknown name
-        for kind in self.kinds:
-            KINDS[kind]
-        object.__setattr__(self, "ops", tuple(self.ops or OPS))
-        object.__setattr__(self, "keep", kept_parts(self.keep))
+from natpp.registry import KINDS, OPS
 
 
 class Spot(NamedTuple):
@@ -84,13 +58,15 @@ def options(spots: Sequence[Spot], present: str, ask: Decisions) -> tuple[Option
     """
     found = [Option(present)]
     kind, added = kind_of(spots[0].term), spots[0].term.op == "null"
-    for op in ask.ops:
+    for op in ask.columns:
         if op == present:
             continue
         if kind not in ask.kinds:
             reason = "kept"
         elif op not in OPS or OPS[op].extra:
             reason = "rule"
+        elif ask.ops and op not in ask.ops:
+            reason = "ops"
         else:
             reasons = [KINDS[kind].why_not(spot, op, ask) for spot in spots]
             reason = min(reasons, key=bool) if added else next(filter(None, reasons), "")

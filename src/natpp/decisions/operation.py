@@ -16,11 +16,12 @@ import torch
 from torch import nn
 from torch.fx.node import Node
 
+from natpp.arch.decisions import Decisions
 from natpp.arch.graph import NULL, SKIP
 from natpp.arch.layers import FACTORIZED, Form, area, halved
 from natpp.arch.modules import FactorizedConv2d
 from natpp.core.blueprint import Price
-from natpp.decisions.base import Decisions, Spot
+from natpp.decisions.base import Spot
 from natpp.decisions.inherit import Forms, fill
 from natpp.fx.blocks import Term
 from natpp.fx.sites import Site
@@ -41,7 +42,7 @@ class Operation:
         assert site is not None
         if op == NULL:
             return ""
-        if not RULES[ask.rule](OPS[spot.term.op], OPS[op], site.place):
+        if not RULES[ask.rule or "nat++"](OPS[spot.term.op], OPS[op], site.place):
             return "rule"
         made = forms(site, op)
         if made == forms(site, site.op) or (op == SKIP and made and site.form.kernel == 1):

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from natpp.arch.decisions import Decisions
 from natpp.arch.graph import NULL, SKIP
 from natpp.arch.modules import FactorizedConv2d
 from natpp.core.blueprint import Price
-from natpp.decisions.base import Decisions, Spot
+from natpp.decisions.base import Spot
 from natpp.fx.blocks import Block, Term, node_shape, shape
 from natpp.fx.traced import value
 from natpp.registry import KINDS

@@ -1,52 +1,87 @@
-"""A method turns input architectures into better ones: it may learn from some, then answers for others."""
+"""A method turns subjects into better ones: it may learn from some, then answers for others."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from natpp.scorers.base import Score
-from natpp.subjects.cells import Row
-from natpp.subjects.many import Inputs
+from natpp.config import Config
+from natpp.core.decision import Plan
+from natpp.core.learned import Learned
+from natpp.core.scores import Score
+from natpp.core.subject import Row
+from natpp.run import Run
+from natpp.subjects.many import Subjects
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
-class Method(Protocol):
-    """Answers with one row of operations for every input, within rule and budget.
+@dataclass(frozen=True)
+class Answer:
+    """What a method picks for one subject."""
+
+    plan: Plan
+    chances: Sequence[Sequence[float]] | None = None
+    """per decision, the probability of every option, if the method has any"""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """how it was found, for the result"""
+    learned: Learned | None = None
+
+
+class Method(Config):
+    """Answers with rows of operations for every subject, within rule and budget.
+
+    A subclass is a frozen dataclass of settings. It defines `propose`, and `fit` if there is something to learn.
 
     Examples:
         >>> import natpp.methods  # they register themselves
         >>> from natpp.registry import METHODS
-        >>> METHODS["random"].asks, METHODS.given("random:tries=5").asks
+        >>> METHODS["random"].needs_scores, METHODS.given("random:tries=5").needs_scores
         (False, True)
     """
 
-    @property
-    def rule(self) -> str | None:
-        """The rule of the method; None: the rule that the caller gives."""
-        ...
+    needs_scores: ClassVar[bool] = False
+    """whether it chooses by scores"""
+    samples_many: ClassVar[bool] = False
+    """whether `propose` gives as many different answers as it is asked for"""
+    rule: ClassVar[str | None] = None
+    """the rule of the method; None: the rule that the caller gives"""
+    refuses: ClassVar[Mapping[str, str]] = {}
+    """why it cannot work on an architecture, or on a module"""
+    longest: ClassVar[int] = 1
+    """times the usual steps that it may ask a scorer to train a candidate for"""
+
+    def fit(self, subjects: Subjects, score: Score, chance: np.random.Generator) -> Self:
+        """The method once it has learned from training subjects."""
+        return self
+
+    def propose(self, subjects: Subjects, count: int, score: Score, chance: np.random.Generator) -> list[list[Row]]:
+        """Up to `count` rows for every subject, the best first."""
+        raise NotImplementedError
+
+    def ready(self, rule: str) -> Self:
+        """The method with everything it reads from files, for a rule."""
+        return self
 
     @property
-    def asks(self) -> bool:
-        """Whether it needs scores."""
-        ...
+    def ops(self) -> tuple[str, ...] | None:
+        """The operations it knows; None: all."""
+        return None
 
-    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> Method:
-        """The method once it has learned from training inputs; unchanged if there is nothing to learn."""
-        ...
-
-    def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
-        """The method's answer for every input."""
-        ...
-
-    def candidates(self, inputs: Inputs, count: int, generator: np.random.Generator) -> list[list[Row]] | None:
-        """`count` answers for every input, to choose from by a score; None if the method has only one."""
-        ...
+    def answer(self, subjects: Subjects, score: Any, run: Run) -> Answer:
+        """The answer for the only one of some subjects, fitted on it."""
+        chance = np.random.default_rng(run.seed)
+        ((row, *_),) = self.fit(subjects, score, chance).propose(subjects, 1, score, chance)
+        return Answer(subjects.subjects[0].plan(row))
 
 
-def picked(inputs: Inputs, candidates: list[list[Row]], score: Score) -> list[Row]:
-    """The highest-scoring candidate of every input; the first of equal ones."""
+def picked(subjects: Subjects, candidates: list[list[Row]], score: Score) -> list[Row]:
+    """The highest-scoring candidate of every subject; the first of equal ones."""
     indices = [index for index, rows in enumerate(candidates) for _ in rows]
-    scores = inputs.scores(indices, [row for rows in candidates for row in rows], score)
+    scores = subjects.scores(indices, [row for rows in candidates for row in rows], score)
     ends = np.cumsum([len(rows) for rows in candidates])[:-1]
     return [rows[int(some.argmax())] for rows, some in zip(candidates, np.split(scores, ends), strict=True)]

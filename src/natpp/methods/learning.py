@@ -10,19 +10,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from natpp.config import At, Config
+from natpp.core.scores import Gain, Score
 from natpp.errors import NatppError, SettingError
-from natpp.nets.policy import GraphBatch, Policy, PolicyConfig, Transitions
-from natpp.scorers.base import Score, Scores
-from natpp.subjects.cells import Row
-from natpp.subjects.many import Inputs
+from natpp.nets.policy import Policy, PolicyConfig, Transitions
+from natpp.subjects.many import Subjects
 from natpp.training.step import cosine
 
 
@@ -95,24 +93,6 @@ def paper() -> LearnConfig:
 PRESETS: dict[str, Callable[[], LearnConfig]] = {"best": best, "paper": paper}
 
 
-class Improvable(Protocol):
-    """What a policy can learn from: inputs, rows of operations for them, and scores of these rows."""
-
-    @property
-    def encoded(self) -> Sequence[Any]:
-        """One object per input, whose `ops` is the row the input has now."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, indices: Sequence[int]) -> GraphBatch: ...
-
-    def rows(
-        self, indices: Sequence[int], choices: NDArray[np.int64], probabilities: NDArray[np.float64]
-    ) -> list[tuple[int, Row, Row]]: ...
-
-    def scores(self, indices: Sequence[int], rows: Sequence[Row], score: Any) -> Scores: ...
-
-
 class Learner:
     """A policy under training; `state` holds all that a checkpoint needs."""
 
@@ -127,17 +107,17 @@ class Learner:
         self.running_mean = 0.0  # of improvements
 
     def step(
-        self, inputs: Improvable, score: Any, generator: np.random.Generator, sampling: torch.Generator
+        self, subjects: Subjects, score: Score | Gain, generator: np.random.Generator, sampling: torch.Generator
     ) -> tuple[float, float]:
         """Take a gradient step; return the mean improvement of the samples and the mean entropy."""
         config = self.config
         done = self.steps / config.steps
         if config.schedule == "cosine":
             self.optimizer.param_groups[0]["lr"] = config.learning_rate * cosine(done)
-        chosen = generator.integers(len(inputs), size=config.inputs).tolist()
-        transitions = self.policy(inputs.batch(chosen))
+        chosen = generator.integers(len(subjects), size=config.inputs).tolist()
+        transitions = self.policy(subjects.batch(chosen))
         choices = transitions.sample(config.samples, sampling)  # (n, edges)
-        found, repaired = improvements(inputs, chosen, choices, transitions, score)  # (n, m)
+        found, repaired = improvements(subjects, chosen, choices, transitions, score)  # (n, m)
         if not found.isfinite().all():
             raise NatppError(f"a score in learning step {self.steps} is not a number")
         improvement = found - config.over_budget * found.std(correction=0) * repaired
@@ -170,12 +150,12 @@ class Learner:
         self.steps, self.running_mean = state["steps"], state["running_mean"]
 
 
-def learn(inputs: Inputs, score: Score, config: LearnConfig, generator: np.random.Generator) -> Policy:
-    """A policy trained to improve architectures like these inputs by these scores."""
-    learner = Learner(inputs.ops, config, int(generator.integers(2**31)))
+def learn(subjects: Subjects, score: Score, config: LearnConfig, generator: np.random.Generator) -> Policy:
+    """A policy trained to improve subjects like these by these scores."""
+    learner = Learner(subjects.ops, config, int(generator.integers(2**31)))
     sampling = torch.Generator().manual_seed(int(generator.integers(2**31)))
     while learner.steps < config.steps:
-        learner.step(inputs, score, generator, sampling)
+        learner.step(subjects, score, generator, sampling)
     return learner.policy.eval()
 
 
@@ -190,16 +170,16 @@ def advantages(improvement: Tensor, config: LearnConfig, running_mean: float) ->
 
 
 def improvements(
-    inputs: Improvable, chosen: Sequence[int], choices: Tensor, transitions: Transitions, score: Any
+    subjects: Subjects, chosen: Sequence[int], choices: Tensor, transitions: Transitions, score: Score | Gain
 ) -> tuple[Tensor, Tensor]:
     """R(α|β) = R(α) - R(β) of sampled transformations within the budget, and which of them had to be repaired.
 
     Both are (samples, inputs).
     """
-    rows = inputs.rows(chosen, choices.numpy(), transitions.probabilities(choices))
-    before = [inputs.encoded[index].ops for index in chosen]
+    rows = subjects.rows(chosen, choices.numpy(), transitions.probabilities(choices))
+    before = [subjects.before[index] for index in chosen]
     indices = [index for index, _, _ in rows]
-    found = inputs.scores([*indices, *chosen], [*(now for _, _, now in rows), *before], score)
+    found = subjects.scores([*indices, *chosen], [*(now for _, _, now in rows), *before], score)
     reached, base = found[: len(rows)].reshape(len(chosen), -1), found[len(rows) :]
     repaired = np.array([now is not drawn for _, drawn, now in rows], dtype=np.float32).reshape(len(chosen), -1)
     improvement = (reached - base[:, None]).astype(np.float32)

@@ -6,171 +6,126 @@ draws several times and keeps what a scorer likes best.
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, ClassVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 
-from natpp.arch.cost import cost_of
-from natpp.arch.graph import Architecture
-from natpp.arch.rules import changes
-from natpp.config import Among, Config, Plain
-from natpp.core.budget import SAVES_NOTHING, check_budget, limits_of
+from natpp.config import Among, At, Form, Plain
 from natpp.core.decision import Plan
-from natpp.core.measures import Cost
-from natpp.core.result import Result
-from natpp.core.solve import solve
-from natpp.errors import SettingError, did_you_mean
-from natpp.methods.base import picked
+from natpp.core.scores import Score
+from natpp.core.subject import Row, Subject, Table
+from natpp.errors import SettingError
+from natpp.methods.base import Answer, Method, picked
 from natpp.methods.learning import LearnConfig, learn
-from natpp.nets.network import network_cost
-from natpp.nets.policy import Policy, Transitions, encode
+from natpp.nets.policy import Policy, Transitions
+from natpp.policies import default, load_named
 from natpp.registry import METHODS, RULES
-from natpp.scorers.base import Score, Task
-from natpp.subjects.cells import Row
-from natpp.subjects.many import Inputs
+from natpp.run import Run
+from natpp.subjects.many import Subjects
 
 SAMPLES, LARGEST_SAMPLES = 10, 1_000_000  # draws of best-of: default and maximum
-MODES = ("greedy", "sample", "best-of")
-SMALLEST = 1e-30  # probabilities are clamped to at least this
 
 
 @dataclass(frozen=True)
-class PolicyMethod(Config):
+class PolicyMethod(Method):
     """A policy: the most likely transition of every edge, or samples."""
 
-    rule: Annotated[str, Among(RULES)] | None = None
+    rule: Annotated[str, Among(RULES)] | None = None  # type: ignore[misc]
     """rule of the policy"""
+    policy: Annotated[str | Path | None, Form("NAME|FILE|RUN")] = None
+    """a policy that ships, a policy's file or a run's folder; by default the one that ships"""
+    mode: Literal["greedy", "sample", "best-of"] = "greedy"
+    """greedy: the likeliest transitions; sample: draw once for every edge; best-of: the best draw by a scorer"""
+    samples: Annotated[int, At(1, LARGEST_SAMPLES)] = SAMPLES
+    """number of draws of best-of"""
     learn: LearnConfig = LearnConfig()
     """how it learns"""
-    policy: Annotated[Policy | None, Plain] = None
+    learned: Annotated[Policy | None, Plain] = None
     """the learned policy; None before"""
-    asks: ClassVar[bool] = True
+    samples_many = True
 
-    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> PolicyMethod:
+    def check(self) -> None:
+        if self.mode != "best-of" and self.samples != SAMPLES:
+            raise SettingError(f"samples can only be given with the mode best-of, not with {self.mode}")
+
+    @property
+    def needs_scores(self) -> bool:  # type: ignore[override]
+        """To learn, or to choose among samples."""
+        return self.learned is None or self.mode == "best-of"
+
+    @property
+    def ops(self) -> tuple[str, ...] | None:
+        """The operations that the policy knows."""
+        return None if self.learned is None else self.learned.ops
+
+    @property
+    def source(self) -> str:
+        """Where the policy comes from, for settings."""
+        return "given" if self.policy is None and self.learned is not None else str(self.policy)
+
+    def ready(self, rule: str) -> PolicyMethod:
+        """The method with its policy loaded; by default the one that ships for the rule."""
+        if self.learned is not None:
+            return self
+        return replace(self, policy=self.policy or default(rule), learned=load_named(self.policy, rule))
+
+    def fit(self, subjects: Subjects, score: Score, chance: np.random.Generator) -> PolicyMethod:
         """Learn the policy."""
-        return replace(self, policy=learn(inputs, score, self.learn, generator))
+        return replace(self, learned=learn(subjects, score, self.learn, chance))
 
-    def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
-        """The most likely transformation; no scores are needed."""
-        transitions = self._transitions(inputs)
+    def propose(self, subjects: Subjects, count: int, score: Score, chance: np.random.Generator) -> list[list[Row]]:
+        """The most likely transformation of every subject; with a count above 1, samples of the policy."""
+        transitions = self._transitions(subjects)
         choices = transitions.greedy()[None]
-        rows = inputs.rows(range(len(inputs)), choices.numpy(), transitions.probabilities(choices))
-        return [row for _, _, row in rows]
+        if count > 1:
+            choices = transitions.sample(count, torch.Generator().manual_seed(int(chance.integers(2**31))))
+        rows = subjects.rows(range(len(subjects)), choices.numpy(), transitions.probabilities(choices))
+        found = [row for *_, row in rows]
+        return [found[start : start + len(choices)] for start in range(0, len(found), len(choices))]
 
-    def candidates(self, inputs: Inputs, count: int, generator: np.random.Generator) -> list[list[Row]]:
-        """Transformations sampled from the policy."""
-        transitions = self._transitions(inputs)
-        choices = transitions.sample(count, torch.Generator().manual_seed(int(generator.integers(2**31))))
-        rows = [row for *_, row in inputs.rows(range(len(inputs)), choices.numpy(), transitions.probabilities(choices))]
-        return [rows[start : start + count] for start in range(0, len(rows), count)]
+    def answer(self, subjects: Subjects, score: Any, run: Run) -> Answer:
+        """The answer for the only one of some subjects, by a policy that has learned; with limits, within them."""
+        (subject,), limits, greedy = subjects.subjects, subjects.limits(0), self.mode == "greedy"
+        settings: dict[str, Any] = {"policy": self.source, "mode": self.mode, "seed": run.seed}
+        settings |= {} if self.mode != "best-of" else {"samples": self.samples}
+        if not len(subject.before):
+            return Answer((), [], settings)
+        transitions = self._transitions(subjects)
+        table = transitions.log_probs.double().numpy()
+        if greedy:
+            choices, noise = transitions.greedy()[None], None
+        else:
+            drawn, noise = torch.Generator().manual_seed(run.seed), np.random.default_rng(run.seed)
+            choices = transitions.sample(self.samples if self.mode == "best-of" else 1, drawn)
+        rows = [*choices.numpy()]
+        subjects.count([0] * len(rows), rows)
+        plans: list[Plan] = []
+        for row in rows:
+            plan = subject.repaired(subject.plan(row), table[np.arange(len(row)), row].tolist())
+            plan = subject.at_least_one(plan, table) if greedy else plan
+            plans.append(subject.chosen(plan, table, limits, noise) if limits else plan)
+        if self.mode == "best-of":
+            (best,) = picked(subjects, [[subject.row(plan) for plan in plans]], score)
+            plans = [subject.plan(best)]
+        return Answer(plans[0], chances(subject, table), settings)
 
-    def _transitions(self, inputs: Inputs) -> Transitions:
-        assert self.policy is not None
+    def explained(self, subjects: Subjects, plan: Plan) -> Answer:
+        """A plan, however it was found, with the probabilities of the policy."""
+        return Answer(plan, chances(subjects.subjects[0], self._transitions(subjects).log_probs.double().numpy()))
+
+    def _transitions(self, subjects: Subjects) -> Transitions:
+        assert self.learned is not None
         with torch.no_grad():
-            found: Transitions = self.policy(inputs.batch(range(len(inputs))))
+            found: Transitions = self.learned(subjects.batch(range(len(subjects))))
         return found
 
 
-def transform(
-    arch: Architecture,
-    policy: Policy,
-    task: Task,
-    *,
-    mode: str = "greedy",
-    samples: int = SAMPLES,
-    score: Score | None = None,
-    seed: int = 0,
-    budget: Mapping[str, float] | None = None,
-) -> Result:
-    """The policy's answer for an architecture, within the rule and, where it is strict, the budget.
-
-    If a `budget` with limits is not met, further changes are made until it is.
-    """
-    _check(mode, samples, score, seed)
-    inputs = Inputs([arch], task, policy.ops)
-    wanted = check_budget(budget or {})
-    cost = functools.partial(network_cost, where=task.where, latency="latency" in wanted)
-    before = cost(arch)
-
-    def measure(plan: Plan) -> Cost:
-        return cost(inputs.cells[0].apply(plan)) if any(plan) else before
-
-    limits = limits_of(wanted, before)
-    with torch.no_grad():
-        transitions: Transitions = policy(inputs.batch([0]))
-        if mode == "greedy":
-            choices = transitions.greedy()[None]
-        else:
-            drawn = torch.Generator().manual_seed(seed)
-            choices = transitions.sample(samples if mode == "best-of" else 1, drawn)
-        rows = [row for *_, row in inputs.rows([0], choices.numpy(), transitions.probabilities(choices))]
-        if limits:
-            cells = inputs.cells[0]
-            preferences = cells.preferences(transitions.log_probs.double().numpy())
-            plans = [solve(cells, cells.plan(row), preferences, limits, measure=measure) for row in rows]
-            rows = [cells.row(plan) for plan in plans]
-        row = rows[0] if score is None else picked(inputs, [rows], score)[0]
-        log_prob = transitions.log_prob(torch.from_numpy(row)).item()
-    plan = inputs.cells[0].plan(row)
-    found = _result(inputs, transitions, plan, log_prob, (before, cost(inputs.transformed(0, row))))
-    settings = found.settings | {"mode": mode, "seed": seed} | ({"budget": wanted} if wanted else {})
-    settings |= {"samples": samples} if mode == "best-of" else {}
-    return replace(found, settings=settings, notes=() if wanted else found.notes)
-
-
-def explained(arch: Architecture, after: Architecture, policy: Policy, task: Task) -> Result:
-    """The result for an architecture, however it was found, with the probabilities of a policy."""
-    inputs = Inputs([arch], task, policy.ops)
-    with torch.no_grad():
-        transitions: Transitions = policy(inputs.batch([0]))
-    plan = inputs.cells[0].plan(encode(after, inputs.ops).ops)
-    found = _result(inputs, transitions, plan, 0.0, (cost_of(arch, task.where), cost_of(after, task.where)))
-    chances = [own[option] for own, option in zip(found.chances, plan, strict=True)]
-    return replace(found, log_prob=sum(math.log(max(chance, SMALLEST)) for chance in chances))
-
-
-def _result(inputs: Inputs, transitions: Transitions, plan: Plan, log_prob: float, costs: tuple[Cost, Cost]) -> Result:
-    cells, task = inputs.cells[0], inputs.task
-    after, probs = cells.apply(plan), transitions.probs.numpy()
-    chances = [[float(edge[op]) for op in numbers] for edge, numbers in zip(probs, cells.numbers, strict=True)]
-    likely = {one.name: own[option] for one, own, option in zip(cells.decisions, chances, plan, strict=True)}
-    saves = any(getattr(costs[1], name) < getattr(costs[0], name) for name in ("live_params", "live_madds"))
-    return Result(
-        subject=cells,
-        plan=plan,
-        after=after,
-        cost_before=costs[0],
-        cost_after=costs[1],
-        changes=tuple(replace(change, probability=likely[change.name]) for change in changes(cells.arch, after)),
-        log_prob=log_prob,
-        chances=chances,
-        settings={
-            "rule": task.rule,
-            "budget": "strict" if task.strict else "rule",
-            "network": asdict(task.where),
-        },
-        notes=() if saves else (SAVES_NOTHING,),
-    )
-
-
-def _check(mode: str, samples: int, score: Score | None, seed: int) -> None:
-    if mode not in MODES:
-        raise SettingError(f"unknown mode {mode!r}. {did_you_mean(mode, MODES)}")
-    if not 1 <= samples <= LARGEST_SAMPLES:
-        raise SettingError(f"samples is {samples}, expected a whole number from 1 to {LARGEST_SAMPLES:,}")
-    if not 0 <= seed < 2**63:
-        raise SettingError(f"seed is {seed}, expected a whole number from 0 to 2^63 - 1")
-    if mode != "best-of" and samples != SAMPLES:
-        raise SettingError(f"samples can only be given with the mode best-of, not with {mode}")
-    if mode == "best-of" and score is None:
-        raise SettingError("the mode best-of chooses by a scorer: give one, or use greedy or sample")
-    if mode != "best-of" and score is not None:
-        raise SettingError(f"the mode {mode} does not use a scorer: leave the scorer out, or use best-of")
+def chances(subject: Subject, table: Table) -> list[list[float]]:
+    """Per decision, the probability of every option."""
+    return [row.tolist() for row in subject.preferences(np.exp(table))]
 
 
 METHODS.add("nat++", PolicyMethod("nat++"))

@@ -3,51 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
-from natpp.config import At, Config
-from natpp.methods.base import picked
+from natpp.config import At
+from natpp.core.scores import Score
+from natpp.core.subject import Row
+from natpp.methods.base import Method, picked
 from natpp.registry import METHODS
-from natpp.scorers.base import Score
-from natpp.subjects.cells import Row
-from natpp.subjects.many import Inputs
+from natpp.subjects.many import Subjects
 
 
 @dataclass(frozen=True)
-class Random(Config):
+class Random(Method):
     """The best of several random valid transformations; with one try no score is needed."""
 
     tries: Annotated[int, At(least=1)] = 1
     """transformations drawn for each input"""
-    rule: ClassVar[None] = None
 
     @property
-    def asks(self) -> bool:
+    def needs_scores(self) -> bool:  # type: ignore[override]
         """A single try needs no scores."""
         return self.tries > 1
 
-    def fit(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> Random:
-        """Nothing to learn."""
-        return self
-
-    def one_shot(self, inputs: Inputs, score: Score, generator: np.random.Generator) -> list[Row]:
+    def propose(self, subjects: Subjects, count: int, score: Score, chance: np.random.Generator) -> list[list[Row]]:
         """The transformation drawn, or the best of those drawn."""
-        drawn = random_rows(inputs, self.tries, generator)
-        return [rows[0] for rows in drawn] if self.tries == 1 else picked(inputs, drawn, score)
-
-    def candidates(self, inputs: Inputs, count: int, generator: np.random.Generator) -> None:
-        """None: choosing the best of several is a separate method."""
+        drawn = random_rows(subjects, self.tries, chance)
+        return drawn if self.tries == 1 else [[row] for row in picked(subjects, drawn, score)]
 
 
-def random_rows(inputs: Inputs, count: int, generator: np.random.Generator) -> list[list[Row]]:
-    """Valid transformations drawn uniformly for every input, repaired if they exceed the budget."""
+def random_rows(subjects: Subjects, count: int, chance: np.random.Generator) -> list[list[Row]]:
+    """Valid transformations drawn uniformly for every subject, repaired if they exceed the budget."""
     found = []
-    for index, mask in enumerate(inputs.masks):
-        rows = (generator.random((count, *mask.shape)) * mask).argmax(axis=2)
-        order = generator.random(rows.shape)  # in which a repair reverts edges
-        found.append(inputs.all_repaired([index] * count, [*rows], [*order]))
+    for index, mask in enumerate(subjects.masks):
+        rows = (chance.random((count, *mask.shape)) * mask).argmax(axis=2)
+        order = chance.random(rows.shape)  # in which a repair reverts edges
+        found.append(subjects.all_repaired([index] * count, [*rows], [*order]))
     return found
 
 

@@ -12,42 +12,38 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from types import SimpleNamespace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
-from natpp.config import At, Config
-from natpp.core.budget import Budget, BudgetError
+from natpp.config import At, Form, Plain
+from natpp.core.budget import BudgetError
 from natpp.core.decision import Plan
 from natpp.core.learned import Learned, Scored
 from natpp.core.measures import COUNTED, figures_of
-from natpp.core.result import Result
-from natpp.data.batches import Batches
-from natpp.data.loader import moved_to
+from natpp.core.scores import Scores
+from natpp.core.subject import Candidate, Row, Table
 from natpp.errors import SettingError
-from natpp.fx.sites import Keep
+from natpp.methods.base import Answer, Method
 from natpp.methods.learning import LearnConfig, Learner
-from natpp.nets.policy import GraphBatch, Policy
-from natpp.scorers.base import Scores
+from natpp.methods.policy import PolicyMethod, chances
+from natpp.nets.policy import Policy
+from natpp.registry import METHODS
+from natpp.run import Run
 from natpp.scorers.features import Features
 from natpp.scorers.module_supernet import Expanded
 from natpp.scorers.predicted import PredictConfig, Prediction
 from natpp.scorers.short import WORST, ShortTunings
 from natpp.seeds import Use, generator, number, torch_generator
-from natpp.subjects.module import Key, Row
-from natpp.subjects.module_answer import Asked, Table, perturbed, said
+from natpp.subjects.many import Subjects
+from natpp.subjects.module import Key, Module, perturbed
 from natpp.subjects.module_budget import Descent
-from natpp.training.recipe import ShortConfig
-from natpp.training.task import Task as TrainingTask
-from natpp.training.task import inputs_of
-from natpp.training.together import Trial
 
-SCHEDULE = ShortConfig(steps=32, learning_rate=0.02, clip=5.0, together=16)  # batches are the loader's
+EVALUATIONS, MOST_EVALUATIONS = 32, 1000  # candidates scored by default, and however much time there is
 MOST_TRAINED = 64  # fine-tunings whose steps a supernet is trained for, however many candidates are scored
 FIRST = 32  # candidates drawn before the time is planned
 TRIES = 8  # draws per candidate
@@ -55,15 +51,15 @@ TEMPERATURE = 3.0  # of the policy at first: flatter, since it was learned elsew
 
 
 @dataclass(frozen=True)
-class TuneConfig(Config):
-    """How a module's policy is tuned."""
+class Tuned(Method):
+    """A policy tuned on one module, on predictions from a few scored candidates."""
 
-    scorer: Literal["short", "supernet"] = "short"
-    """short fine-tunings with inherited weights, or a supernet made of the module"""
-    evaluations: Annotated[int, At(least=2)] = 32
-    """candidates that are scored"""
+    evaluations: Annotated[int | None, At(least=2)] = None
+    """candidates that are scored; auto: 32, or as many as fit if `minutes` is given"""
     minutes: Annotated[float | None, At(above=0)] = None
     """time limit: no candidates are scored after it"""
+    policy: Annotated[str | Path | None, Form("NAME|FILE|RUN")] = None
+    """the policy to start from: one that ships, a policy's file or a run's folder"""
     random_share: Annotated[float, At(above=0, most=1)] = 0.4
     """share of the candidates drawn before the first prediction"""
     probes: Annotated[float, At(least=0, most=1)] = 0.5
@@ -77,74 +73,112 @@ class TuneConfig(Config):
     learn: LearnConfig = LearnConfig(inputs=1, samples=16, steps=120, learning_rate=1e-3, entropy=0.1)
     """how the policy learns on predicted scores"""
     predict: PredictConfig = PredictConfig()
+    """how scores are predicted"""
+    learned: Annotated[Policy | None, Plain] = None
+    """the policy to start from, once it is loaded"""
+    needs_scores: ClassVar[bool] = True
+    refuses: ClassVar[dict[str, str]] = {
+        "architecture": "tuned tunes a policy on a module. For an architecture, natpp.search(task, on=arch) does"
+    }
+
+    @property
+    def longest(self) -> int:  # type: ignore[override]
+        """The factor on the steps of the longer fine-tunings."""
+        return self.longer
+
+    @property
+    def most(self) -> int:
+        """Candidates to score at most."""
+        if self.evaluations is not None:
+            return self.evaluations
+        return EVALUATIONS if self.minutes is None else MOST_EVALUATIONS
+
+    @property
+    def ops(self) -> tuple[str, ...] | None:
+        """The operations that the policy knows."""
+        return None if self.learned is None else self.learned.ops
+
+    def ready(self, rule: str) -> Tuned:
+        """The method with the policy loaded that it starts from."""
+        policy = PolicyMethod(rule, self.policy, learned=self.learned).ready(rule)
+        return replace(self, policy=policy.policy, learned=policy.learned)
+
+    def answer(self, subjects: Subjects, score: Any, run: Run) -> Answer:
+        """The best that was found for a module on its data."""
+        (module,) = subjects.subjects
+        settings = {"policy": str(self.policy or "given"), "seed": run.seed, "tuned": self.to_dict()}
+        settings |= {"schedule": score.schedule.to_dict()}
+        if not len(module.before):
+            return Answer((), [], settings)
+        view = View(subjects, self)
+        if view.limits:  # the error reports the closest result if the limits cannot be met
+            view.within(view.table)
+        plan, learned = ModuleSearch(view, score, self, run)()
+        return Answer(plan, chances(module, view.table), settings, learned)
 
 
-def learn_module(
-    module: nn.Module,
-    example_input: Any,
-    policy: Policy,
-    task: TrainingTask,
-    *,
-    config: TuneConfig,
-    schedule: ShortConfig | None = None,
-    rule: str = "nat++",
-    seed: int = 0,
-    budget: Budget = "strict",
-    keep: Keep = (),
-    share_blocks: bool | None = None,
-    measure_latency: bool = False,
-    watch: Callable[[str, int, int, dict[str, float]], None] | None = None,
-    say: Callable[[str], None] | None = None,
-) -> Result:
-    """The best that was found for a module on its data, within rule and budget, with inherited weights.
+class View:
+    """A module, its limits, and what a policy prefers before it is tuned."""
 
-    Statistics of batch norms are recomputed from training batches.
-    """
-    schedule = schedule or SCHEDULE
-    device = next((one.device for one in (*module.parameters(), *module.buffers())), torch.device("cpu"))
-    data = task.kept(device, schedule.steps * config.longer)
-    task.check(module, data.take(np.arange(2)) if isinstance(data, Batches) else moved_to(data.train[0], device))
-    asked = Asked(module, example_input, policy, rule, budget, keep, share_blocks, measure_latency)
-    if asked.limits:  # the error reports the closest result if the limits cannot be met
-        asked.within(asked.log_probs)
-    learned, plan = None, (0,) * len(asked.module.decisions)
-    if asked.module.blocks:
-        trial = Trial(data, schedule, device, seed, task.loss, say=say)
-        plan, learned = ModuleSearch(asked, policy, trial, config, watch)()
-    settings = {"seed": seed, "learned": asdict(config), "schedule": asdict(schedule)}
-    return asked.result(plan, inputs_of(data, device), settings, learned)
+    def __init__(self, subjects: Subjects, method: Tuned):
+        assert method.learned is not None
+        self.module: Module = cast("Module", subjects.subjects[0])
+        self.policy, self.limits = method.learned, subjects.limits(0)
+        self.cost = self.module.own_cost(latency=subjects.timed)
+        self.subjects, self.table = subjects, table_of(self.policy, subjects)
+
+    @functools.cached_property
+    def greedy(self) -> Plan:
+        """The policy's answer without limits."""
+        row = np.where(self.module.mask, self.table, -np.inf).argmax(axis=1)
+        return self.module.at_least_one(self.repaired(self.module.plan(row)), self.table)
+
+    def within(self, table: Table) -> Plan:
+        """The most preferred plan within the limits."""
+        return self.module.chosen(self.greedy, table, self.limits)
+
+    def repaired(self, plan: Plan) -> Plan:
+        """The plan with the changes undone that the policy finds least likely, until it is connected."""
+        return self.module.repaired(plan, self.table[np.arange(len(plan)), self.module.row(plan)].tolist())
+
+
+def table_of(policy: Policy, subjects: Subjects) -> Table:
+    """The log-probabilities of a policy for the only one of some subjects."""
+    with torch.no_grad():
+        found: Table = policy(subjects.batch([0])).log_probs.double().numpy()
+    return found
 
 
 class Candidates:
     """The candidates for a module within its limits, and how they are drawn."""
 
-    def __init__(self, asked: Asked, limits: Mapping[str, float]):
-        self.asked, self.module, self.before, self.limits = asked, asked.module, asked.before, limits
+    def __init__(self, view: View, limits: Mapping[str, float]):
+        self.view, self.module, self.before, self.limits = view, view.module, view.cost, limits
         self.counted = all(name in COUNTED for name in self.limits)
 
     def drawn(self, table: Table) -> Plan:
         """The most preferred candidate within the limits."""
         if not self.limits:
-            return self.asked.repaired(self.module.plan(table.argmax(axis=1)))
+            return self.view.repaired(self.module.plan(table.argmax(axis=1)))
         if self.counted:
             descent = self._descent((0,) * len(self.module.decisions), table)
             if not descent.over() or (descent.count_down() and not descent.over()):
                 return descent.plan
         try:
-            return self.asked.within(table)
+            return self.view.within(table)
         except BudgetError:  # with these preferences no further change saves anything
-            return self.asked.within(self.asked.log_probs)
+            return self.view.within(self.view.table)
 
     def repaired(self, plan: Plan, table: Table) -> Plan:
         """A plan made connected and, where costs are counted, brought within the limits by further changes."""
-        descent = self._descent(self.asked.repaired(plan), table)
+        descent = self._descent(self.view.repaired(plan), table)
         if descent.over():
             descent.count_down()
         return descent.plan
 
     def fits(self, plan: Plan) -> bool:
         """Whether a plan is connected and keeps the limits that are counted."""
-        return self.module.fits(plan) and not self._descent(plan, self.asked.log_probs).over()
+        return self.module.fits(plan) and not self._descent(plan, self.view.table).over()
 
     def allowed(self, plan: Plan) -> bool:
         """Whether a plan that fits also keeps limits that have to be measured."""
@@ -183,35 +217,23 @@ class Candidates:
         return Descent(self.module, plan, self.before, self.limits, self.module.preferences(table))
 
 
-class Decisions:
-    """The one input that a policy learns for: all decisions of a module as one row."""
+class Tuning(Subjects):
+    """The module as the one subject that a policy learns for; candidates are repaired by the preferences so far."""
 
     def __init__(self, candidates: Candidates):
-        self.candidates, self.module = candidates, candidates.module
-        self.encoded = [SimpleNamespace(ops=self.module.before)]
-        graph = self.module.graph()
-        self.graph = graph._replace(owners=torch.zeros_like(graph.owners), size=1)
-        self.table = candidates.asked.log_probs
+        super().__init__([candidates.module])
+        self.candidates, self.table = candidates, candidates.view.table
 
-    def __len__(self) -> int:
-        return 1
+    def repaired(self, index: int, row: Row, worth: NDArray[np.float64]) -> Row:
+        """The row within the limits."""
+        plan = self.candidates.module.plan(row)
+        found = self.candidates.repaired(plan, self.table)
+        return row if found == plan else self.candidates.module.row(found)
 
-    def batch(self, indices: Sequence[int]) -> GraphBatch:
-        assert len(indices) == 1
-        return self.graph
 
-    def rows(
-        self, indices: Sequence[int], choices: NDArray[np.int64], probabilities: NDArray[np.float64]
-    ) -> list[tuple[int, Row, Row]]:
-        """Choices as (index, row as drawn, row within the limits)."""
-        found = []
-        for drawn in choices:
-            now = self.module.row(self.candidates.repaired(self.module.plan(drawn), self.table))
-            found.append((0, drawn, drawn if (now == drawn).all() else now))
-        return found
-
-    def scores(self, indices: Sequence[int], rows: Sequence[Row], score: Callable[[Sequence[Key]], Scores]) -> Scores:
-        return score([self.module.key(self.module.plan(row)) for row in rows])
+def by_keys(score: Callable[[Sequence[Any]], Scores]) -> Callable[[Sequence[Candidate]], Scores]:
+    """A score of candidates, from one of their keys."""
+    return lambda candidates: score([one.key for one in candidates])
 
 
 class ModuleSearch:
@@ -219,16 +241,16 @@ class ModuleSearch:
 
     def __init__(
         self,
-        asked: Asked,
-        policy: Policy,
-        trial: Trial,
-        config: TuneConfig,
-        watch: Callable[[str, int, int, dict[str, float]], None] | None = None,
+        view: View,
+        scorer: ShortTunings | Expanded,
+        config: Tuned,
+        run: Run,
     ):
-        self.asked, self.module, self.config, self.trial, self.watch = asked, asked.module, config, trial, watch
-        self.candidates = Candidates(asked, asked.limits)
-        self.learner = Learner(policy.ops, config.learn, number(trial.seed, Use.START, 3), policy)
-        self.decisions = Decisions(self.candidates)
+        self.view, self.module, self.config, self.seed = view, view.module, config, run.seed
+        self.scorer, self.watch = scorer, run.watch
+        self.candidates = Candidates(view, view.limits)
+        self.learner = Learner(view.policy.ops, config.learn, number(run.seed, Use.START, 3), view.policy)
+        self.tuning = Tuning(self.candidates)
         self.known: dict[Key, float] = {}
         self.probed: dict[Key, float] = {}  # over the budget: scored, but not eligible
         self.plans: dict[Key, Plan] = {}
@@ -237,23 +259,20 @@ class ModuleSearch:
         self._made, self._seconds = 0, 0.0  # number of scores, and their seconds
         self._over = False  # whether the module is over the budget, and scored for comparison only
         self.started = time.perf_counter()
-        self.scorer: ShortTunings | Expanded = (
-            ShortTunings(self.module, trial) if config.scorer == "short" else Expanded(self.module, trial)
-        )
 
     def __call__(self) -> tuple[Plan, Learned]:
         """The best candidate, and all that was learned."""
         original = (0,) * len(self.module.decisions)
         if isinstance(self.scorer, Expanded):
-            steps = min(self.config.evaluations, MOST_TRAINED) * self.trial.schedule.steps
-            chances = functools.partial(generator, self.trial.seed, Use.DRAW, 3)
+            steps = min(self.config.most, MOST_TRAINED) * self.scorer.schedule.steps
+            chances = functools.partial(generator, self.seed, Use.DRAW, 3)
             self.scorer.train(lambda step: self._random(chances(step)), steps, lambda: self._late(0.5))
         trained = time.perf_counter() - self.started if isinstance(self.scorer, Expanded) else 0.0
-        chance = generator(self.trial.seed, Use.SCORE, 3)
+        chance = generator(self.seed, Use.SCORE, 3)
         allowed = self.candidates.allowed(original)
         self._over = not allowed
-        first = max(round(min(self.config.evaluations, FIRST) * self.config.random_share), 2)
-        usual = self.candidates.drawn(self.asked.log_probs)
+        first = max(round(min(self.config.most, FIRST) * self.config.random_share), 2)
+        usual = self.candidates.drawn(self.view.table)
         share = 0.0 if allowed else self.config.probes
         drawn = self._new([usual], round((1 - share) * (first - 1)) + self._over, lambda: self._random(chance))
         drawn = drawn or [usual]
@@ -291,7 +310,7 @@ class ModuleSearch:
             list(self.known).index(best),
             own,
             self.learner.policy.eval(),
-            self.config.scorer,
+            self.scorer.name,
             spent,
             [self.expected.get(key) for key in self.known],
             self.policy_curve,
@@ -302,7 +321,7 @@ class ModuleSearch:
 
     def _random(self, chance: np.random.Generator) -> Plan:
         """A candidate drawn from the policy made flatter, or uniformly from all that are allowed."""
-        table = self.asked.log_probs if chance.random() < 0.5 else self._flat()
+        table = self.view.table if chance.random() < 0.5 else self._flat()
         return self.candidates.drawn(perturbed(table, chance, TEMPERATURE))
 
     def _flat(self) -> Table:
@@ -311,7 +330,7 @@ class ModuleSearch:
 
     def _probe(self, count: int, chance: np.random.Generator) -> None:
         """Score the module with one to three decisions redrawn, ignoring the budget."""
-        free = Candidates(self.asked, {})
+        free = Candidates(self.view, {})
         found: dict[Key, Plan] = {}
         for _ in range(TRIES * count):
             if len(found) >= count:
@@ -332,14 +351,14 @@ class ModuleSearch:
         for _ in range(min(steps, self.config.learn.steps - self.learner.steps)):
             step = self.learner.steps
             figures = self.learner.step(
-                self.decisions,
-                prediction.careful,
-                generator(self.trial.seed, Use.LEARN, 3, step),
-                torch_generator(self.trial.seed, Use.LEARN, 3, step),
+                self.tuning,
+                by_keys(prediction.careful),
+                generator(self.seed, Use.LEARN, 3, step),
+                torch_generator(self.seed, Use.LEARN, 3, step),
             )
             self.policy_curve.append(figures)
-        _, table = said(self.learner.policy, self.module)
-        self.decisions.table = table
+        table = table_of(self.learner.policy, self.tuning)
+        self.tuning.table = table
         best = sorted(keys, key=self.known.__getitem__, reverse=True)[:3]
 
         def propose() -> Plan:
@@ -363,7 +382,7 @@ class ModuleSearch:
         if len(some) < 2 or not isinstance(self.scorer, ShortTunings) or self._late():
             return order[0], {}
         begin = time.perf_counter()
-        scores = self.scorer([self.plans[key] for key in some], self.config.longer)
+        scores = self.scorer.tuned([self.module.candidate(self.plans[key]) for key in some], self.config.longer)
         self._seconds += time.perf_counter() - begin
         finals = dict(zip(some, scores, strict=True))
         return max(finals, key=finals.__getitem__), finals
@@ -383,7 +402,7 @@ class ModuleSearch:
 
     def _planned(self) -> int:
         """How many candidates fit into the time, judging by those scored so far."""
-        minutes, total = self.config.minutes, self.config.evaluations
+        minutes, total = self.config.minutes, self.config.most
         if minutes is None:
             return total
         left = 60 * minutes - (time.perf_counter() - self.started)
@@ -400,15 +419,15 @@ class ModuleSearch:
             if self.watch is not None:
                 best = {"best": max(self.known.values())}
                 done = len(self.known) + len(self.probed) - self._over
-                self.watch("scores", done, self.config.evaluations, best)
+                self.watch("scores", done, self.config.most, best)
 
     def _scores(self, candidates: Sequence[Plan]) -> Iterator[float]:
         """Scores of as many as fit into the time, but at least two: the first may be for comparison only."""
-        for start in range(0, len(candidates), self.scorer.together):
+        for start in range(0, len(candidates), self.scorer.at_once):
             if self._late() and self._made > 1:
                 return
-            some, begin = candidates[start : start + self.scorer.together], time.perf_counter()
-            scores = self.scorer(some)
+            some, begin = candidates[start : start + self.scorer.at_once], time.perf_counter()
+            scores = self.scorer.tuned([self.module.candidate(plan) for plan in some])
             self._seconds += time.perf_counter() - begin
             self._made += len(some)
             yield from scores
@@ -417,3 +436,6 @@ class ModuleSearch:
         """Whether a share of the time is over."""
         minutes = self.config.minutes
         return minutes is not None and time.perf_counter() - self.started > 60 * minutes * share
+
+
+METHODS.add("tuned", Tuned())

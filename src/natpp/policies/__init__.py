@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from natpp.errors import FormatError, did_you_mean, shortened
+from natpp.folder import read_search
 
 if TYPE_CHECKING:
     from natpp.nets.policy import Policy
@@ -33,14 +34,27 @@ def card(name: str) -> str | None:
 
 
 def load_named(given: str | Path | None = None, rule: str = "nat++") -> Policy:
-    """A policy by name or from a file; by default the pretrained one for the rule."""
+    """A policy by name, from a file or from a run's folder; by default the pretrained one for the rule."""
     from natpp.nets.policy import Policy
 
     if given is None or given in names():
         return Policy.load(FOLDER / f"{given or default(rule)}.safetensors")
+    if os.path.isdir(given):
+        return Policy.load(run_policy(given))
     if not os.path.exists(given) and not Path(given).suffix:
         raise FormatError(
             f"unknown policy {shortened(str(given))}. {did_you_mean(str(given), names())} "
             "Or give the path of a policy file or a run folder."
         )
     return Policy.load(given)
+
+
+def run_policy(folder: str | Path) -> Path:
+    """The policy file of a run."""
+    file = Path(folder) / "policy.safetensors"
+    if not file.is_file():
+        read_search(folder)  # raises if the folder is not a run
+        raise FormatError(
+            f"the run {str(folder)!r} has no policy yet, since it has not ended: continue it with --resume"
+        )
+    return file

@@ -15,6 +15,8 @@ from natpp.arch.cost import Counts, counts
 from natpp.arch.formats import NASBENCH201_OPS
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import setting
+from natpp.core.scores import Score
+from natpp.core.subject import Row
 from natpp.errors import SettingError
 from natpp.methods.base import picked
 from natpp.methods.learning import PRESETS, LearnConfig
@@ -22,11 +24,10 @@ from natpp.methods.policy import PolicyMethod
 from natpp.nets.policy import encode
 from natpp.registry import METHODS
 from natpp.runs.benchmark import Benchmark
-from natpp.scorers.base import Score, Task
 from natpp.scorers.predicted import PredictConfig, predicted
 from natpp.scorers.table import Table, TableScorer, read_table
-from natpp.subjects.cells import Row
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Frame, cells_of
+from natpp.subjects.many import Subjects
 
 if TYPE_CHECKING:
     from natpp.run import Watch
@@ -42,19 +43,19 @@ def compare(table_file: str | Path, config: Benchmark, watch: Watch | None = Non
     table = read_table(table_file, sorted({config.reward, config.score}))
     where = setting("nasbench201")
     held_out, training = held_out_split(table, config.holdout, config.split_seed)
-    tasks = {
-        rule: Task(rule, where, config.strict)
+    frames = {
+        rule: Frame(rule, where, config.strict)
         for rule in {config.rule, *(_rule(name, config) for name in config.methods)}
     }
-    train = {rule: Inputs(training, task, SPACE_OPS) for rule, task in tasks.items()}
-    test = {rule: Inputs(held_out, task, SPACE_OPS) for rule, task in tasks.items()}
+    train = {rule: Subjects(cells_of(training, frame, SPACE_OPS)) for rule, frame in frames.items()}
+    test = {rule: Subjects(cells_of(held_out, frame, SPACE_OPS)) for rule, frame in frames.items()}
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in config.methods}
     for seed in range(config.seeds):
         for place, name in enumerate(config.methods):
             if watch is not None:
                 watch("methods", seed * len(config.methods) + place, config.seeds * len(config.methods), {})
             rule = _rule(name, config)
-            if config.evaluations is None or METHODS.given(name).asks:
+            if config.evaluations is None or METHODS.given(name).needs_scores:
                 runs[name].append(_run(name, config, table, train[rule], test[rule], seed))
     reward_oracle, score_oracle = _oracles(config, table, test[config.rule])
     inputs = mean_score(table, config.score, held_out)
@@ -67,7 +68,7 @@ def compare(table_file: str | Path, config: Benchmark, watch: Watch | None = Non
 
 
 def held_out_split(table: Table, count: int, seed: int) -> tuple[list[Architecture], list[Architecture]]:
-    """Inputs to evaluate on and to learn from, drawn from the product order of all architectures."""
+    """Subjects to evaluate on and to learn from, drawn from the product order of all architectures."""
     if count >= len(table):
         raise SettingError(f"holdout is {count}, but the table has {len(table)} architectures")
     order = sorted(range(len(table)), key=lambda row: _place(table.archs[row]))
@@ -76,7 +77,7 @@ def held_out_split(table: Table, count: int, seed: int) -> tuple[list[Architectu
     return archs[:count], archs[count:]
 
 
-def _run(name: str, config: Benchmark, table: Table, train: Inputs, test: Inputs, seed: int) -> dict[str, Any]:
+def _run(name: str, config: Benchmark, table: Table, train: Subjects, test: Subjects, seed: int) -> dict[str, Any]:
     """One method with one seed: fitted on training inputs, evaluated on the others."""
     generator = np.random.default_rng(seed)
     start = time.perf_counter()
@@ -88,9 +89,9 @@ def _run(name: str, config: Benchmark, table: Table, train: Inputs, test: Inputs
     if isinstance(method, PolicyMethod) and method.learn == LearnConfig():
         method = replace(method, learn=PRESETS[config.preset]())
     method = method.fit(train, score, generator)
-    rows = method.one_shot(test, score, generator)
+    rows = [one for one, *_ in method.propose(test, 1, score, generator)]
     seconds = time.perf_counter() - start
-    several = method.candidates(test, CANDIDATES, generator)
+    several = method.propose(test, CANDIDATES, score, generator) if method.samples_many else None
     after = _architectures(test, rows)
     found = {
         "one_shot": mean_score(table, config.score, after),
@@ -115,7 +116,7 @@ def _place(arch: Architecture) -> tuple[int, ...]:
     return tuple(encode(arch, SPACE_OPS).ops.tolist())
 
 
-def _architectures(inputs: Inputs, rows: Sequence[Row]) -> list[Architecture]:
+def _architectures(inputs: Subjects, rows: Sequence[Row]) -> list[Architecture]:
     return [inputs.transformed(index, row) for index, row in enumerate(rows)]
 
 
@@ -124,23 +125,23 @@ def mean_score(table: Table, column: str, archs: Sequence[Architecture]) -> floa
     return float(table.column(column)[[table.row(arch) for arch in archs]].mean())
 
 
-def _changes(inputs: Inputs, after: Sequence[Architecture]) -> dict[str, float]:
+def _changes(inputs: Subjects, after: Sequence[Architecture]) -> dict[str, float]:
     """Mean relative change of living parameters and multiply-adds."""
     known: dict[Architecture, Counts] = {}
 
     def counted(arch: Architecture) -> Counts:
         if arch not in known:
-            known[arch] = counts(arch, inputs.task.where)
+            known[arch] = counts(arch, setting("nasbench201"))
         return known[arch]
 
-    pairs = [(counted(old), counted(new)) for old, new in zip(inputs.archs, after, strict=True)]
+    pairs = [(counted(old), counted(new)) for old, new in zip(inputs.given, after, strict=True)]
     return {
         "params_change": float(np.mean([new.live_params / old.live_params - 1 for old, new in pairs])),
         "madds_change": float(np.mean([new.live_madds / old.live_madds - 1 for old, new in pairs])),
     }
 
 
-def _oracles(config: Benchmark, table: Table, inputs: Inputs) -> tuple[float, float]:
+def _oracles(config: Benchmark, table: Table, inputs: Subjects) -> tuple[float, float]:
     """Mean score of the best reachable architecture, by reward and by score."""
     reward, score = table.column(config.reward), table.column(config.score)
     places = [_place(arch) for arch in table.archs]

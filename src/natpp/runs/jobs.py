@@ -9,7 +9,6 @@ import functools
 import json
 import logging
 import math
-import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -24,29 +23,31 @@ from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting, setting
 from natpp.arch.space import Space, named_space, space_around
 from natpp.config import Config, fields_of
-from natpp.core.budget import NAMED
+from natpp.core.budget import NAMED, Budget
 from natpp.core.result import Result
 from natpp.data.batches import Batches
 from natpp.data.images import SMALL_IMAGE, Images
 from natpp.data.named import Data
 from natpp.errors import FormatError, SettingError, did_you_mean
 from natpp.files import write_whole
-from natpp.folder import Folder, catching_signals, read_config
-from natpp.methods.policy import explained, transform
-from natpp.nets.policy import Policy
+from natpp.folder import Folder, catching_signals, read_search
+from natpp.methods.answer import result_of
+from natpp.methods.policy import PolicyMethod
+from natpp.nets.policy import Policy, encode
 from natpp.nets.supernet import Supernet
 from natpp.run import Run, Say, Watch
 from natpp.runs.fabric import leave, make_fabric
-from natpp.runs.phases import given, phases
-from natpp.runs.search import Search, Short
+from natpp.runs.phases import phases
+from natpp.runs.scoring import Scoring, Short, Wanted, as_scoring
+from natpp.runs.search import Search
 from natpp.runs.searching import Searching
-from natpp.scorers.base import Scorer, Task
-from natpp.scorers.short import ShortScorer, in_half, usual_schedule
+from natpp.scorers.base import Scorer
+from natpp.scorers.short import ShortScorer, in_half
 from natpp.scorers.supernet import SharedWeights, SupernetScorer, usual_setting
-from natpp.scorers.table import TableScorer, read_table
+from natpp.subjects.cells import Cells, Frame
+from natpp.subjects.many import Subjects
 from natpp.training import task as training
 from natpp.training.outcome import Outcome
-from natpp.training.recipe import ShortConfig
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -62,7 +63,7 @@ class Goal(NamedTuple):
     """What a policy is learned for: inputs from a space, or one architecture, within rule and budget."""
 
     space: Space
-    task: Task
+    frame: Frame
     arch: Architecture | None
 
     @staticmethod
@@ -76,14 +77,13 @@ class Goal(NamedTuple):
         else:
             where = setting("nasbench201" if on == "nasbench201" else "cifar")
             space = named_space(on, search.nodes, extras=search.extras)
-        return Goal(
-            space, Task(search.rule, where, strict=budget == "strict"), on if isinstance(on, Architecture) else None
-        )
+        frame = Frame(search.rule, where, strict=budget == "strict")
+        return Goal(space, frame, on if isinstance(on, Architecture) else None)
 
     @property
     def network(self) -> str:
         """The network around the architectures."""
-        return self.task.where.network
+        return self.frame.where.network
 
 
 def run_search(
@@ -104,18 +104,18 @@ def run_search(
     goal = Goal.of(search, on, budget)
     if isinstance(scorer, Short):
         search, scorer = search.by(scorer), "short"
-    name, wanted = _scorer_name(search, scorer), search.short
+    name, short_of = _scorer_name(search, scorer), search.short
     batches, trained, at_hand = None, None, scorer if isinstance(scorer, Scorer) else None
     if at_hand is None and name in TRAINED:
         batches = _batches(data, fabric, run.say)
         kind = "paper" if search.preset == "paper" and name == "supernet" else name
-        trained = usual_setting(goal.network, batches, kind, wanted.channels, wanted.cells)
+        trained = usual_setting(goal.network, batches, kind, short_of.channels, short_of.cells)
     elif at_hand is None:
-        limit, root = search.evaluations, named(data).root
-        at_hand = make_scorer(name, reward=search.reward, limit=limit, root=root, fabric=fabric)
+        wanted = Wanted(goal.network, data, run, limit=search.evaluations, given=fabric)
+        at_hand = as_scoring(name, reward=search.reward).make(wanted)
     free = at_hand is not None and at_hand.free and search.evaluations is None
     config = phases(search, free=free, network=goal.network)
-    short = schedule(wanted, batches) if batches is not None and name == "short" else None
+    short = short_of.schedule(batches) if batches is not None and name == "short" else None
     if short is not None and batches is not None and batches.size < SMALL_IMAGE:
         config = replace(config, evaluations=SMALL_EVALUATIONS)
     kept = {
@@ -135,9 +135,9 @@ def run_search(
     kept["command"] = _command(search, kept)
     if short is not None:
         in_half(fabric)  # before the folder is made: a wrong precision leaves no folder behind
-    if short is not None and batches is not None and trained is not None and wanted.store is not None:
+    if short is not None and batches is not None and trained is not None and short_of.store is not None:
         # nor does a wrong file
-        at_hand = ShortScorer(batches, trained, short, fabric, seed=run.seed, store=wanted.store, say=run.say)
+        at_hand = ShortScorer(batches, trained, short, fabric, seed=run.seed, store=short_of.store, say=run.say)
     with catching_signals() as stop:
         folder = Folder(
             run.out if first else None, kept, resume=run.resume and first, tensorboard=run.tensorboard and first
@@ -155,7 +155,7 @@ def run_search(
                 scores = ShortScorer(batches, trained, short, fabric, seed=run.seed, store=file, say=run.say)
         searching = Searching(
             goal.space,
-            goal.task,
+            goal.frame,
             scores,
             config,
             fabric,
@@ -194,11 +194,6 @@ def _command(search: Search, kept: Mapping[str, Any]) -> str:
     return shlex.join([*words, *search.to_flags()])
 
 
-def schedule(short: Short, images: Batches) -> ShortConfig:
-    """The schedule of short trainings: the default for such images, with the user's settings."""
-    return replace(usual_schedule(images), **given(short, "steps", "batch", "learning_rate", "together"))
-
-
 def _keep(folder: Path, goal: Goal, search: Searching, scores: Scorer | SharedWeights, policy: Policy) -> None:
     """Write the result next to the policy."""
     if isinstance(scores, SharedWeights):
@@ -214,14 +209,22 @@ def _keep(folder: Path, goal: Goal, search: Searching, scores: Scorer | SharedWe
 
 def _result(goal: Goal, search: Searching, policy: Policy) -> Result | None:
     """The result for the given architecture; for many inputs, that of the one whose score rose most."""
-    if goal.arch is not None:
-        if search.chosen is None:
-            return transform(goal.arch, policy, goal.task)
-        return explained(goal.arch, search.chosen, policy, goal.task)
-    if search.example is None:
+    pair = search.example if goal.arch is None else (goal.arch, search.chosen)
+    if pair is None:
         return None
-    found = explained(*search.example, policy, goal.task)
-    return replace(found, settings=found.settings | {"example": list(search.example_scores)})
+    before, after = pair
+    cells, budget, method = (
+        Cells(before, goal.frame, policy.ops),
+        Budget(strict=goal.frame.strict),
+        PolicyMethod(learned=policy),
+    )
+    if after is None:
+        answer = method.answer(Subjects([cells]), None, Run())
+    else:
+        answer = method.explained(Subjects([cells]), cells.plan(encode(after, cells.ops).ops))
+    asked = {"rule": goal.frame.rule, "budget": budget.said, "network": asdict(goal.frame.where)}
+    example = {"example": list(search.example_scores)} if goal.arch is None else {}
+    return result_of(cells, answer, budget, asked | answer.settings | example)
 
 
 def _measured(scores: ShortScorer, found: Result) -> tuple[dict[str, Any], ...]:
@@ -246,75 +249,26 @@ def _measured(scores: ShortScorer, found: Result) -> tuple[dict[str, Any], ...]:
     )
 
 
-def make_scorer(
-    word: str,
-    *,
-    reward: str = "val_200",
-    limit: int | None = None,
-    root: str | Path | None = None,
-    fabric: Fabric | None = None,
-) -> Scorer:
-    """The existing scorer that a word names: a run's folder (its supernet), or a table's file."""
-    if word in TRAINED:
-        raise SettingError(
-            f"the scorer {word} needs images to train on: give data, or a run's folder or a table's file"
-        )
-    if os.path.isdir(word):
-        return _run_scorer(word, root, limit, fabric or make_fabric())
-    if os.path.exists(word) or Path(word).suffix:
-        return TableScorer(read_table(word, [reward]), reward, limit)
-    raise SettingError(
-        f"unknown scorer {word!r}. {did_you_mean(word, TRAINED)} Or give a run's folder or a table's file."
-    )
-
-
-def short_scorer(network: str, data: Data | training.Task, short: Short = Short(), run: Run = Run()) -> ShortScorer:
-    """Short trainings as a scorer, for architectures of a network."""
-    fabric = make_fabric(run.device)
-    batches = _batches(data, fabric, run.say)
-    where = usual_setting(network, batches, "short", short.channels, short.cells)
-    return ShortScorer(batches, where, schedule(short, batches), fabric, seed=run.seed, store=short.store, say=run.say)
-
-
-def run_scores(
-    archs: Sequence[Architecture], scorer: Short | str | Path, data: Data | training.Task, run: Run
-) -> list[Outcome]:
+def run_scores(archs: Sequence[Architecture], scorer: Scoring, data: Data | training.Task, run: Run) -> list[Outcome]:
     """Scores of architectures by short trainings, or by a run's supernet or a table."""
-    if not isinstance(scorer, Short):
-        made = make_scorer(str(scorer), root=named(data).root, fabric=make_fabric(run.device))
-        return [Outcome(value=value, accuracy=value) for value in made(archs).tolist()]
     found: dict[int, Outcome] = {}
     for network in ("cifar", "nasbench201"):
         places = [i for i, arch in enumerate(archs) if (arch.reduce is None) == (network == "nasbench201")]
-        if places:
-            short = short_scorer(network, data, scorer, run)
+        if not places:
+            continue
+        made, some = scorer.make(Wanted(network, data, run)), [archs[place] for place in places]
+        if isinstance(made, ShortScorer):
             if run.watch is not None:
-                short.scored = functools.partial(_watched, run.watch, short, len(found), len(archs))
-            found |= zip(places, short.outcomes([archs[place] for place in places]), strict=True)
+                made.scored = functools.partial(_watched, run.watch, made, len(found), len(archs))
+            found |= zip(places, made.outcomes(some), strict=True)
+        else:
+            values = made(some).tolist()
+            found |= {place: Outcome(value=one, accuracy=one) for place, one in zip(places, values, strict=True)}
     return [found[place] for place in range(len(archs))]
 
 
 def _watched(watch: Watch, scorer: Scorer, before: int, total: int) -> None:
     watch("scores", min(before + scorer.queries, total), total, {"best": max(scorer.known.values())})
-
-
-def run_policy(folder: str | Path) -> Path:
-    """The policy file of a run."""
-    file = Path(folder) / "policy.safetensors"
-    if not file.is_file():
-        _search_config(folder)  # raises if the folder is not a run
-        raise FormatError(
-            f"the run {str(folder)!r} has no policy yet, since it has not ended: continue it with --resume"
-        )
-    return file
-
-
-def _search_config(folder: str | Path) -> dict[str, Any]:
-    """The settings of a search; an error for the folder of a training."""
-    found = read_config(folder)
-    if "recipe" in found:
-        raise FormatError(f"{str(folder)!r} is a training, not a search: it has neither a policy nor shared weights")
-    return found
 
 
 def named(task: Data | training.Task) -> Data:
@@ -341,9 +295,9 @@ def _batches(data: Data | training.Task, fabric: Fabric, say: Say | None = None)
     return make_task(data, fabric, say).batches(fabric.device)
 
 
-def _run_scorer(folder: str, root: str | Path | None, limit: int | None, fabric: Fabric) -> Scorer:
+def run_supernet(folder: str, wanted: Wanted) -> Scorer:
     """The supernet of a run, on the validation images of that run."""
-    kept = _search_config(folder)
+    kept = read_search(folder)
     if kept.get("trained") is None or kept.get("scorer") != "supernet":
         raise SettingError(f"the run {folder!r} has no supernet: its scores came from {kept.get('scorer')}")
     try:
@@ -356,10 +310,11 @@ def _run_scorer(folder: str, root: str | Path | None, limit: int | None, fabric:
     file = Path(folder) / "supernet.safetensors"
     if not file.is_file():
         raise FormatError(f"the run {folder!r} has no supernet yet, since it has not ended: continue it with --resume")
-    batches = _batches(replace(data, root=root or data.root), fabric)
+    fabric = wanted.fabric
+    batches = _batches(replace(data, root=named(wanted.task).root or data.root), fabric)
     supernet.load(file)
     supernet.to(fabric.device)
-    return SupernetScorer(supernet, batches.validation, batches.validation_labels, fabric, limit)
+    return SupernetScorer(supernet, batches.validation, batches.validation_labels, fabric, wanted.limit)
 
 
 def _kept(config: type[C], kept: Mapping[str, Any]) -> C:

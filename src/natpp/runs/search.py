@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from natpp.config import Among, At, Config, Form
 from natpp.registry import RULES
+from natpp.runs.scoring import Short
 from natpp.scorers.base import PRICED
 
 Price = Mapping[Annotated[str, Among(PRICED)], Annotated[float, At(least=0)]]  # in points of the score
@@ -75,28 +76,3 @@ class Search(Config):
     def by(self, short: Short) -> Search:
         """The same search with these short trainings."""
         return replace(self, train_steps=short.steps, **{name: getattr(short, name) for name in SHARED})
-
-
-@dataclass(frozen=True)
-class Short(Config):
-    """Short real trainings as a scorer. None (auto) picks what suits the images.
-
-    Examples:
-        >>> natpp.Short.parse("steps=200,store=scores.jsonl").steps
-        200
-    """
-
-    steps: Annotated[int | None, At(least=1)] = None
-    """gradient steps of a training"""
-    batch: Annotated[int | None, At(least=2)] = None
-    """images per step"""
-    learning_rate: Annotated[float | None, At(above=0)] = None
-    """maximum learning rate of SGD"""
-    together: Annotated[int | None, At(least=1)] = None
-    """trainings side by side on a GPU"""
-    channels: Annotated[int | None, At(least=1)] = None
-    """channels of the first cells of the trained networks"""
-    cells: Annotated[int | None, At(least=1)] = None
-    """cells of the trained networks (nasbench201: per stage)"""
-    store: Annotated[str | Path | None, Form("FILE")] = None
-    """file to save and reuse scores in"""

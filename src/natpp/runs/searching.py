@@ -14,17 +14,19 @@ from torch import Tensor
 from natpp.arch.formats import from_json, to_dict, to_json
 from natpp.arch.graph import Architecture
 from natpp.arch.space import Space
+from natpp.core.scores import Gain, Score, Scores
 from natpp.folder import Folder, Interrupted, Stop
 from natpp.methods.learning import Learner
 from natpp.nets.policy import Policy
 from natpp.run import Run
 from natpp.runs.phases import Phases
 from natpp.runs.search import Search
-from natpp.scorers.base import Gain, Priced, Score, Scorer, Scores, Task
+from natpp.scorers.base import Priced, Scorer
 from natpp.scorers.predicted import Prediction, Round, predicted
 from natpp.scorers.supernet import SharedWeights
 from natpp.seeds import Use, generator, number, torch_generator
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Frame, cells_of
+from natpp.subjects.many import Subjects
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -46,7 +48,7 @@ class Searching:
     def __init__(
         self,
         space: Space,
-        task: Task,
+        frame: Frame,
         scores: Scorer | SharedWeights,
         config: Phases,
         fabric: Fabric,
@@ -66,11 +68,11 @@ class Searching:
         if self.shared is not None and config.alternate:
             steps = config.weights.epochs * self.shared.policy_steps_an_epoch
             config = replace(config, learn=replace(config.learn, steps=steps))
-        self.task, self.config, self.fabric, self.seed = task, config, fabric, run.seed
+        self.frame, self.config, self.fabric, self.seed = frame, config, fabric, run.seed
         self.evaluations, self.minutes, self.price = asked.evaluations, asked.minutes, dict(asked.price or {})
         self.folder, self.stop, self.watch, self.say = folder or Folder(None, {}), stop or Stop(), run.watch, run.say
         pool = [arch] if arch is not None else space.draw(config.pool, generator(run.seed, Use.DRAW, 0))
-        self.inputs = Inputs(pool, task, space.ops)
+        self.inputs = Subjects(cells_of(pool, frame, space.ops))
         self.learner = Learner(space.ops, config.learn, number(run.seed, Use.START, 1))
         self.known: dict[Architecture, float] = {}  # scores, kept for a resumed run
         self.planned: int | None = None  # scores there is time for, if minutes are given
@@ -167,7 +169,7 @@ class Searching:
         learner, seconds = copy.deepcopy(self.learner), 0.0
         for _ in range(2):
             begin = time.perf_counter()
-            score = Priced(shared.batch_scorer(0), self.task.where, self.price)
+            score = Priced(shared.batch_scorer(0), self.frame.where, self.price)
             chance = generator(self.seed, Use.LEARN, 0), torch_generator(self.seed, Use.LEARN, 0)
             learner.step(self.inputs, score, *chance)
             self._wait()
@@ -177,7 +179,7 @@ class Searching:
     def _policy_by_batches(self, shared: SharedWeights, steps: int) -> None:
         """Learn for this many steps, each from one batch of validation images."""
         while self.learner.steps < min(steps, self.learner.config.steps):
-            score = Priced(shared.batch_scorer(self.learner.steps), self.task.where, self.price)
+            score = Priced(shared.batch_scorer(self.learner.steps), self.frame.where, self.price)
             self._policy_step(score, shared.policy_steps_an_epoch)
 
     def _policy_by_scores(self) -> None:
@@ -248,7 +250,7 @@ class Searching:
             chosen += self.prediction.archs
         if not chosen:
             return
-        before = scorer([self.inputs.archs[index] for index in indices])
+        before = scorer([self.inputs.given[index] for index in indices])
         after = scorer(chosen)
         if alone:
             self.chosen = chosen[int(after.argmax())]
@@ -258,7 +260,7 @@ class Searching:
         if not alone:
             self._log({"phase": "examples", "before": before.tolist(), "after": after.tolist()})
             most = int((after - before).argmax())
-            self.example = self.inputs.archs[indices[most]], chosen[most]
+            self.example = self.inputs.given[indices[most]], chosen[most]
             self.example_scores = float(before[most]), float(after[most])
         self._log(
             {
@@ -337,7 +339,7 @@ class Searching:
         limit = self.evaluations if self.evaluations is not None else scorer.left
         if limit is None and not scorer.free:
             limit = MOST_EVALUATIONS if self.minutes is not None else self.config.evaluations
-        return Priced(scorer, self.task.where, self.price, limit)
+        return Priced(scorer, self.frame.where, self.price, limit)
 
     def _scored(self, scorer: Scorer) -> None:
         if scorer.limit is None:

@@ -13,22 +13,18 @@ import torch
 from torch import nn
 
 from natpp.core.result import Result
-from natpp.data.images import Images
 from natpp.data.named import Data
 from natpp.errors import SettingError
 from natpp.files import write_whole
 from natpp.folder import Folder, catching_signals
 from natpp.fx.traced import copied
-from natpp.methods.tuned import SCHEDULE, TuneConfig
-from natpp.run import Run, Say, Watch
+from natpp.run import Run
 from natpp.runs.fabric import leave, make_fabric
 from natpp.runs.jobs import make_task
 from natpp.training.loop import Loop, fit
-from natpp.training.losses import Loss, check_teacher, cross_entropy
+from natpp.training.losses import check_teacher, cross_entropy
 from natpp.training.recipe import Recipe
 from natpp.training.task import Task
-
-MOST_EVALUATIONS = 1000  # however much time there is
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,36 +121,6 @@ def run_finetuning(
         _keep(result, Path(run.out))
     leave(fabric)
     return result
-
-
-def learning_settings(
-    module: nn.Module,
-    train: Any,
-    val: Any = None,
-    *,
-    scorer: Any = None,
-    evaluations: int | None = None,
-    minutes: float | None = None,
-    train_steps: int | None = None,
-    learning_rate: float | None = None,
-    root: str | Path | None = None,
-    loss: Loss | None = None,
-    watch: Watch | None = None,
-    say: Say | None = None,
-) -> dict[str, Any]:
-    """The arguments of `learn_module`, from the user's arguments."""
-    changes = {"scorer": scorer, "evaluations": evaluations, "minutes": minutes}
-    if minutes is not None and evaluations is None:
-        changes["evaluations"] = MOST_EVALUATIONS
-    config = TuneConfig(**{name: value for name, value in changes.items() if value is not None})
-    schedule = replace(
-        SCHEDULE,
-        steps=SCHEDULE.steps if train_steps is None else train_steps,
-        learning_rate=SCHEDULE.learning_rate if learning_rate is None else learning_rate,
-    )
-    task = Task.of(train, val, root=root, loss=loss)
-    schedule = replace(schedule, augment=isinstance(task.train, Images))
-    return {"task": task, "config": config, "schedule": schedule, "watch": watch, "say": say}
 
 
 def _given_back(trained: nn.Module, given: nn.Module) -> nn.Module:

@@ -9,26 +9,15 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from natpp.arch.cost import counts
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting
+from natpp.core.scores import Scores
 from natpp.errors import NatppError, SettingError, did_you_mean
-
-Scores = NDArray[np.float64]
-Score = Callable[[Sequence[Architecture]], Scores]  # a scorer, or a prediction of one
-
-
-class Gain(NamedTuple):
-    """A score of pairs: how much better the second of each is than the first."""
-
-    of: Callable[[Sequence[Architecture], Sequence[Architecture]], Scores]
-
 
 PRICED = ("params", "madds")  # costs that can have a price
 
@@ -59,8 +48,8 @@ class Scorer(ABC):
         self.scored: Callable[[], None] | None = None  # called after each group of scores
         self._seconds = 0.0  # spent on scores
         self._made = 0  # scores that were computed, not recalled
-        self._known: dict[Architecture, float] = {}
-        self._earlier: dict[Architecture, float] = {}
+        self._known: dict[Any, float] = {}
+        self._earlier: dict[Any, float] = {}
 
     @property
     def queries(self) -> int:
@@ -78,29 +67,29 @@ class Scorer(ABC):
         return self._seconds / max(self._made, 1)
 
     @property
-    def known(self) -> dict[Architecture, float]:
+    def known(self) -> dict[Any, float]:
         """Every score given so far, by `key`."""
         return dict(self._known)
 
-    def recall(self, scores: Mapping[Architecture, float]) -> None:
+    def recall(self, scores: Mapping[Any, float]) -> None:
         """Take scores, by `key`, from an earlier run: they are counted when asked for, and not made again."""
         self._earlier |= scores
 
-    def key(self, arch: Architecture) -> Architecture:
-        """What counts as the same architecture: by default what it computes."""
-        return arch.essence()
+    def key(self, candidate: Any) -> Any:
+        """What counts as the same candidate: by default what it computes."""
+        return candidate.key
 
-    def arranged(self, archs: list[Architecture]) -> list[Architecture]:
-        """The order in which architectures are scored, `together` of them at a time."""
-        return archs
+    def arranged(self, keys: list[Any]) -> list[Any]:
+        """The order in which candidates are scored, `together` of them at a time."""
+        return keys
 
-    def __call__(self, archs: Sequence[Architecture]) -> Scores:
-        """One score for each architecture."""
-        keys = [self.key(arch) for arch in archs]
-        new = {key: arch for key, arch in zip(keys, archs, strict=True) if key not in self._known}
+    def __call__(self, candidates: Sequence[Any]) -> Scores:
+        """One score for each candidate: an architecture, or a module's `Candidate`."""
+        keys = [self.key(one) for one in candidates]
+        new = {key: one for key, one in zip(keys, candidates, strict=True) if key not in self._known}
         if self.limit is not None and self.queries + len(new) > self.limit:
             raise LimitReached(
-                f"the scorer may score {self.limit} architectures, has scored {self.queries} and was asked for "
+                f"the scorer may score {self.limit} candidates, has scored {self.queries} and was asked for "
                 f"{len(new)} more"
             )
         self._known.update({key: self._earlier[key] for key in new if key in self._earlier})
@@ -119,8 +108,8 @@ class Scorer(ABC):
         return np.array([self._known[key] for key in keys])
 
     @abstractmethod
-    def _score(self, archs: list[Architecture]) -> Scores:
-        """Scores of architectures that were not scored before."""
+    def _score(self, candidates: list[Any]) -> Scores:
+        """Scores of candidates that were not scored before."""
 
 
 def check_price(price: Mapping[str, float]) -> None:
@@ -147,11 +136,11 @@ class Priced(Scorer):
         self.price = dict(price)
         self.free, self.together = scorer.free, scorer.together
 
-    def key(self, arch: Architecture) -> Architecture:
-        return self.scorer.key(arch)
+    def key(self, candidate: Any) -> Any:
+        return self.scorer.key(candidate)
 
-    def arranged(self, archs: list[Architecture]) -> list[Architecture]:
-        return self.scorer.arranged(archs)
+    def arranged(self, keys: list[Any]) -> list[Any]:
+        return self.scorer.arranged(keys)
 
     @property
     def seconds_each(self) -> float:
@@ -163,12 +152,3 @@ class Priced(Scorer):
             found = [getattr(counts(arch, self.where), f"live_{name}") for arch in archs]
             scores = scores - value * np.log2(found)
         return scores
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a transformation must keep to: the rule, the network, and whether the budget is strict."""
-
-    rule: str
-    where: Setting
-    strict: bool = True

@@ -12,13 +12,17 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import fx
 
 from natpp.core.decision import Plan
+from natpp.core.scores import Scores
+from natpp.core.subject import Candidate
 from natpp.data.loader import Batch, samples_in
 from natpp.errors import NatppError, SettingError
 from natpp.fx.rewrite import Shared
+from natpp.scorers.base import Scorer
 from natpp.scorers.short import WORST
 from natpp.seeds import from_text
 from natpp.subjects.module import Module
@@ -28,15 +32,18 @@ from natpp.training.step import Sgd, cosine
 from natpp.training.together import Trial
 
 Draw = Callable[[int], Plan]  # a random candidate, by the number of the step
+TRAINED = 32  # short fine-tunings whose steps it is trained for, unless a method trains it
 
 
-class Expanded:
-    """A traced module expanded into a supernet."""
+class Expanded(Scorer):
+    """A traced module expanded into a supernet; it is trained before the first score, if nobody has trained it."""
 
-    together = 1
+    name = "supernet"
+    at_once = 1
 
-    def __init__(self, module: Module, trial: Trial):
-        self.module, self.trial = module, trial
+    def __init__(self, module: Module, trial: Trial, draw: Draw):
+        super().__init__()
+        self.module, self.trial, self.schedule, self.draw = module, trial, trial.schedule, draw
         self.shared = Shared(module.traced)
         self.loss, self.feed = trial.loss or cross_entropy, trial.feed()
         self.losses: list[float] = []  # of the steps so far
@@ -83,12 +90,17 @@ class Expanded:
     def _loss(self, path: fx.GraphModule, batch: Batch) -> torch.Tensor:
         return output_and_loss(path, *batch, self.loss, self.trial.device)[1]
 
+    def _score(self, candidates: list[Candidate]) -> Scores:
+        if not self.losses:
+            self.train(self.draw, TRAINED * self.schedule.steps)
+        return np.array(self.tuned(candidates))
+
     @torch.no_grad()
-    def __call__(self, candidates: Sequence[Plan]) -> list[float]:
-        """A score for each candidate."""
+    def tuned(self, candidates: Sequence[Candidate]) -> list[float]:
+        """A score for each candidate, by the weights as they are."""
         found, start = [], time.perf_counter()
-        for plan in candidates:
-            path, total, count = self.path(plan).eval(), 0.0, 0
+        for one in candidates:
+            path, total, count = self.path(one.plan).eval(), 0.0, 0
             for batch in self.feed.validation():
                 size = samples_in(batch)
                 total += self._loss(path, batch).item() * size

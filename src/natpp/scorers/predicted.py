@@ -22,11 +22,12 @@ from torch.nn import functional
 
 from natpp.arch.graph import Architecture
 from natpp.config import At, Config
+from natpp.core.scores import Gain, Score, Scores
+from natpp.core.subject import Row
 from natpp.errors import SettingError
-from natpp.scorers.base import Gain, Score, Scorer, Scores
+from natpp.scorers.base import Scorer
 from natpp.scorers.features import Features, flow_features, walk_features
-from natpp.subjects.cells import Row
-from natpp.subjects.many import Inputs
+from natpp.subjects.many import Subjects
 
 FIRST_SCORES = 16  # maximum number used to measure how long a score takes
 TRIES = 20  # draws per random transformation
@@ -297,7 +298,7 @@ class Round(NamedTuple):
 
 
 def predicted(
-    inputs: Inputs,
+    inputs: Subjects,
     scorer: Scorer,
     config: PredictConfig,
     generator: np.random.Generator,
@@ -327,11 +328,11 @@ def predicted(
         return True
 
     def take_random(count: int) -> None:
-        """Inputs, plus random transformations if there are too few of them (for example one given architecture)."""
+        """Subjects, plus random transformations if there are too few of them (for example one given architecture)."""
         for index in generator.permutation(len(inputs)).tolist():
             if count <= 0:
                 return
-            count -= take(inputs.archs[index])
+            count -= take(inputs.given[index])
         for _ in range(TRIES * count):
             if count <= 0:
                 return
@@ -351,7 +352,7 @@ def predicted(
         before = len(archs)
         wanted = min(a_round, budget - before)
         indices = generator.permutation(len(inputs)).tolist()[: max(4 * a_round, 100)]
-        starts: list[tuple[int, Row]] = [(index, inputs.encoded[index].ops) for index in indices]
+        starts: list[tuple[int, Row]] = [(index, inputs.before[index]) for index in indices]
         while len(starts) < wanted:  # too few inputs: also start from random transformations of them
             index = int(generator.integers(len(inputs)))
             starts.append((index, inputs.random_row(index, generator)))
@@ -376,13 +377,13 @@ def predicted(
 
 
 def ascended(
-    inputs: Inputs, indices: Sequence[int], score: Score, starts: Sequence[Row] | None = None, sweeps: int = 3
+    inputs: Subjects, indices: Sequence[int], score: Score, starts: Sequence[Row] | None = None, sweeps: int = 3
 ) -> list[Row]:
     """For each input the result of coordinate ascent, edge by edge: allowed transitions only, within the budget.
 
     It starts from the input itself, or from a row for each.
     """
-    rows = [inputs.encoded[index].ops.copy() for index in indices] if starts is None else [row.copy() for row in starts]
+    rows = [inputs.before[index].copy() for index in indices] if starts is None else [row.copy() for row in starts]
     reached = inputs.scores(indices, rows, score)
     for _ in range(sweeps):
         before = [row.copy() for row in rows]

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from natpp.arch.graph import Architecture
+from natpp.core.scores import Scores
 from natpp.data.images import Images
-from natpp.scorers.base import Scorer, Scores
+from natpp.scorers.base import Scorer
 from natpp.training.loop import fit
 from natpp.training.recipe import Recipe
 from natpp.training.scratch import Training

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -17,21 +17,23 @@ from natpp.arch.cost import counts
 from natpp.arch.formats import to_json
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting
-from natpp.core.decision import Plan
+from natpp.core.scores import Scores
+from natpp.core.subject import Candidate
 from natpp.data.batches import Batches
 from natpp.data.images import SMALL_IMAGE
 from natpp.errors import SettingError
 from natpp.nets.network import build_network
-from natpp.scorers.base import Scorer, Scores
+from natpp.scorers.base import Scorer
 from natpp.scorers.store import Store
 from natpp.seeds import from_text
-from natpp.subjects.module import Module
 from natpp.training.outcome import Outcome
 from natpp.training.recipe import ShortConfig
 from natpp.training.together import NO_ROOM, Room, Seconds, Trial, train_together
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+    from natpp.subjects.module import Module
 
 WORST = -1e6  # the lowest score, also of a candidate whose loss is not a number
 
@@ -153,31 +155,40 @@ class ShortScorer(Scorer):
         return {key: every[number % ranks][number // ranks] for number, key in enumerate(keys)}
 
 
-class ShortTunings:
+class ShortTunings(Scorer):
     """Minus the validation loss of a candidate for a module, after a few steps of fine-tuning."""
 
-    def __init__(self, module: Module, trial: Trial):
-        self.module, self.trial = module, trial
-        self.together = trial.schedule.together if trial.device.type == "cuda" else 1
+    name = "short"
+
+    def __init__(self, trial: Trial):
+        super().__init__()
+        self.trial, self.schedule = trial, trial.schedule
+        self.at_once = trial.schedule.together if trial.device.type == "cuda" else 1
         self.room = Room()
         self.spent: Seconds = defaultdict(float)
 
-    def __call__(self, candidates: Sequence[Plan], longer: int = 1) -> list[float]:
+    def _score(self, candidates: list[Candidate]) -> Scores:
+        return np.array(self.tuned(candidates))
+
+    def tuned(self, candidates: Sequence[Candidate], longer: int = 1) -> list[float]:
         """A score for each candidate, after `longer` times the steps of the schedule; failures get the lowest score."""
-        module, schedule = self.module, self.trial.schedule
-        trial = replace(self.trial, schedule=replace(schedule, steps=longer * schedule.steps))
+        trial = replace(self.trial, schedule=replace(self.schedule, steps=longer * self.schedule.steps))
         found: list[float] = []
-        for start in range(0, len(candidates), self.together):
-            some = candidates[start : start + self.together]
+        for start in range(0, len(candidates), self.at_once):
+            some = candidates[start : start + self.at_once]
             outcomes = train_together(
-                [functools.partial(module.rewritten, plan) for plan in some],
-                [from_text(module.block_ops(plan), trial.seed) for plan in some],
+                [functools.partial(_module(one).rewritten, one.plan) for one in some],
+                [from_text(_module(one).block_ops(one.plan), trial.seed) for one in some],
                 trial,
                 spent=self.spent,
                 room=self.room,
             )
             found += [WORST if outcome.value is None else max(outcome.value, WORST) for outcome in outcomes]
         return found
+
+
+def _module(candidate: Candidate) -> Module:
+    return cast("Module", candidate.subject)
 
 
 def in_half(fabric: Fabric) -> bool:

@@ -23,6 +23,7 @@ from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting, setting
 from natpp.arch.space import Space, dealt_again
 from natpp.config import At, Config
+from natpp.core.scores import Scores
 from natpp.data.batches import Batches
 from natpp.data.feeds import in_parts
 from natpp.data.images import SMALL_IMAGE
@@ -30,7 +31,7 @@ from natpp.errors import NatppError, SettingError
 from natpp.nets.captured import Captured, captures, changing_state
 from natpp.nets.routes import Dealt
 from natpp.nets.supernet import Drawn, Supernet
-from natpp.scorers.base import Scorer, Scores
+from natpp.scorers.base import Scorer
 from natpp.seeds import Use, generator, number, torch_generator
 from natpp.training.step import Sgd, cosine
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from natpp.arch.formats import parse
 from natpp.arch.graph import Architecture
+from natpp.core.scores import Scores
 from natpp.errors import FormatError, NatppError, did_you_mean, shortened
-from natpp.scorers.base import Scorer, Scores
+from natpp.scorers.base import Scorer
 
 
 class Table:

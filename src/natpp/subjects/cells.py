@@ -3,37 +3,58 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from natpp.arch.blueprints import drawing
 from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
 from natpp.arch.groups import cell_groups
 from natpp.arch.networks import Setting
-from natpp.arch.rules import Mask, edge_names, masks
+from natpp.arch.rules import Mask, changes, edge_names, masks
 from natpp.core.blueprint import Blueprint, Spent
 from natpp.core.budget import no_dearer
 from natpp.core.decision import Change, Decision, Option, Plan
+from natpp.core.measures import Cost
 from natpp.core.memory import peak_memory
-from natpp.core.solve import Preferences
+from natpp.core.solve import repair, solve
+from natpp.core.subject import Preferences, Row, Table
+from natpp.nets.network import network_cost
 from natpp.nets.policy import Encoded, edge_masks, encode
 from natpp.registry import OPS
+from natpp.subjects.rows import Rows, options_of
 
-Row = NDArray[np.int64]  # one operation for every free edge of an architecture, by its number in a policy
 MANY = 4  # from this many plans on, costing them at once is faster
+Living = tuple[tuple[int, ...], bool]  # living figures, and whether the head is connected to the image
 
 
-class Cells:
+@dataclass(frozen=True)
+class Frame:
+    """What a change of an architecture must keep to: the rule, the network, and whether the budget is strict."""
+
+    rule: str
+    where: Setting
+    strict: bool = True
+    only: tuple[str, ...] = ()
+    """operations that may be chosen; empty: all"""
+
+
+def cells_of(archs: Iterable[Architecture], frame: Frame, ops: Sequence[str]) -> list[Cells]:
+    """Architectures as subjects; those with the same graph share what plans cost."""
+    shared: dict[object, dict[bytes, Living]] = {}
+    return [Cells(arch, frame, ops, shared.setdefault(arch.topology, {})) for arch in archs]
+
+
+class Cells(Rows):
     """An architecture in a network: what each of its free edges may become under a rule.
 
     Examples:
         >>> from natpp.arch.networks import setting
-        >>> from natpp.subjects.cells import Cells
-        >>> cells = Cells(natpp.load("darts"), list(natpp.registry.OPS), "nat++", setting("cifar"))
+        >>> from natpp.subjects.cells import Cells, Frame
+        >>> cells = Cells(natpp.load("darts"), Frame("nat++", setting("cifar")), list(natpp.registry.OPS))
         >>> cells.decisions[0].name, [option.value for option in cells.decisions[0].options if option.allowed][:2]
         ('normal 0 → 2', ['sep_conv_3x3', 'dil_conv_3x3'])
         >>> cells.living((0,) * 16) == {"params": 3349342, "madds": 528359040}
@@ -41,39 +62,53 @@ class Cells:
     """
 
     name = "architecture"
+    notes = ()
 
-    def __init__(self, arch: Architecture, ops: Sequence[str], rule: str, where: Setting, *, strict: bool = True):
-        self.arch, self.ops, self.rule, self.where, self.strict = arch, tuple(ops), rule, where, strict
+    def __init__(self, arch: Architecture, frame: Frame, ops: Sequence[str], known: dict[bytes, Living] | None = None):
+        """`known` has what rows cost; it may be shared by architectures with the same graph."""
+        self.arch, self.frame, self.ops = arch, frame, tuple(ops)
         self.encoded: Encoded = encode(arch, self.ops)
-        self.mask = self._mask(strict=strict)
+        self.before: Row = self.encoded.ops
+        self.positions = self.encoded.places
+        self.mask = self._mask(strict=frame.strict)
         self.loose = any(graph.concat is None for _, graph in arch.cells())  # its widths depend on the plan
-        self._spent: dict[Plan, tuple[tuple[int, ...], bool]] = {}
+        self._known = {} if known is None else known
+        self._own_costs: dict[bool, Cost] = {}
 
     def _mask(self, *, strict: bool) -> Mask:
         """Which operations each free edge may get, (edges, ops)."""
-        columns = {name: column for column, name in enumerate(OPS)}
-        found = edge_masks(masks(self.arch, self.rule, self.where, strict=strict), self.encoded)
-        return found[:, [columns[OPS[op].name] for op in self.ops]]  # raises for an operation that is not registered
+        found = edge_masks(masks(self.arch, self.frame.rule, self.frame.where, strict=strict), self.encoded)
+        found = found[:, self._columns]  # raises for an operation that is not registered
+        if self.frame.only:
+            own = np.arange(len(self.ops)) == self.before[:, None]
+            found &= own | [op in self.frame.only for op in self.ops]
+        return found
 
     @functools.cached_property
-    def numbers(self) -> tuple[tuple[int, ...], ...]:
+    def _columns(self) -> Row:
+        """The numbers of the operations in the registry."""
+        names = {name: column for column, name in enumerate(OPS)}
+        return np.array([names[OPS[op].name] for op in self.ops])
+
+    @functools.cached_property
+    def numbers(self) -> tuple[tuple[int, ...], ...]:  # type: ignore[override]
         """Per decision, the operation of each option as its number in `ops`; the original comes first."""
-        count = len(self.ops)
-        return tuple((own, *range(own), *range(own + 1, count)) for own in self.encoded.ops.tolist())
+        return options_of(self.before, len(self.ops))
 
     @functools.cached_property
     def decisions(self) -> tuple[Decision, ...]:
         """One for each free edge, cell by cell."""
-        by_rule = self._mask(strict=False) if self.strict else self.mask
+        by_rule = self._mask(strict=False) if self.frame.strict else self.mask
         names = edge_names(self.arch)
         found = []
-        for (kind, index), numbers, rule, both in zip(
-            self.encoded.places, self.numbers, by_rule, self.mask, strict=True
-        ):
-            why = ["" if both[one] else "cost" if rule[one] else "rule" for one in numbers]
+        for (kind, index), numbers, rule, both in zip(self.positions, self.numbers, by_rule, self.mask, strict=True):
+            why = ["" if both[one] else "cost" if rule[one] else self._ruled_out(self.ops[one]) for one in numbers]
             options = tuple(Option(self.ops[one], said) for one, said in zip(numbers, why, strict=True))
             found.append(Decision(names[kind][index], "operation", options))
         return tuple(found)
+
+    def _ruled_out(self, op: str) -> str:
+        return "ops" if self.frame.only and op not in self.frame.only else "rule"
 
     @property
     def given(self) -> Architecture:
@@ -81,47 +116,137 @@ class Cells:
         return self.arch
 
     @property
+    def alike(self) -> Hashable:
+        """Its graph: what a row costs and computes depends on nothing else."""
+        return self.arch.topology
+
+    @property
     def places(self) -> list[tuple[str, int]]:
         """Every free edge by its name."""
         return [(decision.name, number) for number, decision in enumerate(self.decisions)]
+
+    # Costs.
 
     @functools.cached_property
     def blueprint(self) -> Blueprint:
         """The network by these decisions; with loose ends, at the widths of the unchanged architecture."""
         options = [[self.ops[one] for one in numbers] for numbers in self.numbers]
-        return drawing(self.arch, self.where, options).blueprint
+        return drawing(self.arch, self.frame.where, options).blueprint
 
-    def count(self, plans: Sequence[Plan]) -> None:
-        """Compute the cost of many plans at once, so that `living` and `fits` can look them up."""
-        new = [plan for plan in dict.fromkeys(plans) if plan not in self._spent]
+    def count(self, rows: Sequence[Row]) -> None:
+        """Compute the cost of many rows at once, so that `living` and `fits` can look them up."""
+        new = {key: row for row in rows if (key := row.tobytes()) not in self._known}
         if len(new) >= MANY and not self.loose:
-            figures, connected = self.blueprint.costs(np.array(new, dtype=np.int64))
+            plans = self._columns[np.stack(list(new.values()))]
+            figures, connected = drawing(self.arch, self.frame.where).blueprint.costs(plans)
             found = zip(map(tuple, figures.tolist()), connected.tolist(), strict=True)
-            self._spent.update(zip(new, found, strict=True))
+            self._known.update(zip(new, found, strict=True))
 
     def living(self, plan: Plan) -> dict[str, float]:
         """Living parameters and multiply-adds."""
-        return dict(zip(self.blueprint.figures, self._found(plan)[0], strict=True))
+        return dict(zip(self.blueprint.figures, self._found(self.row(plan))[0], strict=True))
 
     def memory(self, plan: Plan) -> int:
         """Bytes of peak memory."""
-        return peak_memory(*self._drawn(plan))
+        return peak_memory(*self._drawn(self.row(plan)))
 
     def fits(self, plan: Plan) -> bool:
-        """Whether a plan meets the budget; always true unless it is strict."""
-        return not self.strict or no_dearer(self._found((0,) * len(plan)), self._found(plan))
+        """Whether a plan meets the budget; always true unless it is strict.
 
-    def graph(self) -> Encoded:
-        """What a policy sees."""
-        return self.encoded
+        Under a strict budget, no living cost may rise, and a head that the image reaches must stay reached.
+        """
+        return not self.frame.strict or no_dearer(self._own, self._found(self.row(plan)))
+
+    def own_cost(self, *, latency: bool = False) -> Cost:
+        """What the architecture costs unchanged; it is measured once."""
+        if latency not in self._own_costs:
+            self._own_costs[latency] = network_cost(self.arch, self.frame.where, latency=latency)
+        return self._own_costs[latency]
+
+    def made(self, plan: Plan, *, latency: bool = False) -> tuple[Architecture, Cost]:
+        """The architecture under a plan, and what it costs."""
+        after = self.apply(plan)
+        return after, network_cost(after, self.frame.where, latency=latency)
+
+    @functools.cached_property
+    def _own(self) -> Living:
+        return self._found(self.before)
+
+    def _found(self, row: Row) -> Living:
+        key = row.tobytes()
+        if key not in self._known:
+            blueprint, drawn = self._drawn(row)
+            spent: Spent = blueprint.spent(drawn)
+            self._known[key] = spent.living, spent.connected
+        return self._known[key]
+
+    def _drawn(self, row: Row) -> tuple[Blueprint, Plan]:
+        """A blueprint with the widths of a row, and the row as a plan of that blueprint."""
+        if not self.loose:
+            return drawing(self.arch, self.frame.where).blueprint, tuple(self._columns[row].tolist())
+        _, blueprint, _, plan = drawing(self.with_row(row), self.frame.where)
+        return blueprint, plan
+
+    # Plans that keep to the rule and the budget.
+
+    def repaired(self, plan: Plan, worth: Sequence[float]) -> Plan:
+        """Under a strict budget: the plan with its least worthy changes undone until it fits.
+
+        Then changes that still fit are restored, the worthiest first. A plan that fits is returned unchanged.
+        """
+        return repair(plan, (0,) * len(plan), worth, self.fits)
+
+    def within(self, plan: Plan, preferences: Preferences, limits: Mapping[str, float]) -> Plan:
+        """The plan after further changes until it meets the limits."""
+        own = self.own_cost(latency="latency" in limits)
+
+        def measure(one: Plan) -> Cost:
+            return self.made(one, latency="latency" in limits)[1] if any(one) else own
+
+        return solve(self, plan, preferences, limits, measure=measure)
+
+    def chosen(
+        self, plan: Plan, table: Table, limits: Mapping[str, float], noise: np.random.Generator | None = None
+    ) -> Plan:
+        """A policy's answer, greedy or sampled, after further changes until it meets the limits."""
+        return self.within(plan, self.preferences(table), limits)
+
+    def at_least_one(self, plan: Plan, table: Table) -> Plan:
+        """The plan itself: a policy may prefer the unchanged architecture."""
+        return plan
+
+    # What it computes.
+
+    def graphs(self) -> list[tuple[Encoded, Mask]]:
+        """What a policy sees: all cells in one graph."""
+        return [(self.encoded, self.mask)]
 
     def key(self, plan: Plan) -> Hashable:
         """What the architecture computes."""
-        return self.apply(plan).essence()
+        return self.apply(plan).key
+
+    def candidate(self, plan: Plan) -> Architecture:
+        """The architecture under a plan."""
+        return self.apply(plan)
 
     def apply(self, plan: Plan) -> Architecture:
         """The architecture with other operations."""
         return self.with_row(self.row(plan))
+
+    def with_row(self, row: Row) -> Architecture:
+        """The architecture with these operations on its free edges."""
+        ops = {kind: list(graph.ops) for kind, graph in self.arch.cells()}
+        for (kind, number), op in zip(self.positions, row.tolist(), strict=True):
+            ops[kind][number] = self.ops[op]
+        return self.arch.with_ops(ops)
+
+    def changes(self, plan: Plan, chances: Sequence[Sequence[float]] | None = None) -> tuple[Change, ...]:
+        """The edges that changed, with the probability of each change if those of all options are known."""
+        found = changes(self.arch, self.apply(plan))
+        if chances is None:
+            return tuple(found)
+        likely = {one.name: own[option] for one, own, option in zip(self.decisions, chances, plan, strict=True)}
+        return tuple(replace(change, probability=likely[change.name]) for change in found)
 
     def told(self, plan: Plan, changes: Sequence[Change]) -> dict[str, Any]:
         """For JSON: its cells before and after."""
@@ -129,40 +254,5 @@ class Cells:
         return {
             "before": to_dict(self.arch),
             "after": to_dict(after),
-            "groups": cell_groups(self.arch, after, self.where, self.ops),
+            "groups": cell_groups(self.arch, after, self.frame.where, self.ops),
         }
-
-    def _found(self, plan: Plan) -> tuple[tuple[int, ...], bool]:
-        if plan not in self._spent:
-            blueprint, drawn = self._drawn(plan)
-            spent: Spent = blueprint.spent(drawn)
-            self._spent[plan] = spent.living, spent.connected
-        return self._spent[plan]
-
-    def _drawn(self, plan: Plan) -> tuple[Blueprint, Plan]:
-        """A blueprint with the widths of a plan, and the plan in that blueprint."""
-        if not self.loose:
-            return self.blueprint, plan
-        _, blueprint, _, plan = drawing(self.apply(plan), self.where)
-        return blueprint, plan
-
-    # Rows: plans as operation numbers of a policy.
-
-    def row(self, plan: Plan) -> Row:
-        """The operation of every edge, as its number in `ops`."""
-        return np.array([numbers[one] for numbers, one in zip(self.numbers, plan, strict=True)], dtype=np.int64)
-
-    def plan(self, row: Row) -> Plan:
-        """The inverse of `row`."""
-        return tuple([numbers.index(op) for numbers, op in zip(self.numbers, row.tolist(), strict=True)])
-
-    def preferences(self, table: NDArray[np.float64]) -> Preferences:
-        """Preferences of a policy, (edges, ops), reordered per option."""
-        return [row[list(numbers)] for row, numbers in zip(table, self.numbers, strict=True)]
-
-    def with_row(self, row: Row) -> Architecture:
-        """The architecture with these operations on its free edges."""
-        ops = {kind: list(graph.ops) for kind, graph in self.arch.cells()}
-        for (kind, number), op in zip(self.encoded.places, row.tolist(), strict=True):
-            ops[kind][number] = self.ops[op]
-        return self.arch.with_ops(ops)

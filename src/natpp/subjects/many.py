@@ -1,62 +1,73 @@
-"""Input architectures prepared for a policy: encoded and masked once, transformed and scored by the thousand."""
+"""Subjects prepared for methods: encoded and masked once, transformed and scored by the thousand."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from natpp.arch.blueprints import drawing
-from natpp.arch.graph import Architecture
-from natpp.arch.rules import Mask
-from natpp.core.blueprint import Spent
-from natpp.core.budget import no_dearer
-from natpp.core.solve import repair
-from natpp.nets.policy import Encoded, GraphBatch, collate
-from natpp.registry import OPS
-from natpp.scorers.base import Gain, Score, Scores, Task
-from natpp.subjects.cells import MANY, Cells, Row
-
-Living = tuple[tuple[int, ...], bool]  # living figures, and whether the head is connected to the image
+from natpp.core.budget import Budget, limits_of
+from natpp.core.decision import Plan
+from natpp.core.scores import Gain, Score, Scores
+from natpp.core.subject import Row, Subject
+from natpp.nets.policy import GraphBatch, collate
 
 
-class Inputs:
-    """Architectures with their encodings and masks; a row of operations turns one into another."""
+class Subjects:
+    """Subjects, with the limits that plans for them must keep; a row of operations turns one into another."""
 
-    def __init__(self, archs: Sequence[Architecture], task: Task, ops: Sequence[str]):
-        self.archs = list(archs)
-        self.task = task
-        self.ops = tuple(ops)
-        self.cells = [Cells(arch, self.ops, task.rule, task.where, strict=task.strict) for arch in self.archs]
-        self.encoded: list[Encoded] = [one.encoded for one in self.cells]
-        self.masks: list[Mask] = [one.mask for one in self.cells]
-        names = {name: column for column, name in enumerate(OPS)}
-        self.columns = np.array([names[OPS[op].name] for op in self.ops])  # numbers of the operations in the registry
-        graphs: dict[object, int] = {}
-        self._graphs = [graphs.setdefault(arch.topology, len(graphs)) for arch in self.archs]
-        self._members: dict[int, list[int]] = {}
-        for index, graph in enumerate(self._graphs):
-            self._members.setdefault(graph, []).append(index)
-        self._living: dict[tuple[int, bytes], Living] = {}
-        self._before: dict[int, Living] = {}  # of the input itself
+    def __init__(self, subjects: Iterable[Subject], budget: Budget = Budget()):
+        self.subjects = list(subjects)
+        self.wanted, self.timed = budget.limits, budget.timed or "latency" in budget.limits
+        self.masks = [one.mask for one in self.subjects]
+        self.before = [one.before for one in self.subjects]
+        self._members: dict[Hashable, list[int]] = {}
+        for index, one in enumerate(self.subjects):
+            self._members.setdefault(one.alike, []).append(index)
+        self._groups = {index: group for group, some in enumerate(self._members.values()) for index in some}
+        self._counted: set[int] = set()  # groups whose own costs are known
         self._scores: dict[tuple[int, bytes, bytes], float] = {}
         self._scored_by: Score | Gain | None = None
+        self._own = functools.cache(lambda index: self.transformed(index, self.before[index]))
 
     def __len__(self) -> int:
-        return len(self.archs)
+        return len(self.subjects)
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The operations that the columns of a row stand for."""
+        return self.subjects[0].ops
+
+    @property
+    def given(self) -> list[Any]:
+        """What was given, such as architectures."""
+        return [one.given for one in self.subjects]
+
+    def limits(self, index: int) -> dict[str, float]:
+        """The limits of a subject, as figures."""
+        return limits_of(self.wanted, self.subjects[index].own_cost(latency=self.timed)) if self.wanted else {}
+
+    def pairs(self, index: int) -> list[tuple[tuple[str, int], int]]:
+        """The position of every decision of a subject, with its operation."""
+        return list(zip(self.subjects[index].positions, self.before[index].tolist(), strict=True))
 
     def batch(self, indices: Sequence[int]) -> GraphBatch:
         """Some of them as one graph for the policy."""
-        return collate([self.encoded[i] for i in indices], [self.masks[i] for i in indices])
+        parts = [(number, *part) for number, i in enumerate(indices) for part in self.subjects[i].graphs()]
+        numbers, encoded, masks = zip(*parts, strict=True) if parts else ((), (), ())
+        batch = collate(encoded, masks)
+        return batch._replace(owners=torch.tensor(numbers)[batch.owners], size=len(indices))
 
     def rows(
-        self, indices: Sequence[int], choices: NDArray[np.int64], probabilities: NDArray[np.float64]
+        self, indices: Sequence[int], choices: NDArray[np.int64], worth: NDArray[np.float64]
     ) -> list[tuple[int, Row, Row]]:
         """Choices (samples, edges of a batch) as (index, row as drawn, row within the budget), one input at a time."""
-        ends = np.cumsum([len(self.encoded[i].ops) for i in indices])[:-1]
-        drawn, weights = (np.split(array, ends, axis=1) for array in (choices, probabilities))
+        ends = np.cumsum([len(self.before[i]) for i in indices])[:-1]
+        drawn, weights = (np.split(array, ends, axis=1) for array in (choices, worth))
         found = [
             (index, row, weight)
             for index, rows, some in zip(indices, drawn, weights, strict=True)
@@ -66,29 +77,34 @@ class Inputs:
         return [(index, row, kept) for (index, row, _), kept in zip(found, now, strict=True)]
 
     def all_repaired(
-        self, indices: Sequence[int], rows: Sequence[Row], probabilities: Sequence[NDArray[np.float64]]
+        self, indices: Sequence[int], rows: Sequence[Row], worth: Sequence[NDArray[np.float64]]
     ) -> list[Row]:
         """Repaired rows, one for each index; their costs are computed at once."""
         self.count(indices, rows)
-        return [self.repaired(*one) for one in zip(indices, rows, probabilities, strict=True)]
+        return [self.repaired(*one) for one in zip(indices, rows, worth, strict=True)]
 
-    def transformed(self, index: int, row: Row) -> Architecture:
-        """The architecture with these operations on its free edges."""
-        return self.cells[index].with_row(row)
+    def repaired(self, index: int, row: Row, worth: NDArray[np.float64]) -> Row:
+        """The row with its least worthy changes undone until it fits, then changed further until it meets the limits.
 
-    def repaired(self, index: int, row: Row, probability: NDArray[np.float64]) -> Row:
-        """Under a strict budget: the row with its least probable changes undone until it fits.
-
-        Then changes that still fit are restored, the most probable first. A row that fits is returned unchanged.
+        A row that fits is returned unchanged.
         """
-        if self.fits(index, row):
-            return row
-        before = tuple(self.encoded[index].ops.tolist())
-        fits = functools.partial(self._fits, index)
-        return np.array(repair(tuple(row.tolist()), before, probability.tolist(), fits), dtype=np.int64)
+        subject, plan = self.subjects[index], self.subjects[index].plan(row)
+        found = subject.repaired(plan, worth.tolist())
+        if self.wanted:
+            found = self.within(index, found)
+        return row if found == plan else subject.row(found)
 
-    def _fits(self, index: int, ops: Sequence[int]) -> bool:
-        return self.fits(index, np.array(ops, dtype=np.int64))
+    def within(self, index: int, plan: Plan) -> Plan:
+        """A plan within the limits, near this one: no option is preferred to those that it picks."""
+        subject = self.subjects[index]
+        liked = np.zeros(self.masks[index].shape)
+        liked[np.arange(len(plan)), subject.row(plan)] = 1.0
+        return subject.within(plan, subject.preferences(liked), self.limits(index))
+
+    def transformed(self, index: int, row: Row) -> Any:
+        """A candidate: the subject with these operations."""
+        subject = self.subjects[index]
+        return subject.candidate(subject.plan(row))
 
     def random_row(self, index: int, generator: np.random.Generator) -> Row:
         """A valid transformation drawn uniformly, and repaired if the budget requires it."""
@@ -103,58 +119,32 @@ class Inputs:
             self._scored_by = score
         pairs = isinstance(score, Gain)
         keys = [
-            (self._graphs[index], self.encoded[index].ops.tobytes() if pairs else b"", row.tobytes())
+            (self._groups[index], self.before[index].tobytes() if pairs else b"", row.tobytes())
             for index, row in zip(indices, rows, strict=True)
         ]
         new = {key: number for number, key in enumerate(keys) if key not in self._scores}
         if new:
             after = [self.transformed(indices[number], rows[number]) for number in new.values()]
             if isinstance(score, Gain):
-                found = score.of([self.archs[indices[number]] for number in new.values()], after)
+                found = score.of([self._own(indices[number]) for number in new.values()], after)
             else:
                 found = score(after)
             self._scores.update(zip(new, found.tolist(), strict=True))
         return np.array([self._scores[key] for key in keys])
 
     def fits(self, index: int, row: Row) -> bool:
-        """Whether a row meets the budget; always true unless it is strict.
-
-        Under a strict budget, no living cost may rise, and a head that the image reaches must stay reached.
-        """
-        if not self.task.strict:
-            return True
-        if index not in self._before:
-            group = self._members[self._graphs[index]]
-            self.count(group, [self.encoded[one].ops for one in group])
-            self._before.update((one, self.living(one, self.encoded[one].ops)) for one in group)
-        return no_dearer(self._before[index], self.living(index, row))
-
-    def living(self, index: int, row: Row) -> Living:
-        """Living parameters and multiply-adds, and whether the image reaches the head."""
-        key = self._graphs[index], row.tobytes()
-        found = self._living.get(key)
-        if found is None:
-            spent = self._spent(index, row)
-            found = self._living[key] = spent.living, spent.connected
-        return found
+        """Whether a row is allowed as a whole and meets the limits that can be counted."""
+        group = self._groups[index]
+        if group not in self._counted:
+            self._counted.add(group)
+            some = list(self._members.values())[group]
+            self.count(some, [self.before[one] for one in some])
+        return self.subjects[index].fits(self.subjects[index].plan(row))
 
     def count(self, indices: Sequence[int], rows: Sequence[Row]) -> None:
-        """Compute the cost of many rows at once, so that `fits` and `living` can look them up."""
-        groups: dict[int, dict[bytes, tuple[int, Row]]] = {}
+        """Compute the cost of many rows at once, so that `fits` can look them up."""
+        groups: dict[int, tuple[int, list[Row]]] = {}
         for index, row in zip(indices, rows, strict=True):
-            if (place := (self._graphs[index], row.tobytes())) not in self._living and self.task.strict:
-                groups.setdefault(place[0], {})[place[1]] = index, row
-        for graph, group in groups.items():
-            index, _ = next(iter(group.values()))
-            if len(group) >= MANY and not self.cells[index].loose:
-                plans = self.columns[np.stack([row for _, row in group.values()])]
-                figures, connected = drawing(self.archs[index], self.task.where).blueprint.costs(plans)
-                for key, spent, whole in zip(group, figures.tolist(), connected.tolist(), strict=True):
-                    self._living[graph, key] = tuple(spent), whole
-
-    def _spent(self, index: int, row: Row) -> Spent:
-        if self.cells[index].loose:  # the widths depend on the row
-            _, blueprint, _, plan = drawing(self.transformed(index, row), self.task.where)
-            return blueprint.spent(plan)
-        plan = tuple(self.columns[row].tolist())
-        return drawing(self.archs[index], self.task.where).blueprint.spent(plan)
+            groups.setdefault(self._groups[index], (index, []))[1].append(row)
+        for index, some in groups.values():
+            self.subjects[index].count(some)

@@ -9,42 +9,47 @@ loses its last reader.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 from torch import fx, nn
 
+from natpp.arch.decisions import Decisions
 from natpp.arch.graph import NULL
 from natpp.arch.groups import told_group, told_place, told_where
 from natpp.arch.rules import Mask
 from natpp.core.blueprint import Blueprint
 from natpp.core.decision import Change, Decision, Plan
 from natpp.core.measures import Cost
-from natpp.core.solve import Preferences
+from natpp.core.solve import repair
+from natpp.core.subject import Candidate, Preferences, Row, Table
 from natpp.core.tally import Tally
-from natpp.decisions.base import Decisions, Spot, kind_of, options
+from natpp.decisions.base import Spot, kind_of, options
 from natpp.decisions.operation import cost
 from natpp.decisions.term import room_for_shortcut
 from natpp.errors import SettingError
 from natpp.fx.blocks import Block, Term, find_blocks, grouped
 from natpp.fx.rewrite import Shared, rewrite
+from natpp.fx.sites import called_twice, own_modes
 from natpp.fx.traced import Traced, batch_of
 from natpp.nets.measure import module_cost
-from natpp.nets.policy import GraphBatch, collate, encode_cells
+from natpp.nets.policy import Encoded, encode_cells
 from natpp.registry import OPS
 from natpp.subjects.module_blueprint import Choice, module_blueprint
+from natpp.subjects.module_budget import within
+from natpp.subjects.module_changes import changes_of, in_blocks
+from natpp.subjects.rows import Rows, options_of
 
-Row = NDArray[np.int64]  # one operation for every decision, by its number in a policy
 Key = tuple[tuple[str, ...], ...]  # per block, the operations that are alive
 MOST_KNOWN = 1 << 18  # cached plans of groups: whether they are connected
 MOST_NEXT = 1 << 14  # cached plans of groups: their next changes
 
 
-class Module:
+class Module(Rows):
     """A traced module: what each of its terms may become.
 
     Examples:
@@ -61,10 +66,10 @@ class Module:
     name = "module"
 
     def __init__(self, traced: Traced, ask: Decisions | None = None):
-        self.traced, self.ask = traced, ask or Decisions()
-        self.ops = self.ask.ops
+        self.traced, self.ask = traced, (ask or Decisions()).full()
+        self.ops = self.ask.columns
         self.blocks = find_blocks(traced, self.ask.keep)
-        self.groups = grouped(self.blocks, share=self.ask.share_blocks)
+        self.groups = grouped(self.blocks, share=bool(self.ask.share_blocks))
         self.first = [self.blocks[group[0]] for group in self.groups]
         ends = np.cumsum([0, *(len(block.terms) for block in self.first)]).tolist()
         self.parts = [range(start, end) for start, end in pairwise(ends)]
@@ -72,20 +77,20 @@ class Module:
         self.part_of = [number for number, part in enumerate(self.parts) for _ in part]
         present = [name for block in self.first for name in known(block.ops, self.ops)]
         self.before: Row = np.array([self.ops.index(name) for name in present], dtype=np.int64)
-        count = len(self.ops)
-        self.numbers = tuple((own, *range(own), *range(own + 1, count)) for own in self.before.tolist())
-        """per decision, the operation of each option as its number in `ops`; the original comes first"""
+        self.numbers = options_of(self.before, len(self.ops))
         found = self._found(present)
         self.choices = self._choices(found)
         self.blueprint: Blueprint = module_blueprint(traced, self.blocks, self.choices)
         self.tally = Tally(self.blueprint)
         """of the module as it is"""
         self.decisions: tuple[Decision, ...] = tuple(self._connected(n, one) for n, one in enumerate(found))
-        self.mask: Mask = np.zeros((len(found), count), dtype=bool)
+        self.mask: Mask = np.zeros((len(found), len(self.ops)), dtype=bool)
         for row, numbers, one in zip(self.mask, self.numbers, self.decisions, strict=True):
             row[[numbers[option] for option in one.allowed]] = True
         self._whole: dict[tuple[int, Plan], bool] = {}
         self._next: dict[tuple[int, Plan], list[dict[int, int]]] = {}
+        self._own_costs: dict[bool, Cost] = {}
+        self._last: tuple[Plan | None, Any] = None, None
 
     # Decisions and options.
 
@@ -146,6 +151,28 @@ class Module:
             for index, number in enumerate(part)
         ]
 
+    @property
+    def device(self) -> torch.device:
+        """Where the module is."""
+        tensors = (*self.given.parameters(), *self.given.buffers())
+        return tensors[0].device if tensors else torch.device("cpu")
+
+    @property
+    def positions(self) -> tuple[tuple[str, int], ...]:
+        """Per decision, the kind of its block and its number there."""
+        return tuple((block.kind, index) for block in self.first for index in range(len(block.terms)))
+
+    @property
+    def alike(self) -> Hashable:
+        """Nothing else: a row means something in this module only."""
+        return id(self)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was kept whole, and what else a user should know."""
+        nothing = [] if self.blocks else ["there is nothing here that natpp can replace"]
+        return *self.traced.notes, *called_twice(self.traced), *own_modes(self.traced), *nothing
+
     # What plans mean and cost.
 
     def block_ops(self, plan: Plan) -> list[tuple[str, ...]]:
@@ -156,7 +183,20 @@ class Module:
         """Parameters, multiply-adds and bytes of values, counting only what is alive."""
         return dict(zip(self.blueprint.figures, self.tally.at(plan).cost, strict=True))
 
-    def count(self, plans: Sequence[Plan]) -> None:
+    def own_cost(self, *, latency: bool = False) -> Cost:
+        """The cost of the module, with its peak memory as rewritten by natpp without changes.
+
+        The rewritten code frees every value after its last reader, even those that the module's own Python keeps.
+        Otherwise a result would seem to save memory just by being rewritten.
+        """
+        if latency not in self._own_costs:
+            cost = module_cost(self.traced.module, self.traced.example, latency=latency)
+            _, written = self.built((0,) * len(self.decisions), self.copied)
+            least = min(cost.peak_memory_bytes, written.peak_memory_bytes)
+            self._own_costs[latency] = replace(cost, peak_memory_bytes=least)
+        return self._own_costs[latency]
+
+    def count(self, rows: Sequence[Row]) -> None:
         """Does nothing: the tally updates the cost from plan to plan."""
 
     def memory(self, plan: Plan) -> int:
@@ -213,6 +253,45 @@ class Module:
         pairs = zip(self.decisions, self.numbers, strict=True)
         return [sorted(one.allowed, key=numbers.__getitem__) for one, numbers in pairs]
 
+    # Plans that keep to the rule and the budget.
+
+    def repaired(self, plan: Plan, worth: Sequence[float]) -> Plan:
+        """The plan with its least worthy changes undone until it is connected; those that still fit are restored."""
+        found: list[int] = []
+        for number, part in enumerate(self.parts):
+            own = plan[part.start : part.stop]
+            whole = functools.partial(self.whole, number)
+            found += repair(own, (0,) * len(own), worth[part.start : part.stop], whole)
+        return tuple(found)
+
+    def within(self, plan: Plan, preferences: Preferences, limits: Mapping[str, float]) -> Plan:
+        """The plan after further changes until it meets the limits."""
+        return within(self, (plan,), preferences, self.own_cost(latency="latency" in limits), limits)
+
+    def chosen(
+        self, plan: Plan, table: Table, limits: Mapping[str, float], noise: np.random.Generator | None = None
+    ) -> Plan:
+        """The plan within limits, from the unchanged module or, failing that, from the policy's answer."""
+        starts = (0,) * len(plan), plan
+        preferences = self.preferences(table if noise is None else perturbed(table, noise))
+        return within(self, starts, preferences, self.own_cost(latency="latency" in limits), limits)
+
+    def at_least_one(self, plan: Plan, table: Table) -> Plan:
+        """The plan, or the most likely single change if it changes nothing; operations come before shortcuts."""
+        if next(in_blocks(self, plan), None) is not None:
+            return plan
+        found = [
+            (self.term(number).site is not None, float(table[number, numbers[option]]), -number, -numbers[option])
+            for number, (one, numbers) in enumerate(zip(self.decisions, self.numbers, strict=True))
+            for option in one.allowed
+            if option
+        ]
+        row = self.before.copy()
+        if found:
+            *_, number, op = max(found)
+            row[-number] = -op
+        return self.plan(row)
+
     # The rewritten module.
 
     def apply(self, plan: Plan) -> fx.GraphModule:
@@ -226,6 +305,18 @@ class Module:
         counted = self.blueprint.cost(plan)
         assert counted is not None, "something is cut off"
         assert counted.living[:2] == (cost.params, cost.madds), f"counted {counted.living}, built {cost}"
+        self._last = plan, made
+        return made, cost
+
+    def written(self, plan: Plan) -> fx.GraphModule:
+        """The module under a plan, to look at: the last one built, if that is it."""
+        return self._last[1] if self._last[0] == plan else self.rewritten(plan, self.copied)
+
+    def made(self, plan: Plan, *, latency: bool = False) -> tuple[fx.GraphModule, Cost]:
+        """The module under a plan, whose parts are copies made once, and its cost."""
+        made, cost = self.built(plan, self.copied, latency=latency)
+        own = self.own_cost(latency=latency)
+        assert not self.ask.strict or (cost.params <= own.params and cost.madds <= own.madds)
         return made, cost
 
     @functools.cached_property
@@ -244,6 +335,14 @@ class Module:
             live, _ = block.alive(ops)
             found.append(tuple(op if alive else NULL for op, alive in zip(ops, live, strict=True)))
         return tuple(found)
+
+    def candidate(self, plan: Plan) -> Candidate:
+        """The module with a plan, which is built when a scorer needs it."""
+        return Candidate(self, plan)
+
+    def changes(self, plan: Plan, chances: Sequence[Sequence[float]] | None = None) -> tuple[Change, ...]:
+        """The changes, block by block, and what was removed with them."""
+        return changes_of(self, plan, chances)
 
     def told(self, plan: Plan, changes: Sequence[Change]) -> dict[str, Any]:
         """For JSON: its blocks before and after."""
@@ -275,24 +374,12 @@ class Module:
 
     # What a policy sees.
 
-    def graph(self) -> GraphBatch:
+    def graphs(self) -> list[tuple[Encoded, Mask]]:
         """The first block of every group, as a graph each."""
         names = [[self.ops[self.before[number]] for number in part] for part in self.parts]
         pairs = zip(self.first, names, strict=True)
         encoded = [encode_cells([(block.kind, block.with_ops(row))], self.ops) for block, row in pairs]
-        return collate(encoded, [self.mask[part.start : part.stop] for part in self.parts])
-
-    def row(self, plan: Plan) -> Row:
-        """The operation of every decision, as its number in `ops`."""
-        return np.array([numbers[one] for numbers, one in zip(self.numbers, plan, strict=True)], dtype=np.int64)
-
-    def plan(self, row: Row) -> Plan:
-        """The inverse of `row`."""
-        return tuple([numbers.index(op) for numbers, op in zip(self.numbers, row.tolist(), strict=True)])
-
-    def preferences(self, table: NDArray[np.float64]) -> Preferences:
-        """Preferences of a policy, (decisions, ops), reordered per option."""
-        return [row[list(numbers)] for row, numbers in zip(table, self.numbers, strict=True)]
+        return [(one, self.mask[part.start : part.stop]) for one, part in zip(encoded, self.parts, strict=True)]
 
 
 def known(ops: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -310,3 +397,8 @@ def known(ops: Sequence[str], names: Sequence[str]) -> list[str]:
             )
         found.append(min(near, key=lambda name: abs(OPS[name].kernel - OPS[op].kernel)))
     return found
+
+
+def perturbed(table: Table, generator: np.random.Generator, temperature: float = 1.0) -> Table:
+    """Preferences with Gumbel noise: the argmax of each row is a sample from its softmax."""
+    return table / temperature + generator.gumbel(size=table.shape)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,11 @@ from numpy.typing import NDArray
 from natpp.core.budget import excess, unreachable
 from natpp.core.decision import Plan
 from natpp.core.measures import COUNTED, Cost, figures_of
-from natpp.core.solve import REMEASURE, Moves, Preferences, descend_in_parts, settle
-from natpp.subjects.module import Module
+from natpp.core.solve import REMEASURE, Moves, descend_in_parts, settle
+from natpp.core.subject import Preferences
+
+if TYPE_CHECKING:
+    from natpp.subjects.module import Module
 
 
 def within(

@@ -1,0 +1,138 @@
+"""An optimization: subject, method, budget and data put together, and the result with its reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from natpp import decisions as _kinds
+from natpp import methods as _methods
+from natpp.arch.decisions import Decisions
+from natpp.arch.graph import Architecture
+from natpp.arch.networks import setting
+from natpp.arch.where import as_setting
+from natpp.core.budget import Budget
+from natpp.core.result import Result
+from natpp.core.subject import Subject
+from natpp.data.named import Data
+from natpp.errors import NatppError, SettingError, shortened
+from natpp.fx.trace import trace
+from natpp.methods.answer import result_of
+from natpp.methods.base import Method
+from natpp.methods.policy import PolicyMethod
+from natpp.nets.policy import Policy
+from natpp.registry import METHODS
+from natpp.run import Run
+from natpp.runs.jobs import make_task
+from natpp.runs.scoring import Scoring, Wanted, scorer_for
+from natpp.scorers.base import Scorer
+from natpp.subjects.cells import Cells, Frame
+from natpp.subjects.many import Subjects
+from natpp.subjects.module import Module
+from natpp.training.recalibrate import recalibrate
+from natpp.training.task import Task
+
+AUTO = "auto"
+
+
+def run_optimize(
+    given: Architecture | nn.Module,
+    method: Method | Policy | str | Path,
+    budget: Budget,
+    *,
+    example_input: Any = None,
+    decisions: Decisions = Decisions(),
+    task: Task | Data = Data(),
+    scorer: Scorer | Scoring | Callable[..., Any] | str | Path | None = None,
+    run: Run = Run(),
+) -> Result:
+    """The method's answer for an architecture or a module, within rule and budget, and why."""
+    has_data = isinstance(task, Task) or task.data is not None
+    targets = has_data and not (isinstance(task, Task) and not task.targets)
+    chosen = as_method(method, learns=targets and isinstance(given, nn.Module))
+    rule = decisions.rule or chosen.rule or "nat++"
+    chosen = chosen.ready(rule)
+    asked = replace(decisions, rule=rule, columns=chosen.ops or (), strict=budget.strict)
+    subject = subject_of(given, example_input, asked, budget)
+    if (why := chosen.refuses.get(subject.name)) is not None:
+        raise SettingError(why)
+    subjects, score = Subjects([subject], budget), None
+    if chosen.needs_scores:
+        if scorer is None and not targets:
+            raise SettingError(
+                f"{name_of(method)} chooses by scores: give a scorer, or a task to train on, such as "
+                "task='cifar10:root=data'"
+            )
+        where = subject.frame.where.network if isinstance(subject, Cells) else ""
+        wanted = Wanted(where, task, run, subjects, longest=chosen.longest)
+        score = scorer_for("short" if scorer is None else scorer, wanted)
+    elif scorer is not None or (has_data and isinstance(subject, Cells)):
+        raise SettingError(f"{name_of(method)} uses no {'scorer' if scorer is not None else 'task'}: leave it out")
+    answer = chosen.answer(subjects, score, run)
+    chosen_by = {} if scorer is None else {"scorer": str(scorer) if isinstance(scorer, str | Path) else "given"}
+    settings = {"method": name_of(method), **asked_of(subject, asked, budget), **answer.settings, **chosen_by}
+    found = result_of(subject, answer, budget, settings)
+    if has_data and isinstance(subject, Module) and found.changes:
+        recalibrate(found.module, make_task(task, Wanted("", task, run).fabric).calibration(subject.device))
+    return found
+
+
+def as_method(given: Method | Policy | str | Path, *, learns: bool = False) -> Method:
+    """A method from its name, a policy, or a policy's file or run; `auto` tunes a policy where there is data."""
+    if isinstance(given, Policy):
+        return PolicyMethod(learned=given)
+    if isinstance(given, Path):
+        return PolicyMethod(policy=given)
+    if given == AUTO:
+        given = "tuned" if learns else "nat++"
+        return METHODS[given] if given == "tuned" else PolicyMethod()
+    return METHODS.given(given)
+
+
+def name_of(method: Method | Policy | str | Path) -> str:
+    """A method in words."""
+    if isinstance(method, str):
+        return method
+    if isinstance(method, Policy | Path):
+        return "policy"
+    return METHODS.text_of(method)
+
+
+def subject_of(given: object, example_input: Any, asked: Decisions, budget: Budget) -> Subject:
+    """What is optimized: an architecture in a network, or a traced module."""
+    if isinstance(given, Architecture):
+        if example_input is not None or asked.keep or asked.share_blocks is not None:
+            raise SettingError(
+                "example_input, keep and share_blocks can only be given with a module, not with an architecture"
+            )
+        asked = asked.full()
+        if "operation" not in asked.kinds:
+            raise SettingError(f"an architecture has decisions of the kind operation, not {', '.join(asked.kinds)}")
+        usual = setting("cifar" if given.reduce is not None else "nasbench201")
+        where = usual if asked.setting is None else as_setting(asked.setting)
+        return Cells(given, Frame(str(asked.rule), where, asked.strict, asked.ops), asked.columns)
+    if not isinstance(given, nn.Module):
+        raise NatppError(f"expected an architecture or a torch.nn.Module, not {shortened(repr(given))}")
+    if asked.setting is not None:
+        raise SettingError("a setting can only be given with an architecture, not with a module")
+    if example_input is None:
+        raise SettingError("a module needs an example input: natpp.optimize(module, example_input=x)")
+    share = not budget.limits if asked.share_blocks is None else asked.share_blocks
+    return Module(trace(given, example_input), replace(asked, share_blocks=share))
+
+
+def asked_of(subject: Subject, asked: Decisions, budget: Budget) -> dict[str, Any]:
+    """The part of the request that a result keeps."""
+    found: dict[str, Any] = {"rule": asked.rule, "budget": budget.said}
+    if isinstance(subject, Cells):
+        return found | {"network": asdict(subject.frame.where)}
+    assert isinstance(subject, Module)
+    keep = [part if isinstance(part, str) else part.__name__ for part in subject.ask.keep]
+    return found | {"share_blocks": subject.ask.share_blocks, "keep": keep}
+
+
+del _kinds, _methods
