@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
+from natpp.subjects.module_answer import optimize_module
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
@@ -38,7 +39,6 @@ from natpp.fx.sites import Site
 from natpp.fx.traced import TraceError
 from natpp.policies import DEFAULT, load_named
 from natpp.registry import MODELS
-from natpp.subjects.module_answer import optimize_module
 
 TORCHVISION = (
     *("alexnet", "vgg11", "vgg16_bn", "resnet18", "resnet34", "resnet50", "resnet101", "wide_resnet50_2"),

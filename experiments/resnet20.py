@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from natpp.subjects.module_answer import Asked, optimize_module, perturbed
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -40,7 +41,6 @@ from natpp.scorers.module_supernet import Expanded
 from natpp.scorers.short import ShortTunings
 from natpp.seeds import Use, number
 from natpp.subjects.module import Module
-from natpp.subjects.module_answer import Asked, optimize_module, perturbed
 from natpp.training.losses import cross_entropy
 from natpp.training.recalibrate import recalibrate
 from natpp.training.recipe import Recipe, ShortConfig

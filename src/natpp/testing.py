@@ -20,7 +20,9 @@ from natpp.arch.graph import Architecture
 from natpp.arch.layers import halved
 from natpp.arch.ops import Place
 from natpp.arch.rules import allowed
+from natpp.core.budget import excess
 from natpp.core.scores import Score
+from natpp.core.subject import Row
 from natpp.data.loader import samples_in
 from natpp.decisions.operation import build, forms
 from natpp.decisions.operation import cost as site_cost
@@ -29,6 +31,7 @@ from natpp.fx.trace import trace
 from natpp.methods.base import Method
 from natpp.nets.measure import module_cost
 from natpp.registry import OPS
+from natpp.run import Run
 from natpp.scorers.base import LimitReached, Scorer
 from natpp.subjects.many import Subjects
 from natpp.training.losses import cross_entropy, summed
@@ -151,6 +154,8 @@ def check_scorer(make: Callable[..., Scorer], archs: Sequence[Architecture]) -> 
 def check_method(method: Method, subjects: Subjects, score: Score) -> None:
     """A method's rows follow the rule and the budget, and the same seed gives the same rows.
 
+    Its answer for each subject alone does so too, within the limits if there are any.
+
     Examples:
         >>> from natpp.arch.networks import setting
         >>> from natpp.registry import METHODS, OPS
@@ -160,25 +165,36 @@ def check_method(method: Method, subjects: Subjects, score: Score) -> None:
         >>> cells = Cells(natpp.load("darts"), Frame("nat++", setting("cifar")), tuple(OPS))
         >>> check_method(METHODS["random"], Subjects([cells]), score=None)
     """
-    answers: list[list[list[Any]]] = []
+    assert not method.refuses.keys() & {one.name for one in subjects.subjects}, "the method refuses these subjects"
+    answers: list[list[Row]] = []
     for _ in range(2):
         chance = np.random.default_rng(0)
         fitted = method.fit(subjects, score, chance)
-        answers += [fitted.propose(subjects, count, score, chance) for count in (1, 3)]
-        for count, found in zip((1, 3), answers[-2:], strict=True):
+        answers.append([])
+        for count in (1, 3):
+            found = fitted.propose(subjects, count, score, chance)
             assert len(found) == len(subjects), f"there are {len(found)} answers for {len(subjects)} subjects"
             for index, rows in enumerate(found):
                 expected = count if method.samples_many else 1
                 assert len(rows) == expected, f"{len(rows)} candidates were proposed, expected {expected}"
                 for row in rows:
-                    assert subjects.masks[index][np.arange(len(row)), row].all(), "the rule forbids a transition"
-                    assert subjects.fits(index, row), "the answer is over budget"
-    pairs = zip(_joined(answers[:2]), _joined(answers[2:]), strict=True)
+                    _check_row(subjects, index, row)
+                answers[-1] += rows
+        answer = fitted.answer(alone := Subjects(subjects.subjects[:1], subjects.budget), score, Run())
+        answers[-1].append(row := alone.subjects[0].row(answer.plan))
+        _check_row(alone, 0, row)
+    pairs = zip(*answers, strict=True)
     assert all(np.array_equal(one, other) for one, other in pairs), "the same seed gave a different answer"
 
 
-def _joined(answers: list[list[list[Any]]]) -> list[Any]:
-    return [row for found in answers for rows in found for row in rows]
+def _check_row(subjects: Subjects, index: int, row: Row) -> None:
+    """A row keeps the rule, the budget and its limits."""
+    subject, plan = subjects.subjects[index], subjects.subjects[index].plan(row)
+    assert subjects.masks[index][np.arange(len(row)), row].all(), "the rule forbids a transition"
+    assert subjects.fits(index, row), "the answer is over budget"
+    if limits := subjects.limits(index):
+        _, cost = subject.made(plan, latency=subjects.timed)
+        assert excess(cost, limits) <= 0, "the answer does not meet its limits"
 
 
 def check_task(task: Task, answer: Callable[[Any], Any] | None = None, *, batches: int = 20) -> None:

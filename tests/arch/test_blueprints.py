@@ -15,8 +15,8 @@ from natpp.errors import SettingError
 from natpp.nets.measure import module_cost
 from natpp.nets.network import build_network
 from natpp.registry import OPS, RULES, ZOO
-from natpp.scorers.base import Task
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Frame, cells_of
+from natpp.subjects.many import Subjects
 from tests.strategies import architectures, random_architecture, settings_of
 
 
@@ -26,14 +26,14 @@ def test_random_plans_cost_what_is_built(name: str, rule: str) -> None:
     generator = np.random.default_rng(0)
     for network in ("cifar", "imagenet", "nasbench201"):
         where = setting(network, channels=4, cells=1 if network == "nasbench201" else 3, size=33)
-        inputs = Inputs([ZOO[name].arch], Task(rule, where), tuple(OPS))
+        inputs = Subjects(cells_of([ZOO[name].arch], Frame(rule, where), tuple(OPS)))
         mask = inputs.masks[0]
         rows = (generator.random((20, *mask.shape)) * mask).argmax(axis=2)
         archs = [inputs.transformed(0, row) for row in rows]
         inputs.count([0] * len(rows), list(rows))
         for row, arch in zip(rows, archs, strict=True):
             found, alive = cost_of(arch, where), alive_in(arch, where)
-            assert inputs.living(0, row) == ((found.live_params, found.live_madds), alive.reached[-1])
+            assert inputs.subjects[0].spent(row) == ((found.live_params, found.live_madds), alive.reached[-1])
         built = module_cost(build_network(archs[0], where), torch.zeros(1, 3, 33, 33))
         first = cost_of(archs[0], where)
         assert (built.params, built.madds) == (first.live_params, first.live_madds)
@@ -43,21 +43,21 @@ def test_random_plans_cost_what_is_built(name: str, rule: str) -> None:
 @settings(max_examples=30)
 @given(architectures(), settings_of(), st.integers(0, 1000))
 def test_many_rows_are_counted_as_one_by_one(arch: Architecture, where: Setting, seed: int) -> None:
-    inputs, alone = (Inputs([arch], Task("nat", where), tuple(OPS)) for _ in range(2))
-    rows = np.random.default_rng(seed).integers(len(OPS), size=(6, len(inputs.encoded[0].ops)))
+    inputs, alone = (Subjects(cells_of([arch], Frame("nat", where), tuple(OPS))) for _ in range(2))
+    rows = np.random.default_rng(seed).integers(len(OPS), size=(6, len(inputs.before[0])))
     inputs.count([0] * len(rows), list(rows))
     for row in rows:
         found = counts(inputs.transformed(0, row), where)
-        assert inputs.living(0, row) == alone.living(0, row)
-        assert inputs.living(0, row)[0] == (found.live_params, found.live_madds)
+        assert inputs.subjects[0].spent(row) == alone.subjects[0].spent(row)
+        assert inputs.subjects[0].spent(row)[0] == (found.live_params, found.live_madds)
 
 
 def test_decisions_are_the_free_edges_that_a_policy_sees() -> None:
     generator = np.random.default_rng(1)
     for _ in range(50):
         arch, where = random_architecture(generator), setting()
-        inputs = Inputs([arch], Task("nat", where), tuple(OPS))
-        assert drawing(arch, where).plan == tuple(inputs.columns[inputs.encoded[0].ops].tolist())
+        inputs = Subjects(cells_of([arch], Frame("nat", where), tuple(OPS)))
+        assert drawing(arch, where).plan == tuple(inputs.subjects[0].columns[inputs.before[0]].tolist())
 
 
 @given(architectures(), settings_of())

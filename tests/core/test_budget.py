@@ -20,10 +20,11 @@ from natpp.core.decision import Plan, check_plan
 from natpp.core.measures import Cost, figures_of
 from natpp.core.solve import solve, with_option
 from natpp.errors import SettingError
-from natpp.methods import policy as transforming
+from natpp.methods.policy import PolicyMethod
 from natpp.nets.policy import Policy, PolicyConfig
 from natpp.registry import OPS, ZOO
-from natpp.subjects.cells import Cells
+from natpp.subjects import cells as cells_module
+from natpp.subjects.cells import Cells, Frame
 from tests.strategies import random_architecture
 
 WHERE = setting(channels=8, cells=5)
@@ -39,7 +40,7 @@ def policy() -> Policy:
 @pytest.mark.parametrize("name", list(ZOO))
 def test_every_zoo_cell_is_cut(name: str) -> None:
     for budget in ({"madds": 0.8}, {"params": 0.6, "madds": 0.9}):
-        found = natpp.optimize(name, network=WHERE, budget=budget)
+        found = natpp.optimize(name, budget=budget, decisions=natpp.Decisions(setting=WHERE))
         before, after = figures_of(found.cost_before), figures_of(found.cost_after)
         assert all(after[figure] <= share * before[figure] for figure, share in budget.items())
         assert found.cost_after == cost_of(found.after, WHERE)
@@ -62,7 +63,7 @@ def test_an_answer_that_is_cheap_enough_stays(policy: Policy) -> None:
 @given(st.integers(0, 10_000), st.floats(0.3, 0.95), st.sampled_from(["params", "madds", "memory"]))
 def test_limits_hold_and_no_change_is_in_vain_or_could_be_milder(seed: int, share: float, figure: str) -> None:
     generator = np.random.default_rng(seed)
-    cells = Cells(random_architecture(generator), NAMES, "nat++", WHERE)
+    cells = Cells(random_architecture(generator), Frame("nat++", WHERE), NAMES)
     table = np.log(generator.dirichlet(np.ones(len(NAMES)), size=len(cells.decisions)))
     start, preferences = (0,) * len(cells.decisions), cells.preferences(table)
     limits = limits_of({figure: share}, cost_of(cells.arch, WHERE))
@@ -86,7 +87,7 @@ def test_what_is_minded_least_goes_first() -> None:
     """Two convs that cost the same: the one whose loss the policy minds less goes, to what it minds least."""
     arch = natpp.load("Genotype(normal=[('conv_3x3', 0), ('conv_3x3', 1)], normal_concat=[2], "
                       "reduce=[('skip_connect', 0), ('skip_connect', 1)], reduce_concat=[2])")  # fmt: skip
-    cells = Cells(arch, NAMES, "nat++", WHERE)
+    cells = Cells(arch, Frame("nat++", WHERE), NAMES)
     start, limits = (0,) * len(cells.decisions), limits_of({"madds": 0.99}, cost_of(arch, WHERE))
     convs = [one for one, decision in enumerate(cells.decisions) if decision.options[0].value == "conv_3x3"]
     for gone in convs:
@@ -119,7 +120,7 @@ def test_latency_is_measured_now_and_then(policy: Policy, monkeypatch: pytest.Mo
         measured.append(arch)
         return Cost(*list(vars(found).values())[:5], latency_ms=found.live_madds / 1e6, latency_spread_ms=0.1)
 
-    monkeypatch.setattr(transforming, "network_cost", timed)
+    monkeypatch.setattr(cells_module, "network_cost", timed)
     found = natpp.optimize("naonet", policy, budget={"latency": 0.3})
     before, after = found.cost_before.latency_ms, found.cost_after.latency_ms
     assert before is not None
@@ -135,7 +136,9 @@ def test_latency_is_measured_now_and_then(policy: Policy, monkeypatch: pytest.Mo
 
 def test_a_latency_is_really_measured(policy: Policy) -> None:
     where = setting(channels=2, cells=2, size=8)
-    found = natpp.optimize("darts", policy, network=where, budget={"latency": 1e6})  # a million milliseconds
+    found = natpp.optimize(  # a million milliseconds
+        "darts", policy, {"latency": 1e6}, decisions=natpp.Decisions(setting=where)
+    )
     assert found.cost_before.latency_ms is not None
     assert found.cost_after.latency_ms is not None
 
@@ -160,7 +163,9 @@ def test_modes_keep_to_it(policy: Policy) -> None:
         return np.arange(len(archs), dtype=float)
 
     for mode, scorer, samples in (("sample", None, 10), ("best-of", score, 4)):
-        found = natpp.optimize("darts", policy, mode=mode, samples=samples, scorer=scorer, budget={"madds": 0.4})
+        found = natpp.optimize(
+            "darts", PolicyMethod(learned=policy, mode=mode, samples=samples), {"madds": 0.4}, scorer=scorer
+        )
         assert found.cost_after.live_madds <= 0.4 * found.cost_before.live_madds
     most = 0.4 * natpp.cost("darts").live_madds
     assert all(natpp.cost(arch).live_madds <= most for arch in seen if arch != natpp.load("darts"))
@@ -182,7 +187,9 @@ def test_from_the_command_line_to_a_page(tmp_path: Path, capsys: pytest.CaptureF
         ({"madds": 0}, "the budget of madds is 0, expected a fraction"),
         ({"madds": True}, "the budget of madds is True"),
         ("strickt", "Did you mean 'strict'"),
-        (0.5, "expected 'strict', 'rule' or limits such as"),
+        (None, "expected 'strict', 'rule' or limits such as"),
+        (0.0, "the budget of madds is 0.0, expected a fraction"),
+        ("madds=0.5,madds=0.4", "which limits the same cost twice"),
     ],
 )
 def test_wrong_budgets_are_refused(budget: Any, words: str) -> None:

@@ -18,17 +18,17 @@ from torch.fx import Graph
 from torch.utils._pytree import tree_flatten
 
 import natpp
+from natpp.arch.decisions import Decisions
 from natpp.core.decision import Plan
 from natpp.core.result import Result
 from natpp.core.solve import repair
-from natpp.decisions.base import Decisions
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.fx.traced import Traced
+from natpp.methods.policy import PolicyMethod
 from natpp.nets.policy import Policy, PolicyConfig
 from natpp.subjects.module import Module
-from natpp.subjects.module_answer import optimize_module
 
 TORCH_2_6 = torch.__version__.startswith("2.6.")  # its ONNX exporter fails on most networks, and exports fewer forwards
 
@@ -216,8 +216,9 @@ def keeps_promises(
     traced = no_change_is_no_change(module, example)
     changed = 0
     for seed in range(seeds):
-        options = {"mode": "sample" if seed else "greedy", "seed": seed, "share_blocks": seed % 2 == 0}
-        result = optimize_module(module, example, random_policy(seed), **options)
+        method = PolicyMethod(learned=random_policy(seed), mode="sample" if seed else "greedy")
+        options = {"decisions": natpp.Decisions(share_blocks=seed % 2 == 0), "run": natpp.Run(seed=seed)}
+        result = natpp.optimize(module, method, example_input=example, **options)
         changed += bool(result.changes)
         if seed == seeds - 1:
             saved_is_the_same(result, example)

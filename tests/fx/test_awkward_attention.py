@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from natpp.policies import DEFAULT, load_named
-from natpp.subjects.module_answer import optimize_module
+import natpp
 from tests.fx.promises import keeps_promises
 
 
@@ -65,7 +64,7 @@ def test_grouped_convolutions_between_pointwise_ones() -> None:
 @pytest.mark.parametrize("budget", ["strict", {"madds": 0.9}])
 def test_what_has_no_name_is_not_thrown_away(budget: object) -> None:
     module = Transformer()
-    found = optimize_module(module, torch.randn(2, 3, 6, 6), load_named(DEFAULT), budget=budget)
+    found = natpp.optimize(module, budget=budget, example_input=torch.randn(2, 3, 6, 6))
     kept = {name for name, _ in module.attention.named_parameters(prefix="attention")}
     assert found.changes
     assert kept <= found.module.state_dict().keys()

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from natpp.policies import load_named
-from natpp.subjects.module_answer import optimize_module
+import natpp
 from tests.fx.promises import keeps_promises
 
 
@@ -39,7 +38,7 @@ def test_padding_from_sizes() -> None:
 
 
 def test_nothing_is_computed_only_to_be_checked() -> None:
-    result = optimize_module(network(), torch.randn(2, 3, 8, 8), load_named())
+    result = natpp.optimize(network(), example_input=torch.randn(2, 3, 8, 8))
     assert result.changes
     result.module.train()(torch.randn(2, 3, 8, 8)).sum().backward()
     unused = [name for name, parameter in result.module.named_parameters() if parameter.grad is None]

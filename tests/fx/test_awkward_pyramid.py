@@ -4,12 +4,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import natpp
 from natpp.fx.aliasing import way_out
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
-from natpp.policies import load_named
-from natpp.subjects.module_answer import optimize_module
 from tests.fx.promises import keeps_promises
 
 
@@ -42,7 +41,7 @@ def test_pyramid() -> None:
 
 
 def test_what_is_looked_at_goes_on_being_read() -> None:
-    result = optimize_module(Pyramid(), torch.randn(2, 3, 8, 8), load_named())
+    result = natpp.optimize(Pyramid(), example_input=torch.randn(2, 3, 8, 8))
     assert result.masked["add [0 → 3]"]["null"] == "connection"
 
 

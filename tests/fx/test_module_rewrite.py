@@ -124,7 +124,9 @@ def test_a_larger_kernel_has_zeros_around_and_computes_the_same(conv: nn.Conv2d,
 @pytest.mark.parametrize("budget", ["strict", "rule"])
 def test_a_rule_that_lets_kernels_grow_makes_modules_that_cost_no_more(budget: str) -> None:
     module = natpp.zoo.network("vgg16", classes=10).eval()
-    result = natpp.optimize(module, rule="cost", example_input=torch.randn(1, 3, 32, 32), budget=budget)
+    result = natpp.optimize(
+        module, budget=budget, example_input=torch.randn(1, 3, 32, 32), decisions=natpp.Decisions("cost")
+    )
     assert any((one.before[-3:], one.after[-3:]) == ("3x3", "5x5") for one in result.changes)
     assert result.cost_after.madds <= result.cost_before.madds
     assert result.cost_after.params <= result.cost_before.params

@@ -133,7 +133,7 @@ def test_layers_that_are_called_twice_are_named() -> None:
 
 @pytest.mark.parametrize("keep", [[nn.Module], nn.Module, iter([Functional])])
 def test_a_kept_type_keeps_what_the_module_itself_computes(keep: object) -> None:
-    result = natpp.optimize(Functional(), example_input=torch.randn(1, 3, 8, 8), keep=keep)
+    result = natpp.optimize(Functional(), example_input=torch.randn(1, 3, 8, 8), decisions=natpp.Decisions(keep=keep))
     assert not result.changes
     assert result.notes == ("there is nothing here that natpp can replace",)
     assert len(result.settings["keep"]) == 1
@@ -151,7 +151,7 @@ def test_a_kept_type_is_kept_where_torch_export_traces() -> None:
                 raise TypeError("expected a tensor")
             return self.conv(self.block(x))
 
-    result = natpp.optimize(Rounds(), example_input=X, keep=[BasicBlock])
+    result = natpp.optimize(Rounds(), example_input=X, decisions=natpp.Decisions(keep=(BasicBlock,)))
     assert "it was traced by torch.export" in result.notes[0]
     assert {change.name for change in result.changes} == {"conv"}
 
@@ -179,10 +179,9 @@ def broken() -> nn.Module:
     [
         (small, {"example_input": (1, 3, 8, 8)}, r"is a shape, expected a tensor: torch\.randn\(1, 3, 8, 8\)"),
         (small, {"example_input": X.numpy()}, "of type ndarray, expected a tensor"),
-        (small, {"budget": 0.6}, "budget is 0.6, expected 'strict', 'rule' or limits such as"),
-        (small, {"budget": None}, "budget is None"),
-        (small, {"keep": 3}, "keep takes names of parts and types of modules, not 3"),
-        (small, {"batches": [(X, torch.zeros(2))]}, "does not run on batch 0 of batches: .* without targets"),
+        (small, {"budget": None}, "budget is None, expected 'strict', 'rule' or limits such as"),
+        (small, {"decisions": natpp.Decisions(keep=(3,))}, "keep takes names of parts and types of modules, not 3"),
+        (small, {"task": natpp.Task.inputs([(X, torch.zeros(2))])}, "does not run on batch 0 .*: .* without targets"),
         (small, {"budget": {"madds": 1e-4}}, r"asked for, the nearest allowed result has [\d,]+ \(0\.\d{3} of the"),
         (lazy, {}, "0 has no weights yet: call the module once"),
         (compiled, {}, r"compiled by torch\.compile: give its _orig_mod"),
@@ -198,7 +197,9 @@ def test_wrong_input_is_one_line(make: object, options: dict, said: str) -> None
 def test_share_blocks_is_advised_only_where_blocks_are_shared() -> None:
     for share, advised in ((True, True), (None, False)):
         with pytest.raises(NatppError) as error:
-            natpp.optimize(small(), example_input=X, budget={"madds": 1e-4}, share_blocks=share)
+            natpp.optimize(
+                small(), example_input=X, budget={"madds": 1e-4}, decisions=natpp.Decisions(share_blocks=share)
+            )
         assert ("share_blocks" in str(error.value)) is advised
 
 
@@ -220,8 +221,9 @@ def test_torch_logs_nothing_where_natpp_says_what_is_wrong(capfd: pytest.Capture
 
 def test_data_that_is_not_a_number_is_refused() -> None:
     data = [(X * float("nan"), torch.tensor([0, 1]))] * 2
+    asked = {"example_input": X, "task": natpp.Task(data, data), "scorer": "short:steps=1"}
     with pytest.raises(NatppError, match="of all candidates is not a number"):
-        natpp.optimize(small(), example_input=X, train=data, val=data, evaluations=2, train_steps=1)
+        natpp.optimize(small(), "tuned:evaluations=2", **asked)
 
 
 class Pyramid(nn.Module):

@@ -18,10 +18,11 @@ from natpp.arch.rules import edge_names
 from natpp.cli import main
 from natpp.errors import NatppError
 from natpp.methods.learning import LearnConfig, learn
+from natpp.methods.policy import PolicyMethod
 from natpp.nets.policy import Policy, PolicyConfig
 from natpp.registry import OPS, ZOO
-from natpp.scorers.base import Task
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Frame, cells_of
+from natpp.subjects.many import Subjects
 from natpp.verbs import samples
 from tests.methods.test_learning import OPS5, SMALL, STRICT, number
 
@@ -36,7 +37,8 @@ def policy() -> Policy:
 @pytest.mark.parametrize("rule", ["nat", "nat++", "cost"])
 def test_every_zoo_cell_stays_within_budget(name: str, rule: str, policy: Policy) -> None:
     for mode in ("greedy", "sample"):
-        found = natpp.optimize(name, policy, rule, mode, seed=1)
+        by, decisions = PolicyMethod(learned=policy, mode=mode), natpp.Decisions(rule)
+        found = natpp.optimize(name, by, decisions=decisions, run=natpp.Run(seed=1))
         assert found.cost_after.live_params <= found.cost_before.live_params
         assert found.cost_after.live_madds <= found.cost_before.live_madds
         assert found.before == ZOO[name].arch
@@ -63,7 +65,7 @@ def test_the_reasons_add_up(policy: Policy) -> None:
 
 def test_log_prob_is_that_of_what_is_returned(policy: Policy) -> None:
     for arch in samples(10):
-        found = natpp.optimize(arch, policy, budget="strict", mode="sample")
+        found = natpp.optimize(arch, PolicyMethod(learned=policy, mode="sample"))
         total = 0.0
         for kind, names in edge_names(found.after).items():
             pairs = zip(names, found.after.graph(kind).edges, strict=True)
@@ -72,9 +74,9 @@ def test_log_prob_is_that_of_what_is_returned(policy: Policy) -> None:
 
 
 def test_a_repair_takes_back_the_least_probable_changes_until_it_fits() -> None:
-    task = Task("nat", setting(), strict=True)
-    inputs = Inputs([natpp.load("vgg_block")], task, tuple(OPS))
-    before, skip = inputs.encoded[0].ops, tuple(OPS).index("skip_connect")
+    task = Frame("nat", setting(), strict=True)
+    inputs = Subjects(cells_of([natpp.load("vgg_block")], task, tuple(OPS)))
+    before, skip = inputs.before[0], tuple(OPS).index("skip_connect")
     wanted = np.where(before == tuple(OPS).index("null"), skip, before)  # every null becomes a skip
     assert not inputs.fits(0, wanted)
     changed = np.flatnonzero(wanted != before)
@@ -90,11 +92,13 @@ def test_a_repair_takes_back_the_least_probable_changes_until_it_fits() -> None:
 
 
 def test_best_of_is_at_least_as_good_as_any_of_its_samples() -> None:
-    policy = learn(Inputs(SMALL, STRICT, OPS5), number, LearnConfig(steps=20), np.random.default_rng(0))
+    policy = learn(Subjects(cells_of(SMALL, STRICT, OPS5)), number, LearnConfig(steps=20), np.random.default_rng(0))
     for arch in SMALL[::7]:
-        options = {"network": STRICT.where, "seed": 3}
-        best = natpp.optimize(arch, policy, mode="best-of", samples=8, scorer=number, **options)
-        one = natpp.optimize(arch, policy, mode="best-of", samples=1, scorer=number, **options)
+        options = {"decisions": natpp.Decisions(setting=STRICT.where), "run": natpp.Run(seed=3), "scorer": number}
+        best, one = (
+            natpp.optimize(arch, PolicyMethod(learned=policy, mode="best-of", samples=samples), **options)
+            for samples in (8, 1)
+        )
         assert number([best.after])[0] >= number([one.after])[0]
 
 
@@ -103,45 +107,47 @@ def test_the_command_writes_a_better_architecture(
 ) -> None:
     file, out = tmp_path / "policy.safetensors", tmp_path / "better.json"
     policy.save(file)
-    assert main(["optimize", "darts", "--policy", str(file), "--out", str(out)]) == 0
+    assert main(["optimize", "darts", "--method", f"nat++:policy={file}", "--out", str(out)]) == 0
     text = capsys.readouterr().out
     expected = natpp.optimize("darts", file)
     assert text == f"{expected}\n"
     assert natpp.load(out) == expected.after
-    assert main(["optimize", "darts", "--policy", str(file), "--mode", "sample", "--seed", "4", "--json"]) == 0
+    assert main(["optimize", "darts", "--method", f"nat++:policy={file},mode=sample", "--seed", "4", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert natpp.load(json.dumps(data["after"])) == natpp.optimize("darts", file, mode="sample", seed=4).after
+    assert (
+        natpp.load(json.dumps(data["after"]))
+        == natpp.optimize("darts", f"nat++:policy={file},mode=sample", run=natpp.Run(seed=4)).after
+    )
     assert {"before", "changes", "cost_before", "cost_after", "log_prob", "groups"} <= set(data)
     assert [data["settings"][name] for name in ("seed", "rule", "policy")] == [4, "nat++", str(file)]
     assert all(set(one) == {"name", "kind", "before", "after", "probability"} for one in data["changes"])
-    assert main(["optimize", "|nor_conv_3x3~0|", "--policy", str(file)]) == 0
+    assert main(["optimize", "|nor_conv_3x3~0|", "--method", f"nat++:policy={file}"]) == 0
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--policy", "cifar1"), "Did you mean 'cifar10'?"),
-        (("--policy", "nowhere.safetensors"), "cannot read the policy"),
-        (("--policy", "FILE", "--mode", "best-of", "--scorer", "supernet"), "needs images to train on"),
-        (("--policy", "FILE", "--mode", "gredy"), "Did you mean 'greedy'?"),
-        (("--policy", "FILE", "--mode", "best-of"), "chooses by a scorer"),
-        (("--policy", "FILE", "--budget", "strct"), "Did you mean 'strict'?"),
-        (("--policy", "FILE", "--rule", "nut"), "Did you mean 'nat'?"),
-        (("--policy", "FILE", "--samples", "0"), "samples is 0"),
-        (("--policy", "FILE", "--mode", "sample", "--seed", "9" * 30), "expected a whole number from 0 to 2^63"),
-        (("--policy", "FILE", "--seed", "-1"), "seed is -1"),
-        (("--policy", "FILE", "--samples", "9" * 30), "to 1,000,000"),
-        (("--policy", "FILE", "--scorer", "nowhere.csv"), "cannot read the table"),
-        (("--policy", "FILE", "--out", "nowhere/x.json"), "the folder 'nowhere' does not exist"),
+        (("--method", "nat++:policy=cifar1"), "Did you mean 'cifar10'?"),
+        (("--method", "nat++:policy=nowhere.safetensors"), "cannot read the policy"),
+        (("--method", "nat++:mode=best-of", "--scorer", "supernet"), "needs the folder of a run that trained one"),
+        (("--method", "nat++:mode=best-of", "--scorer", "short"), "networks are trained on images"),
+        (("--method", "nat++:mode=gredy"), "Did you mean 'greedy'?"),
+        (("--method", "nat+++"), "unknown method 'nat+++'. Did you mean 'nat++'?"),
+        (("--method", "nat++:mode=best-of"), "nat++:mode=best-of chooses by scores: give a scorer, or a task"),
+        (("--method", "tuned", "--task", "digits"), "tuned tunes a policy on a module. For an architecture"),
+        (("--budget", "strct"), "Did you mean 'strict'?"),
+        (("--rule", "nut"), "Did you mean 'nat'?"),
+        (("--method", "nat++:samples=0"), "samples is 0"),
+        (("--method", "nat++:mode=sample", "--seed", "9" * 30), "expected a whole number from 0 to 2^63"),
+        (("--seed", "-1"), "seed is -1"),
+        (("--method", f"nat++:mode=best-of,samples={'9' * 30}"), "to 1e+06"),
+        (("--method", "nat++:mode=best-of", "--scorer", "nowhere.csv"), "cannot read the table"),
+        (("--out", "nowhere/x.json"), "the folder 'nowhere' does not exist"),
         (("--out", "x.json", "--report", "./x.json"), "--out and --report are both 'x.json'"),
     ],
 )
-def test_wrong_input_is_one_line(
-    flags: tuple[str, ...], words: str, policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "policy.safetensors"
-    policy.save(file)
-    assert main(["optimize", "darts", *(str(file) if flag == "FILE" else flag for flag in flags)]) == 2
+def test_wrong_input_is_one_line(flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", "darts", *flags]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert words in captured.err
@@ -152,7 +158,7 @@ def test_the_network_asked_for_is_the_network_used(policy: Policy, tmp_path: Pat
     policy.save(tmp_path / "policy")
     costs = []
     for network in ("auto", "cifar", "nasbench201"):
-        arguments = ["--policy", str(tmp_path / "policy"), "--network", network, "--json"]
+        arguments = ["--method", f"nat++:policy={tmp_path / 'policy'}", "--network", network, "--json"]
         with contextlib.redirect_stdout(io.StringIO()) as out:
             assert main(["optimize", "|nor_conv_3x3~0|", *arguments]) == 0
         costs.append(json.loads(out.getvalue())["cost_before"]["params"])
@@ -160,7 +166,7 @@ def test_the_network_asked_for_is_the_network_used(policy: Policy, tmp_path: Pat
 
 
 def test_a_scorer_goes_with_best_of(policy: Policy) -> None:
-    with pytest.raises(NatppError, match="does not use a scorer"):
+    with pytest.raises(NatppError, match="uses no scorer: leave it out"):
         natpp.optimize("darts", policy, scorer=number)
 
 
@@ -178,15 +184,15 @@ def test_a_policy_for_another_space_says_so(tmp_path: Path) -> None:
 def test_no_answer_cuts_the_head_off_from_the_image() -> None:
     """A block that is one chain dies with any of its edges."""
     chain = natpp.load("vgg_block")
-    task = Task("nat++", setting("cifar"), strict=True)
-    inputs = Inputs([chain], task, tuple(OPS))
+    task = Frame("nat++", setting("cifar"), strict=True)
+    inputs = Subjects(cells_of([chain], task, tuple(OPS)))
     null = list(OPS).index("null")
-    row = np.where(inputs.masks[0][:, null], null, inputs.encoded[0].ops)
+    row = np.where(inputs.masks[0][:, null], null, inputs.before[0])
     assert not alive_in(inputs.transformed(0, row), task.where).reached[-1]
     probability = np.linspace(0.1, 0.9, len(row))
     repaired = inputs.transformed(0, inputs.repaired(0, row, probability))
     assert alive_in(repaired, task.where).reached[-1]
-    loose = Inputs([chain], Task("nat++", setting("cifar"), strict=False), tuple(OPS))
+    loose = Subjects(cells_of([chain], Frame("nat++", setting("cifar"), strict=False), tuple(OPS)))
     assert loose.fits(0, row)  # the rule alone allows it
 
 
@@ -194,7 +200,7 @@ def test_changes_that_do_no_harm_survive_a_repair() -> None:
     edges = (Edge("conv_3x3", 0, 2), Edge("conv_3x3", 1, 2), Edge("skip_connect", 2, 3), Edge("null", 0, 3))
     graph = Graph(edges, (3,))
     arch = natpp.Architecture(graph, graph)
-    inputs = Inputs([arch], Task("nat++", setting("cifar"), strict=True), tuple(OPS))
+    inputs = Subjects(cells_of([arch], Frame("nat++", setting("cifar"), strict=True), tuple(OPS)))
     names = list(OPS)
     after = ["conv_1x1", "conv_3x3", "null", "null"]
     row = np.array([names.index(op) for op in after * 2])

@@ -9,15 +9,16 @@ import torch
 import natpp
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import setting
+from natpp.core.scores import Scores
 from natpp.errors import NatppError, SettingError
 from natpp.methods.learning import LearnConfig, advantages, improvements, learn, paper
 from natpp.nets.policy import Policy, PolicyConfig
-from natpp.scorers.base import Scores, Task
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Frame, cells_of
+from natpp.subjects.many import Subjects
 
 OPS5 = ("null", "skip_connect", "conv_1x1", "conv_3x3", "avg_pool_3x3")
-RULE = Task("nat++", setting("nasbench201", cells=1), strict=False)
-STRICT = Task("nat++", setting("nasbench201", cells=1), strict=True)
+RULE = Frame("nat++", setting("nasbench201", cells=1), strict=False)
+STRICT = Frame("nat++", setting("nasbench201", cells=1), strict=True)
 SMALL = [
     natpp.load(f"|{a}~0|+|{b}~0|{c}~1|")
     for a, b, c in itertools.product(["none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3"], repeat=3)
@@ -36,7 +37,7 @@ def number(archs: list[Architecture]) -> Scores:
 
 def test_the_estimate_equals_the_exact_gradient() -> None:
     """Normalization off: over many batches, the mean estimate is the gradient of the enumerated expectation."""
-    inputs = Inputs([SMALL[-2]], RULE, OPS5)  # conv, conv and pooling
+    inputs = Subjects(cells_of([SMALL[-2]], RULE, OPS5))  # conv, conv and pooling
     torch.manual_seed(0)
     policy = Policy(PolicyConfig(width=8), OPS5)
     parameters = list(policy.parameters())
@@ -71,8 +72,8 @@ def test_the_estimate_equals_the_exact_gradient() -> None:
 
 
 @pytest.mark.parametrize("task", [RULE, STRICT])
-def test_a_policy_learns_what_can_be_had(task: Task) -> None:
-    inputs = Inputs(SMALL, task, OPS5)
+def test_a_policy_learns_what_can_be_had(task: Frame) -> None:
+    inputs = Subjects(cells_of(SMALL, task, OPS5))
     policy = learn(inputs, number, LearnConfig(steps=300, inputs=32, learning_rate=3e-3), np.random.default_rng(0))
     with torch.no_grad():
         transitions = policy(inputs.batch(range(len(inputs))))
@@ -91,7 +92,8 @@ def test_a_policy_learns_what_can_be_had(task: Task) -> None:
 def test_the_same_seed_gives_the_same_policy() -> None:
     config = LearnConfig(steps=5, inputs=4, policy=PolicyConfig(width=8))
     first, second, other = (
-        learn(Inputs(SMALL, RULE, OPS5), number, config, np.random.default_rng(seed)).state_dict() for seed in (0, 0, 1)
+        learn(Subjects(cells_of(SMALL, RULE, OPS5)), number, config, np.random.default_rng(seed)).state_dict()
+        for seed in (0, 0, 1)
     )
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not all(torch.equal(first[name], other[name]) for name in first)
@@ -100,7 +102,7 @@ def test_the_same_seed_gives_the_same_policy() -> None:
 def test_the_papers_settings_run() -> None:
     from dataclasses import replace
 
-    policy = learn(Inputs(SMALL, RULE, OPS5), number, replace(paper(), steps=20), np.random.default_rng(0))
+    policy = learn(Subjects(cells_of(SMALL, RULE, OPS5)), number, replace(paper(), steps=20), np.random.default_rng(0))
     assert policy.config.form == "paper"
 
 
@@ -116,7 +118,7 @@ def test_the_moving_average_is_of_the_reward() -> None:
 def test_a_score_that_is_no_number_stops_learning() -> None:
     with pytest.raises(NatppError, match="learning step 0 is not a number"):
         learn(
-            Inputs(SMALL, RULE, OPS5),
+            Subjects(cells_of(SMALL, RULE, OPS5)),
             lambda archs: np.full(len(archs), np.nan),
             LearnConfig(),
             np.random.default_rng(0),
@@ -141,7 +143,7 @@ def test_bad_settings_are_refused() -> None:
 
 
 def test_another_score_is_asked_anew() -> None:
-    inputs = Inputs(SMALL[:3], RULE, OPS5)
-    rows = [inputs.encoded[index].ops for index in range(3)]
+    inputs = Subjects(cells_of(SMALL[:3], RULE, OPS5))
+    rows = [inputs.before[index] for index in range(3)]
     first = inputs.scores(range(3), rows, number)
     assert (inputs.scores(range(3), rows, lambda archs: -number(archs)) == -first).all()

@@ -18,22 +18,24 @@ from natpp.core.budget import BudgetError
 from natpp.core.decision import Plan
 from natpp.core.result import Result
 from natpp.core.solve import with_option
+from natpp.core.subject import Candidate
 from natpp.data.batches import Batches
 from natpp.data.loader import Loaded
 from natpp.data.sets import load_images
 from natpp.errors import NatppError, SettingError
-from natpp.methods.tuned import Candidates, Decisions
+from natpp.methods.tuned import Candidates, Tuned, Tuning, View
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import Policy
 from natpp.policies import load_named
 from natpp.scorers.module_supernet import Expanded
 from natpp.scorers.short import ShortTunings
-from natpp.subjects.module_answer import Asked, optimize_module, perturbed
+from natpp.subjects.module import perturbed
 from natpp.training import together as side_by_side
 from natpp.training.losses import cross_entropy
 from natpp.training.recipe import ShortConfig
 from natpp.training.together import Trial, train_together
 from tests.fx.fx_models import BasicBlock
+from tests.optimizing import by_policy, view
 
 CPU = torch.device("cpu")
 FEW: dict[str, Any] = {"evaluations": 5, "train_steps": 2}
@@ -86,20 +88,38 @@ def example() -> Tensor:
 
 
 def learned(seed: int = 0, **options: Any) -> Result:
-    return natpp.optimize(
-        trained(), example_input=example(), train=list(loader(seed)), val=digits()[1], seed=seed, **(FEW | options)
-    )
+    """What is learned on batches of digits."""
+    return on_data(natpp.Task(list(loader(seed)), digits()[1]), run=natpp.Run(seed=seed), **options)
 
 
-def asked(fraction: float | None = None, module: nn.Module | None = None) -> Asked:
-    budget = "strict" if fraction is None else {"madds": fraction}
+def on_data(
+    task: Any, module: nn.Module | None = None, given: Any = None, run: natpp.Run = natpp.Run(), **options: Any
+) -> Result:
+    """A module tuned on a task: few candidates and steps unless the options say otherwise."""
+    options = FEW | options
+    steps = options.pop("train_steps")
+    scorer = f"{options.pop('scorer', 'short')}:steps={steps}"
+    run = replace(run, watch=options.pop("watch", None))
+    budget, method = options.pop("budget", "strict"), Tuned(**options)
+    inputs = example() if given is None else given
+    return natpp.optimize(module or trained(), method, budget, example_input=inputs, task=task, scorer=scorer, run=run)
+
+
+def asked(fraction: float | None = None, module: nn.Module | None = None) -> View:
     given = example() if module is None else example().to(next(module.parameters()).device)
-    return Asked(module or trained(), given, load_named(), budget=budget, share_blocks=False)
+    found = module or trained()
+    return view(found, given, "strict" if fraction is None else {"madds": fraction}, share_blocks=False)
 
 
 def candidates(fraction: float | None = 0.6) -> Candidates:
     found = asked(fraction)
     return Candidates(found, found.limits)
+
+
+def drawn(found: Candidates, count: int) -> list[Candidate]:
+    """Candidates drawn from the policy made flatter by noise."""
+    chances = (np.random.default_rng(seed) for seed in range(count))
+    return [found.module.candidate(found.drawn(perturbed(found.view.table, chance))) for chance in chances]
 
 
 def as_it_is(found: Candidates) -> Plan:
@@ -126,9 +146,9 @@ def no_opinion() -> Policy:
 def test_candidates_keep_the_limits() -> None:
     found, generator = candidates(), np.random.default_rng(0)
     limit, keys = found.limits["madds"], set()
-    plan = found.drawn(found.asked.log_probs)
+    plan = found.drawn(found.view.table)
     for number in range(16):
-        table = perturbed(found.asked.log_probs, generator, 3.0)
+        table = perturbed(found.view.table, generator, 3.0)
         plan = found.mutated(plan, table, generator) if number % 2 else found.drawn(table)
         assert found.fits(plan)
         assert found.allowed(plan)
@@ -154,15 +174,15 @@ def test_what_computes_the_same_is_one_candidate() -> None:
 
 def test_a_policy_learns_decisions_within_the_limits() -> None:
     found = candidates()
-    decisions = Decisions(found)
-    drawn = np.stack([found.module.row(found.asked.answer("sample", seed)) for seed in range(3)])
+    decisions, chance = Tuning(found), np.random.default_rng(0)
+    drawn = np.stack([perturbed(found.view.table, chance).argmax(axis=1) for _ in range(3)])
     drawn[0] = found.module.before
     for (index, given, now), row in zip(decisions.rows([0], drawn, np.ones(drawn.shape)), drawn, strict=True):
         assert index == 0
         assert (given == row).all()
         assert found.fits(found.module.plan(now))
     assert decisions.batch([0]).size == 1
-    assert len(decisions.encoded[0].ops) == drawn.shape[1]
+    assert len(decisions.before[0]) == drawn.shape[1]
 
 
 # Scores.
@@ -171,8 +191,8 @@ def test_a_policy_learns_decisions_within_the_limits() -> None:
 def test_a_short_tuning_is_a_tuning() -> None:
     """The steps of torch's own optimizer from inherited weights, judged by the statistics of the batch."""
     found, settings = candidates(), trial(3)
-    plan = found.drawn(found.asked.log_probs)
-    (score,) = ShortTunings(found.module, settings)([plan])
+    plan = found.drawn(found.view.table)
+    (score,) = ShortTunings(settings).tuned([found.module.candidate(plan)])
     module = found.module.rewritten(plan).train()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-4, nesterov=True)
     assert isinstance(settings.data, Loaded)
@@ -192,17 +212,17 @@ def test_a_short_tuning_is_a_tuning() -> None:
 
 def test_neighbours_change_no_score() -> None:
     found, settings = candidates(), trial(2)
-    some = [found.drawn(perturbed(found.asked.log_probs, np.random.default_rng(seed))) for seed in range(3)]
-    scorer = ShortTunings(found.module, settings)
+    some = drawn(found, 3)
+    scorer = ShortTunings(settings)
     together = copy.copy(scorer)
-    together.together = 3
-    assert together(some) == scorer(some) == [scorer([one])[0] for one in some]
+    together.at_once = 3
+    assert together.tuned(some) == scorer.tuned(some) == [scorer.tuned([one])[0] for one in some]
 
 
 def test_groups_that_were_halved_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
     found, settings = candidates(), trial(2)
-    some = [found.drawn(perturbed(found.asked.log_probs, np.random.default_rng(seed))) for seed in range(4)]
-    expected = ShortTunings(found.module, settings)(some)
+    some = drawn(found, 4)
+    expected = ShortTunings(settings).tuned(some)
     trained, sizes = side_by_side._trained, []
 
     def small(builds: Any, *rest: Any) -> Any:
@@ -213,9 +233,9 @@ def test_groups_that_were_halved_stay_so(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(side_by_side, "_trained", small)
     said: list[str] = []
-    scorer = ShortTunings(found.module, replace(settings, say=said.append))
-    scorer.together = 2
-    assert scorer(some[:2]) + scorer(some[2:]) == expected
+    scorer = ShortTunings(replace(settings, say=said.append))
+    scorer.at_once = 2
+    assert scorer.tuned(some[:2]) + scorer.tuned(some[2:]) == expected
     assert sizes == [2, 1, 1, 1, 1]
     assert len(said) == 1
 
@@ -241,8 +261,8 @@ def test_only_what_wants_a_gradient_is_tuned() -> None:
 
 def test_a_supernet_computes_what_its_candidates_do() -> None:
     found, settings = candidates(), trial(2)
-    expanded = Expanded(found.module, settings)
-    some = [found.drawn(perturbed(found.asked.log_probs, np.random.default_rng(seed))) for seed in range(3)]
+    some = [one.plan for one in drawn(found, 3)]
+    expanded = Expanded(found.module, settings, lambda step: some[step % 3])
     inputs, _ = digits()[1][0]
     before = copy.deepcopy(trained().state_dict())
     for plan in [*some, as_it_is(found)]:
@@ -251,9 +271,10 @@ def test_a_supernet_computes_what_its_candidates_do() -> None:
             torch.testing.assert_close(expanded.path(plan).train()(inputs), alone(inputs))
     first, second = expanded.path(some[0]), expanded.path(as_it_is(found))
     assert first.fc.weight is second.fc.weight  # weights are shared
-    scores = expanded(some)
-    expanded.train(lambda step: some[step % 3], 12)
-    assert expanded(some) != scores
+    again = [found.module.candidate(plan) for plan in some]
+    scores = expanded.tuned(again)
+    expanded.train(expanded.draw, 12)
+    assert expanded.tuned(again) != scores
     assert len(expanded.losses) == 12
     assert expanded.path(some[0]).fc.weight is second.fc.weight
     assert all(torch.equal(tensor, before[name]) for name, tensor in trained().state_dict().items())
@@ -261,15 +282,15 @@ def test_a_supernet_computes_what_its_candidates_do() -> None:
 
 def test_a_supernet_learns() -> None:
     found = candidates()
-    expanded = Expanded(found.module, trial(16))
 
     def draw(step: int) -> Plan:
-        return found.drawn(perturbed(found.asked.log_probs, np.random.default_rng(step)))
+        return found.drawn(perturbed(found.view.table, np.random.default_rng(step)))
 
-    unseen = [draw(1000 + number) for number in range(4)]
-    before = expanded(unseen)
+    expanded = Expanded(found.module, trial(16), draw)
+    unseen = [found.module.candidate(draw(1000 + number)) for number in range(4)]
+    before = expanded.tuned(unseen)
     expanded.train(draw, 60)
-    assert np.mean(expanded(unseen)) > np.mean(before) + 0.3
+    assert np.mean(expanded.tuned(unseen)) > np.mean(before) + 0.3
 
 
 @pytest.mark.gpu
@@ -279,28 +300,15 @@ def test_on_a_gpu_scores_come_from_one_graph_and_are_near_those_of_a_cpu() -> No
     for place in (CPU, device):
         made = asked(0.6, copy.deepcopy(trained()).to(place))
         found = Candidates(made, made.limits)
-        some = [found.drawn(perturbed(made.log_probs, np.random.default_rng(seed))) for seed in range(5)]
-        said: list[str] = []
-        scores.append(ShortTunings(made.module, trial(8, device=place, say=said.append))(some))
+        some, said = drawn(found, 5), list[str]()
+        scores.append(ShortTunings(trial(8, device=place, say=said.append)).tuned(some))
         assert not said  # nothing had to go without a graph
     assert scores[1] == pytest.approx(scores[0], rel=0.3, abs=0.1)
-    result = natpp.optimize(
-        copy.deepcopy(trained()).to(device),
-        example_input=example().to(device),
-        train=loader(),
-        val=digits()[1],
-        budget={"madds": 0.6},
-        **FEW,
-    )
+    moved = {"module": copy.deepcopy(trained()).to(device), "given": example().to(device)}
+    result = on_data(natpp.Task(loader(), digits()[1]), **moved, budget={"madds": 0.6})
     assert next(result.module.parameters()).device.type == "cuda"
     for scorer in ("short", "supernet"):
-        assert natpp.optimize(
-            copy.deepcopy(trained()).to(device),
-            example_input=example().to(device),
-            train="digits",
-            scorer=scorer,
-            **FEW,
-        ).learned
+        assert on_data("digits", **moved, scorer=scorer).learned
 
 
 # The whole way.
@@ -330,14 +338,14 @@ def test_the_best_that_was_scored_is_the_result(scorer: str) -> None:
 
 def test_what_is_too_dear_is_learned_from_and_never_taken() -> None:
     scored: list[int] = []
-    plain = ShortTunings.__call__
+    plain = ShortTunings.tuned
 
     def counted(scorer: ShortTunings, some: list[Any], longer: int = 1) -> list[float]:
         scored.extend([longer] * len(some))
         return plain(scorer, some, longer)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ShortTunings, "__call__", counted)
+        patch.setattr(ShortTunings, "tuned", counted)
         found = learned(budget={"madds": 0.6}, evaluations=12).learned
     assert scored.count(1) == 13  # with the module itself, which is there to be compared with
     assert len(found.scored) == 10  # two of the first five were too dear
@@ -345,12 +353,12 @@ def test_what_is_too_dear_is_learned_from_and_never_taken() -> None:
 
 
 def test_longer_tunings_decide_between_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = ShortTunings.__call__
+    plain = ShortTunings.tuned
 
     def turned(scorer: ShortTunings, some: list[Any], longer: int = 1) -> list[float]:
         return [float(place) for place in range(len(some))] if longer > 1 else plain(scorer, some)
 
-    monkeypatch.setattr(ShortTunings, "__call__", turned)
+    monkeypatch.setattr(ShortTunings, "tuned", turned)
     found = learned(evaluations=6).learned
     order = np.argsort([-one.score for one in found.scored], kind="stable").tolist()
     assert found.finals == {index: float(place) for place, index in enumerate(order[:4])}
@@ -361,10 +369,10 @@ def test_longer_tunings_decide_between_the_best(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_longer_tuning_takes_more_steps() -> None:
     module = asked().module
-    plan = (0,) * len(module.decisions)
-    long, short = (ShortTunings(module, trial(steps)) for steps in (6, 3))
-    twice = replace(long.trial, schedule=short.trial.schedule)
-    assert ShortTunings(module, twice)([plan], 2) == long([plan]) != short([plan])
+    same = [module.candidate((0,) * len(module.decisions))]
+    long, short = (ShortTunings(trial(steps)) for steps in (6, 3))
+    twice = ShortTunings(replace(long.trial, schedule=short.trial.schedule))
+    assert twice.tuned(same, 2) == long.tuned(same) != short.tuned(same)
 
 
 def test_unchanged_weights_are_kept_and_statistics_recomputed() -> None:
@@ -416,7 +424,7 @@ def test_memory_is_measured_and_time_is_limited() -> None:
 
 
 def test_images_by_name() -> None:
-    result = natpp.optimize(trained(), example_input=example(), train="digits", budget={"madds": 0.8}, **FEW)
+    result = on_data("digits", budget={"madds": 0.8})
     assert result.learned is not None
     assert len(result.learned.scored) == 5
 
@@ -445,8 +453,7 @@ def test_any_inputs_and_outputs_with_a_loss(scorer: str) -> None:
 
     net = Both()
     first, second = (
-        natpp.optimize(net, example_input=batches[0][0], train=batches, val=batches, loss=loss, scorer=scorer, **FEW)
-        for _ in range(2)
+        on_data(natpp.Task(batches, batches, loss=loss), net, batches[0][0], scorer=scorer) for _ in range(2)
     )
     assert first.learned is not None
     assert second.learned is not None
@@ -456,7 +463,7 @@ def test_any_inputs_and_outputs_with_a_loss(scorer: str) -> None:
 
 def test_a_module_without_sites_comes_back() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
-    result = natpp.optimize(net, example_input=example(), train=loader(), val=digits()[1])
+    result = on_data(natpp.Task(loader(), digits()[1]), net)
     assert not result.changes
     assert result.learned is None
 
@@ -477,28 +484,27 @@ X, LABELS = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
         ({"evaluations": 1}, "evaluations is 1"),
         ({"minutes": 0}, "minutes is 0"),
         ({"train_steps": 0}, "steps"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
         ({"scorer": "shrt"}, "unknown scorer 'shrt'. Did you mean 'short'"),
-        ({"mode": "sample"}, "mode and batches cannot be combined with train"),
-        ({"batches": [X]}, "mode and batches cannot be combined with train"),
-        ({"root": "x"}, "root and size can only be given with the name"),
-        ({"train": "digits"}, "leave val out"),
         ({"budget": {"flops": 1}}, "unknown cost 'flops'"),
     ],
 )
 def test_wrong_input_stops_at_the_door(options: dict[str, Any], message: str) -> None:
     given = {"train": [(X, LABELS)], "val": [(X, LABELS)]} | options
+
+    def run() -> None:
+        on_data(natpp.Task(given.pop("train"), given.pop("val")), **given)
+
     with pytest.raises(NatppError, match=message):
-        natpp.optimize(trained(), example_input=example(), **given)
+        run()
 
 
 def test_more_wrong_input() -> None:
     with pytest.raises(BudgetError, match="nearest allowed"):
         learned(budget={"madds": 0.001})
-    with pytest.raises(SettingError, match="val needs train"):
-        natpp.optimize(trained(), example_input=example(), val=digits()[1])
-    with pytest.raises(SettingError, match="can only be given with a module"):
-        natpp.optimize("darts", train=loader())
+    with pytest.raises(SettingError, match="tuned chooses by scores: give a scorer, or a task"):
+        natpp.optimize(trained(), "tuned", example_input=example())
+    with pytest.raises(SettingError, match="auto uses no task"):
+        natpp.optimize("darts", task=loader())
 
 
 # That it is worth it.
@@ -535,7 +541,7 @@ def test_inherited_weights_need_fewer_epochs_than_fresh_ones() -> None:
 @pytest.mark.parametrize("scorer", ["short", pytest.param("supernet", marks=pytest.mark.slow)])
 def test_what_is_learned_beats_random_transformations_of_the_same_cost(scorer: str) -> None:
     rivals = [
-        optimize_module(trained(), example(), no_opinion(), mode="sample", seed=seed, budget={"madds": 0.6})
+        by_policy(trained(), example(), no_opinion(), mode="sample", seed=seed, budget={"madds": 0.6})
         for seed in range(5)
     ]
     losses = [tuned(best(seed, scorer), seed)[-1] for seed in range(2)]

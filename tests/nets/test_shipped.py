@@ -22,7 +22,7 @@ def test_every_rule_has_a_policy_that_is_there() -> None:
 def test_the_policy_of_a_rule_answers_for_every_cell_of_the_zoo(rule: str) -> None:
     policy = load_named(None, rule)
     for name in ZOO:
-        result = natpp.optimize(name, policy, rule)
+        result = natpp.optimize(name, policy, decisions=natpp.Decisions(rule))
         assert result.cost_after.live_madds <= result.cost_before.live_madds
         assert result.cost_after.live_params <= result.cost_before.live_params
 
@@ -34,7 +34,7 @@ def test_the_rule_says_which_policy_answers(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "mine.md").write_text("# Mine\n")
     monkeypatch.setattr(policies, "FOLDER", tmp_path)
     monkeypatch.setattr(policies, "BY_RULE", BY_RULE | {"nat": "mine"})
-    assert natpp.optimize("darts", rule="nat").settings["policy"] == "mine"
+    assert natpp.optimize("darts", "nat").settings["policy"] == "mine"
     assert natpp.optimize("darts").settings["policy"] == BY_RULE["nat++"]
     assert card("mine") == "# Mine\n"
     assert card("no-such") is None

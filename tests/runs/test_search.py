@@ -22,8 +22,10 @@ import natpp
 from natpp.arch.networks import setting
 from natpp.arch.space import CellSpace, nasbench201_space
 from natpp.cli import main
+from natpp.core.scores import Scores
 from natpp.data.batches import Batches
 from natpp.data.images import Images
+from natpp.data.named import Data
 from natpp.data.sets import load_images
 from natpp.errors import FormatError, NatppError, SettingError
 from natpp.folder import Folder, Interrupted
@@ -32,16 +34,17 @@ from natpp.methods.policy import PolicyMethod
 from natpp.methods.random import random_rows
 from natpp.nets.policy import Policy, load_policy
 from natpp.runs.fabric import make_fabric
-from natpp.runs.jobs import make_scorer
 from natpp.runs.phases import PRESETS, Phases
+from natpp.runs.scoring import Wanted, as_scoring
 from natpp.runs.search import Search
 from natpp.runs.searching import STEPS_TO_PLAN, Searching
-from natpp.scorers.base import Scorer, Scores, Task
+from natpp.scorers.base import Scorer
 from natpp.scorers.predicted import PredictConfig
 from natpp.scorers.short import ShortScorer, usual_schedule
 from natpp.scorers.supernet import Weights, usual_setting
 from natpp.seeds import Use, generator
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Frame, cells_of
+from natpp.subjects.many import Subjects
 from tests.asking import searched
 
 TINY: dict[str, Any] = {
@@ -284,9 +287,9 @@ def test_a_price_on_cost_makes_cheaper_choices() -> None:
 def test_nasbench201_from_images_and_a_run_as_scorer(tmp_path: Path) -> None:
     search(space="nasbench201", out=tmp_path / "run")
     with pytest.raises(NatppError, match="unknown data set 'stripes'"):
-        make_scorer(str(tmp_path / "run"))  # its images were given as a value
+        as_scoring(tmp_path / "run").make(Wanted("cifar", Data()))  # its images were given as a value
     policy = searched("digits", space="nasbench201", out=tmp_path / "digits", **{**TINY, "nodes": (4,)})
-    scorer = make_scorer(str(tmp_path / "digits"))
+    scorer = as_scoring(tmp_path / "digits").make(Wanted("nasbench201", Data()))
     state = torch.load(tmp_path / "digits" / "checkpoint.pt", weights_only=True)
     known = {natpp.load(text): score for text, score in state["known"]}
     drawn = nasbench201_space().draw(60, generator(0, Use.DRAW, 0))
@@ -294,7 +297,7 @@ def test_nasbench201_from_images_and_a_run_as_scorer(tmp_path: Path) -> None:
     assert len(some) > 5
     assert np.abs(scorer(some) - [known[arch.essence()] for arch in some]).max() < 0.6  # two images of 359
     arch = drawn[0]
-    result = natpp.optimize(arch, policy, mode="best-of", scorer=tmp_path / "digits", samples=3)
+    result = natpp.optimize(arch, PolicyMethod(learned=policy, mode="best-of", samples=3), scorer=tmp_path / "digits")
     assert result.cost_after.live_madds <= result.cost_before.live_madds
     again = searched(scorer=tmp_path / "digits", space="nasbench201", evaluations=20, steps=5)
     assert again.ops == policy.ops
@@ -478,24 +481,24 @@ def test_wrong_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_a_supernet_for_another_space_is_refused(tmp_path: Path) -> None:
     searched("digits", out=tmp_path, **TINY)
-    scorer = make_scorer(str(tmp_path))
+    scorer = as_scoring(tmp_path).make(Wanted("cifar", Data()))
     with pytest.raises(SettingError, match="no weights for"):
         scorer([natpp.sample(5, seed=1)])
     weights = tmp_path / "supernet.safetensors"
     weights.write_bytes(weights.read_bytes()[:-10])
     with pytest.raises(FormatError, match="damaged"):
-        make_scorer(str(tmp_path))
+        as_scoring(tmp_path).make(Wanted("cifar", Data()))
     weights.unlink()
     with pytest.raises(FormatError, match="has not ended"):
-        make_scorer(str(tmp_path))
+        as_scoring(tmp_path).make(Wanted("cifar", Data()))
     with pytest.raises(FormatError, match="is not a run"):
-        make_scorer(str(tmp_path.parent))
+        as_scoring(tmp_path.parent).make(Wanted("cifar", Data()))
 
 
 def test_a_training_is_no_search(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"recipe": {"epochs": 1}}))  # what natpp train writes, in short
     with pytest.raises(FormatError, match="is a training, not a search"):
-        make_scorer(str(tmp_path))
+        as_scoring(tmp_path).make(Wanted("cifar", Data()))
     with pytest.raises(FormatError, match="is a training, not a search"):
         natpp.optimize("darts", tmp_path)
 
@@ -730,8 +733,8 @@ def test_a_short_search_on_digits_beats_random_on_held_out_images(monkeypatch: p
     learn, held_out = digits.split(400, seed=1)
     seen = Images("digits", 10, digits.train[learn], digits.train_labels[learn], digits.test, digits.test_labels)
     policy = searched(seen, evaluations=120, steps=300)
-    task = Task("nat++", setting("cifar"))
-    inputs = Inputs(CellSpace((4,)).draw(24, np.random.default_rng(9)), task, policy.ops)
+    task = Frame("nat++", setting("cifar"))
+    inputs = Subjects(cells_of(CellSpace((4,)).draw(24, np.random.default_rng(9)), task, policy.ops))
     greedy = PolicyMethod("nat++", best(), policy).one_shot(inputs, lambda _: np.empty(0), np.random.default_rng(9))
     chance = [rows[0] for rows in random_rows(inputs, 1, np.random.default_rng(9))]
     batches = Batches(seen, validation=1)

@@ -30,9 +30,9 @@ from natpp.saved.describe import describe
 from natpp.saved.source import module_source
 from natpp.saved.values import decode, encode
 from natpp.saved.vocabulary import function_named, name_of
-from natpp.subjects.module_answer import optimize_module
 from tests.fx.fx_models import SMALL
 from tests.fx.promises import assert_same, assert_same_module, outputs, random_policy, warmed, written_module
+from tests.optimizing import by_policy
 
 X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
@@ -81,7 +81,7 @@ class Mixed(nn.Module):
 
 
 def optimized(module: nn.Module, example: object = X, seed: int = 1) -> Result:
-    return optimize_module(module, example, random_policy(seed), mode="sample", seed=seed)
+    return by_policy(module, example, random_policy(seed), mode="sample", seed=seed)
 
 
 def unchanged(module: nn.Module, example: object = X) -> Result:

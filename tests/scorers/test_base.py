@@ -7,8 +7,9 @@ import natpp
 from natpp.arch.cost import counts
 from natpp.arch.graph import Architecture, Edge, Graph
 from natpp.arch.networks import setting
+from natpp.core.scores import Scores
 from natpp.errors import NatppError
-from natpp.scorers.base import LimitReached, Priced, Scorer, Scores
+from natpp.scorers.base import LimitReached, Priced, Scorer
 from natpp.testing import check_scorer
 
 
@@ -50,7 +51,7 @@ def test_the_limit_holds_and_nothing_is_lost() -> None:
     scorer = Edges(limit=3)
     scorer(archs[:2])
     assert scorer.left == 1
-    with pytest.raises(LimitReached, match="may score 3 architectures, has scored 2 and was asked for 2 more"):
+    with pytest.raises(LimitReached, match="may score 3 candidates, has scored 2 and was asked for 2 more"):
         scorer(archs)
     assert scorer.queries == 2
     assert len(scorer([*archs[:3], archs[0]])) == 4

@@ -11,12 +11,14 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 import natpp
 from natpp.arch.graph import Edge, Graph
 from natpp.arch.networks import setting
+from natpp.core.scores import Gain, Scores
 from natpp.errors import SettingError
 from natpp.registry import ZOO
-from natpp.scorers.base import Gain, Scorer, Scores, Task
+from natpp.scorers.base import Scorer
 from natpp.scorers.features import flow_features, walk_features
 from natpp.scorers.predicted import WEIGHTS, PredictConfig, Prediction, _Process, ascended, predicted
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Frame, cells_of
+from natpp.subjects.many import Subjects
 from natpp.verbs import samples
 from tests.methods.test_learning import OPS5, RULE, SMALL, STRICT, number
 
@@ -158,14 +160,14 @@ def test_gains_are_over_the_input() -> None:
         asked.append(len(after))
         return number(after) - number(before)
 
-    inputs, gain = Inputs(SMALL, RULE, OPS5), Gain(of)
+    inputs, gain = Subjects(cells_of(SMALL, RULE, OPS5)), Gain(of)
     rows = [inputs.random_row(index, np.random.default_rng(index)) for index in range(4)]
     found = inputs.scores([0, 1, 2, 3], rows, gain)
     after = [inputs.transformed(index, row) for index, row in enumerate(rows)]
     assert (found == number(after) - number(SMALL[:4])).all()
     assert (inputs.scores([0, 1, 2, 3], rows, gain) == found).all()
     assert len(asked) == 1  # remembered
-    own = [encoded.ops for encoded in inputs.encoded[:4]]
+    own = inputs.before[:4]
     assert (inputs.scores([0, 1, 2, 3], own, gain) == 0).all()
 
 
@@ -176,8 +178,8 @@ def test_many_scores_are_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("task", [RULE, STRICT])
-def test_climbing_stays_allowed_and_ends_higher(task: Task) -> None:
-    inputs = Inputs(SMALL, task, OPS5)
+def test_climbing_stays_allowed_and_ends_higher(task: Frame) -> None:
+    inputs = Subjects(cells_of(SMALL, task, OPS5))
     indices = list(range(len(inputs)))
     rows = ascended(inputs, indices, number)
     for index, row in zip(indices, rows, strict=True):
@@ -189,7 +191,7 @@ def test_climbing_stays_allowed_and_ends_higher(task: Task) -> None:
 
 
 def test_the_limit_is_spent_and_not_overspent() -> None:
-    inputs = Inputs(SMALL, RULE, OPS5)
+    inputs = Subjects(cells_of(SMALL, RULE, OPS5))
     scorer = Numbers(limit=80)
     prediction = predicted(inputs, scorer, QUICK, np.random.default_rng(0))
     assert scorer.queries == 80
@@ -200,14 +202,14 @@ def test_the_limit_is_spent_and_not_overspent() -> None:
 
 
 def test_a_space_smaller_than_the_limit_ends() -> None:
-    inputs = Inputs(SMALL[:10], Task("nat", setting("nasbench201", cells=1), strict=False), OPS5)
+    inputs = Subjects(cells_of(SMALL[:10], Frame("nat", setting("nasbench201", cells=1), strict=False), OPS5))
     scorer = Numbers(limit=1000)
     predicted(inputs, scorer, QUICK, np.random.default_rng(0))
     assert 10 <= scorer.queries < 1000
 
 
 def test_bad_settings_are_refused() -> None:
-    inputs = Inputs(SMALL, RULE, OPS5)
+    inputs = Subjects(cells_of(SMALL, RULE, OPS5))
     with pytest.raises(SettingError, match="with a limit"):
         predicted(inputs, Numbers(), QUICK, np.random.default_rng(0))
     with pytest.raises(SettingError, match="at least 2 scores"):

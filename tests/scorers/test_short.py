@@ -20,6 +20,7 @@ from natpp.data.batches import Batches
 from natpp.data.images import Images
 from natpp.data.named import Data
 from natpp.errors import NatppError, SettingError
+from natpp.methods.policy import PolicyMethod
 from natpp.nets.policy import Policy
 from natpp.runs.fabric import make_fabric
 from natpp.scorers import short
@@ -377,9 +378,9 @@ def test_scores_from_python_and_the_command_line(tmp_path: Path, capsys: pytest.
 
 def test_best_of_by_short_trainings(tmp_path: Path) -> None:
     arch = CellSpace((2,)).draw(1, np.random.default_rng(0))[0]
-    policy = Policy()
     store = tmp_path / "s"
-    result = natpp.optimize(arch, policy, mode="best-of", scorer="short", data="digits", samples=2, store=store)
+    best_of = PolicyMethod(learned=Policy(), mode="best-of", samples=2)
+    result = natpp.optimize(arch, best_of, scorer=natpp.Short(store=store), task="digits")
     assert 1 <= len(store.read_text().splitlines()) <= 2
     assert result.cost_after.live_madds <= result.cost_before.live_madds
 

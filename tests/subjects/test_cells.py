@@ -13,7 +13,7 @@ from natpp.arch.rules import masks
 from natpp.core.decision import changes_of, check_plan, plan_of
 from natpp.core.subject import Candidate, Subject
 from natpp.registry import OPS, RULES, ZOO
-from natpp.subjects.cells import Cells
+from natpp.subjects.cells import Cells, Frame
 from tests.strategies import architectures, settings_of
 
 NAMES = tuple(OPS)
@@ -23,7 +23,7 @@ NAMES = tuple(OPS)
 @pytest.mark.parametrize("name", list(ZOO))
 def test_options_say_why_they_are_not_allowed(name: str, rule: str) -> None:
     arch, where = ZOO[name].arch, setting("cifar", channels=8, cells=3)
-    cells = Cells(arch, NAMES, rule, where)
+    cells = Cells(arch, Frame(rule, where), NAMES)
     by_rule, by_both = masks(arch, rule, where, strict=False), masks(arch, rule, where)
     for (kind, edge), decision in zip(cells.encoded.places, cells.decisions, strict=True):
         assert decision.options[0].value == arch.graph(kind).ops[edge]
@@ -38,10 +38,10 @@ def test_options_say_why_they_are_not_allowed(name: str, rule: str) -> None:
 @given(architectures(), settings_of(), st.integers(0, 1000))
 def test_a_plan_costs_what_its_architecture_costs(arch: Architecture, where: Setting, seed: int) -> None:
     subject: Subject
-    subject = cells = Cells(arch, NAMES, "cost", where, strict=False)
+    subject = cells = Cells(arch, Frame("cost", where, strict=False), NAMES)
     generator = np.random.default_rng(seed)
     plans = [tuple(int(generator.choice(one.allowed)) for one in subject.decisions) for _ in range(6)]
-    subject.count(plans)
+    subject.count([subject.row(plan) for plan in plans])
     assert subject.apply((0,) * len(plans[0])) == arch
     for plan in plans:
         after = subject.apply(check_plan(subject.decisions, plan))
@@ -55,8 +55,8 @@ def test_a_plan_costs_what_its_architecture_costs(arch: Architecture, where: Set
 
 
 def test_a_strict_budget_takes_nothing_dearer_and_nothing_cut_off() -> None:
-    cells = Cells(natpp.load("vgg_block"), NAMES, "nat", setting("cifar"))
-    loose = Cells(natpp.load("vgg_block"), NAMES, "nat", setting("cifar"), strict=False)
+    cells = Cells(natpp.load("vgg_block"), Frame("nat", setting("cifar")), NAMES)
+    loose = Cells(natpp.load("vgg_block"), Frame("nat", setting("cifar"), strict=False), NAMES)
     keep = (0,) * len(cells.decisions)
     nothing = tuple(one.number("null") for one in cells.decisions)
     assert cells.fits(keep)

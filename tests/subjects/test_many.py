@@ -8,9 +8,8 @@ from natpp.arch.cost import counts
 from natpp.arch.graph import Architecture, Edge, Graph
 from natpp.arch.networks import Setting, setting
 from natpp.registry import OPS, RULES
-from natpp.scorers.base import Task
-from natpp.subjects.cells import Cells
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Cells, Frame, cells_of
+from natpp.subjects.many import Subjects
 from tests.strategies import random_architecture
 
 NAMES = tuple(OPS)
@@ -37,12 +36,12 @@ def test_a_strict_budget_holds_over_3000_random_cases() -> None:
         where = networks[generator.integers(len(networks))]
         rule = rules[case % 3]
         # half of the transformations ignore the first filter, to try the repair hard
-        mask = Cells(arch, NAMES, rule, where, strict=case % 2 == 0).mask
+        mask = Cells(arch, Frame(rule, where, strict=case % 2 == 0), NAMES).mask
         row = (generator.random(mask.shape) * mask).argmax(axis=1)
-        inputs = Inputs([arch], Task(rule, where), NAMES)
+        inputs = Subjects(cells_of([arch], Frame(rule, where), NAMES))
         found = inputs.repaired(0, row, generator.random(len(row)))
         before, now = counts(arch, where), counts(inputs.transformed(0, found), where)
-        assert inputs.living(0, found)[0] == (now.live_params, now.live_madds)
+        assert inputs.subjects[0].spent(found)[0] == (now.live_params, now.live_madds)
         assert now.live_params <= before.live_params
         assert now.live_madds <= before.live_madds
         repaired += found is not row
@@ -51,7 +50,7 @@ def test_a_strict_budget_holds_over_3000_random_cases() -> None:
 
 def repaired(arch: Architecture, where: Setting, normal: Sequence[str], probability: Sequence[float] = ()) -> list[str]:
     """The operations of the normal cell that these become within the budget."""
-    inputs = Inputs([arch], Task("nat", where), NAMES)
+    inputs = Subjects(cells_of([arch], Frame("nat", where), NAMES))
     row = np.array([NAMES.index(op) for op in (*normal, *arch.graph("reduce").ops)])
     worth = np.array([*(probability or [1.0] * len(normal)), *[1.0] * (len(row) - len(normal))])
     return [NAMES[op] for op in inputs.repaired(0, row, worth)[: len(normal)]]

@@ -11,31 +11,31 @@ from torch import fx, nn
 from torch.nn.functional import one_hot
 
 import natpp
+from natpp.arch.decisions import Decisions
 from natpp.arch.graph import NULL, SKIP
 from natpp.core.budget import SAVES_NOTHING, BudgetError, excess
 from natpp.core.decision import Decision, Plan
 from natpp.core.solve import with_option
-from natpp.decisions.base import Decisions
 from natpp.errors import NatppError, SettingError
 from natpp.fx import rewrite as written
 from natpp.fx.trace import trace
-from natpp.methods.tuned import Candidates
+from natpp.methods.tuned import Candidates, View
 from natpp.nets import measure
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import GraphBatch, Policy, Transitions, masked_log_softmax
 from natpp.policies import load_named
 from natpp.registry import MODELS
-from natpp.subjects import module, module_answer
-from natpp.subjects.module import Module
-from natpp.subjects.module_answer import Asked, optimize_module, vanished
+from natpp.subjects import module
+from natpp.subjects.module import Module, perturbed
 from tests.fx.fx_models import SMALL, BasicBlock
 from tests.fx.promises import changed_keeps_promises, random_policy, warmed
+from tests.optimizing import by_policy, view
 
 X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
-def asked(name: str, **options: Any) -> Asked:
-    return Asked(SMALL[name](), X, load_named(), **options)
+def asked(name: str, budget: Any) -> View:
+    return view(SMALL[name](), X, budget)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -56,11 +56,11 @@ class Shortcuts(Policy):
 
 
 def test_a_result_that_saves_nothing_says_so_and_what_to_do() -> None:
-    result = optimize_module(nn.Sequential(BasicBlock(8, 8), BasicBlock(8, 8)), torch.randn(1, 8, 8, 8), Shortcuts())
+    result = by_policy(nn.Sequential(BasicBlock(8, 8), BasicBlock(8, 8)), torch.randn(1, 8, 8, 8), Shortcuts())
     assert result.changes
     assert {change.after for change in result.changes} == {SKIP}
     assert str(result).endswith(f"note: {SAVES_NOTHING}")
-    cut = optimize_module(BasicBlock(8, 8), torch.randn(1, 8, 8, 8), Shortcuts(), budget={"madds": 0.7})
+    cut = by_policy(BasicBlock(8, 8), torch.randn(1, 8, 8, 8), Shortcuts(), budget={"madds": 0.7})
     assert SAVES_NOTHING not in cut.notes
 
 
@@ -69,7 +69,7 @@ def test_a_result_that_saves_nothing_says_so_and_what_to_do() -> None:
 def test_random_policies_keep_the_promises(name: str, share: bool) -> None:
     module = warmed(SMALL[name](), X)
     for seed in range(3):
-        result = optimize_module(module, X, random_policy(seed), mode="sample", seed=seed, share_blocks=share)
+        result = by_policy(module, X, random_policy(seed), mode="sample", seed=seed, share_blocks=share)
         changed_keeps_promises(module, X, result)
 
 
@@ -119,15 +119,15 @@ def test_a_kind_that_is_not_asked_for_stays_as_it_is() -> None:
         assert one.kind == "operation" or all(option.why_not == "kept" for option in one.options[1:])
     assert any(len(allowed(one)) > 1 for one in found.decisions)
     with pytest.raises(NatppError, match="unknown kind of decision"):
-        Decisions(kinds=("operations",))
+        Decisions(kinds=("operations",)).full()
 
 
 def test_kept_parts_keep_everything() -> None:
     module = SMALL["resnet"]()
-    result = natpp.optimize(module, example_input=X, keep=["layer1", "conv1"])
+    result = natpp.optimize(module, example_input=X, decisions=natpp.Decisions(keep=("layer1", "conv1")))
     assert result.changes
     assert all(change.name.startswith("layer2") for change in result.changes)
-    nothing = natpp.optimize(module, example_input=X, keep=[nn.Conv2d, BasicBlock])
+    nothing = natpp.optimize(module, example_input=X, decisions=natpp.Decisions(keep=(nn.Conv2d, BasicBlock)))
     assert not nothing.changes
     assert "nothing" in nothing.notes[-1]
     assert torch.equal(nothing.module.eval()(X), module.eval()(X))
@@ -146,7 +146,7 @@ def test_budgets_are_met(name: str, budget: dict[str, float]) -> None:
     module = warmed(SMALL[name](), X)
     for policy in (load_named(), random_policy(1)):
         try:
-            result = optimize_module(module, X, policy, budget=budget, share_blocks=False)
+            result = by_policy(module, X, policy, budget=budget, share_blocks=False)
         except BudgetError:
             assert name == "mobilenet"  # the shapes of its 1x1 convolutions let little go
             continue
@@ -168,9 +168,9 @@ def test_a_budget_is_met_and_not_undercut_by_much(name: str) -> None:
 
 def test_no_change_is_in_vain_or_could_be_milder() -> None:
     """Preferences that favour a cheap change lead there first; another one makes it superfluous, or too strong."""
-    found = asked("vgg", budget={"madds": 0.7})
+    found = asked("vgg", {"madds": 0.7})
     for seed in range(5):
-        table = found.table("sample", seed)
+        table = perturbed(found.table, np.random.default_rng(seed))
         preferences, plan = found.module.preferences(table), found.within(table)
         for number, option in enumerate(plan):
             for other in found.module.allowed[number] if option else ():
@@ -188,14 +188,14 @@ def test_no_change_is_in_vain_or_could_be_milder() -> None:
     ],
 )
 def test_no_change_is_in_vain_as_built(name: str, budget: dict[str, float]) -> None:
-    found = asked(name, budget=budget)
+    found = asked(name, budget)
 
     def fits(plan: Plan) -> bool:
         return excess(module_cost(found.module.rewritten(plan), X), found.limits) <= 0
 
     candidates = Candidates(found, found.limits)  # as learning draws them
     for seed in range(4):
-        table = found.table("sample", seed)
+        table = perturbed(found.table, np.random.default_rng(seed))
         for plan in (found.within(table), candidates.drawn(table)):
             assert fits(plan)
             for number in np.flatnonzero(plan):
@@ -219,12 +219,11 @@ def test_a_budget_of_what_is_counted_builds_only_the_answer(monkeypatch: pytest.
 
 
 def test_drawn_preferences_draw_from_the_policy() -> None:
-    found = asked("resnet", budget={"madds": 0.8})
-    drawn = {found.within(found.table("sample", seed)) for seed in range(6)}
+    found = asked("resnet", {"madds": 0.8})
+    drawn = {found.within(perturbed(found.table, np.random.default_rng(seed))) for seed in range(6)}
     assert len(drawn) > 2
     first, second = (
-        optimize_module(SMALL["resnet"](), X, load_named(), mode="sample", seed=3, budget={"madds": 0.8})
-        for _ in range(2)
+        by_policy(SMALL["resnet"](), X, load_named(), mode="sample", seed=3, budget={"madds": 0.8}) for _ in range(2)
     )
     assert first.plan == second.plan
 
@@ -245,11 +244,11 @@ def test_a_branch_of_other_operations_is_not_dropped_to_meet_a_budget() -> None:
     module = nn.Sequential(nn.Conv2d(3, 12, 1), *(Narrow() for _ in range(4)), nn.Conv2d(12, 2, 1))
     kept = {name for name, part in module.named_modules() if name.endswith(("squeeze", "expand"))}
     for seed in range(4):
-        result = optimize_module(module, X, random_policy(seed), budget={"madds": 0.9}, share_blocks=False)
+        result = by_policy(module, X, random_policy(seed), budget={"madds": 0.9}, share_blocks=False)
         assert result.cost_after.madds <= 0.9 * result.cost_before.madds
         assert kept <= {name for name, _ in result.module.named_modules()}
     with pytest.raises(BudgetError, match="nearest allowed"):
-        optimize_module(module, X, random_policy(0), budget={"madds": 0.5}, share_blocks=False)
+        by_policy(module, X, random_policy(0), budget={"madds": 0.5}, share_blocks=False)
 
 
 def test_memory_and_latency_are_measured() -> None:
@@ -257,7 +256,7 @@ def test_memory_and_latency_are_measured() -> None:
     result = natpp.optimize(module, example_input=X, budget={"memory": 0.9})
     assert result.cost_after.peak_memory_bytes <= 0.9 * result.cost_before.peak_memory_bytes
     assert result.cost_after.latency_ms is None
-    result = natpp.optimize(module, example_input=X, measure_latency=True)
+    result = natpp.optimize(module, budget=natpp.Budget(timed=True), example_input=X)
     assert result.cost_before.latency_ms > 0
     assert result.cost_after.latency_ms > 0
     assert "latency" in str(result)
@@ -278,10 +277,11 @@ def test_wrong_settings_say_what_is_wrong() -> None:
         ({"budget": {"flops": 0.5}}, "unknown cost 'flops'"),
         ({"budget": {"madds": 0}}, "fraction"),
         ({"budget": "loose"}, "unknown budget"),
-        ({"rule": "nat+++"}, "unknown rule"),
-        ({"mode": "gredy"}, "greedy"),
-        ({"data": "digits"}, "only be given with an architecture"),
-        ({"scorer": "short"}, "scorer needs train"),
+        ({"method": "nat++:mode=gredy"}, "greedy"),
+        ({"decisions": natpp.Decisions(setting="cifar")}, "only be given with an architecture"),
+        ({"scorer": "short"}, "uses no scorer: leave it out"),
+        ({"method": "evolution"}, "evolution chooses by scores: give a scorer, or a task"),
+        ({"method": "evolution", "scorer": "table.csv"}, "a table scores architectures"),
     ):
         with pytest.raises(NatppError, match=message):
             natpp.optimize(module, example_input=X, **options)
@@ -315,16 +315,15 @@ def test_what_goes_with_another_block_is_told() -> None:
         plan[number] = subject.decisions[number].number(op)
     made = subject.rewritten(tuple(plan))
     assert not any(name.startswith("1.") for name, _ in made.named_parameters())
-    gone = vanished(subject, tuple(plan), made)
-    assert [change.name for change in gone] == ["1.conv1", "1.conv2"]
-    assert {change.after for change in gone} == {"null"}
+    *_, first, second = subject.changes(tuple(plan))
+    assert [(one.name, one.after) for one in (first, second)] == [("1.conv1", "null"), ("1.conv2", "null")]
 
 
 def test_statistics_follow_when_data_is_given() -> None:
     module = warmed(SMALL["resnet"](), X)
     batches = [torch.randn(8, 3, 16, 16) for _ in range(2)]
     plain = natpp.optimize(module, example_input=X).module
-    fresh = natpp.optimize(module, example_input=X, batches=batches).module
+    fresh = natpp.optimize(module, example_input=X, task=natpp.Task.inputs(batches)).module
     norms = [name for name, _ in fresh.named_buffers() if name.endswith("running_mean")]
     assert any(not torch.equal(fresh.get_buffer(name), plain.get_buffer(name)) for name in norms)
 
@@ -354,7 +353,6 @@ def test_optimize_copies_and_measures_each_network_once(monkeypatch: pytest.Monk
         monkeypatch.setattr(place, name, call)
 
     counted(module, "module_cost")
-    counted(module_answer, "module_cost")
     counted(module, "rewrite")
     counted(written, "copied")
     counted(fx.Tracer, "trace")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from natpp.decisions.base import Decisions
+from natpp.arch.decisions import Decisions
 from natpp.fx.trace import trace
 from natpp.registry import KINDS, MODELS
 from natpp.subjects.module import Module

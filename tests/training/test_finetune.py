@@ -102,7 +102,7 @@ def test_a_result_is_tuned_with_shortcuts_that_come_in() -> None:
     module = natpp.zoo.network("resnet20")
     images = torch.randn(4, 3, 32, 32)
     for seed in range(20):
-        result = natpp.optimize(module, example_input=images, mode="sample", seed=seed)
+        result = natpp.optimize(module, "nat++:mode=sample", example_input=images, run=natpp.Run(seed=seed))
         if any(change.before == "null" for change in result.changes):
             break
     batches = [(images, torch.tensor([0, 1, 2, 3]))] * 5

@@ -92,7 +92,7 @@ class PolicyMethod(Method):
         settings: dict[str, Any] = {"policy": self.source, "mode": self.mode, "seed": run.seed}
         settings |= {} if self.mode != "best-of" else {"samples": self.samples}
         if not len(subject.before):
-            return Answer((), [], settings)
+            return Answer(subjects.within(0, ()), [], settings)
         transitions = self._transitions(subjects)
         table = transitions.log_probs.double().numpy()
         if greedy:

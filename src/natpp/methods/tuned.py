@@ -109,7 +109,7 @@ class Tuned(Method):
         settings = {"policy": str(self.policy or "given"), "seed": run.seed, "tuned": self.to_dict()}
         settings |= {"schedule": score.schedule.to_dict()}
         if not len(module.before):
-            return Answer((), [], settings)
+            return Answer(subjects.within(0, ()), [], settings)
         view = View(subjects, self)
         if view.limits:  # the error reports the closest result if the limits cannot be met
             view.within(view.table)

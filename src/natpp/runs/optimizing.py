@@ -30,11 +30,13 @@ from natpp.run import Run
 from natpp.runs.jobs import make_task
 from natpp.runs.scoring import Scoring, Wanted, scorer_for
 from natpp.scorers.base import Scorer
+from natpp.scorers.module_supernet import Expanded
+from natpp.scorers.short import ShortTunings
 from natpp.subjects.cells import Cells, Frame
 from natpp.subjects.many import Subjects
 from natpp.subjects.module import Module
 from natpp.training.recalibrate import recalibrate
-from natpp.training.task import Task
+from natpp.training.task import Task, inputs_of
 
 AUTO = "auto"
 
@@ -77,7 +79,9 @@ def run_optimize(
     settings = {"method": name_of(method), **asked_of(subject, asked, budget), **answer.settings, **chosen_by}
     found = result_of(subject, answer, budget, settings)
     if has_data and isinstance(subject, Module) and found.changes:
-        recalibrate(found.module, make_task(task, Wanted("", task, run).fabric).calibration(subject.device))
+        seen = score.trial.data if isinstance(score, ShortTunings | Expanded) else None
+        calibration = make_task(task, Wanted("", task, run).fabric).calibration
+        recalibrate(found.module, calibration(subject.device) if seen is None else inputs_of(seen, subject.device))
     return found
 
 

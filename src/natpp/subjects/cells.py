@@ -78,14 +78,14 @@ class Cells(Rows):
     def _mask(self, *, strict: bool) -> Mask:
         """Which operations each free edge may get, (edges, ops)."""
         found = edge_masks(masks(self.arch, self.frame.rule, self.frame.where, strict=strict), self.encoded)
-        found = found[:, self._columns]  # raises for an operation that is not registered
+        found = found[:, self.columns]  # raises for an operation that is not registered
         if self.frame.only:
             own = np.arange(len(self.ops)) == self.before[:, None]
             found &= own | [op in self.frame.only for op in self.ops]
         return found
 
     @functools.cached_property
-    def _columns(self) -> Row:
+    def columns(self) -> Row:
         """The numbers of the operations in the registry."""
         names = {name: column for column, name in enumerate(OPS)}
         return np.array([names[OPS[op].name] for op in self.ops])
@@ -137,14 +137,14 @@ class Cells(Rows):
         """Compute the cost of many rows at once, so that `living` and `fits` can look them up."""
         new = {key: row for row in rows if (key := row.tobytes()) not in self._known}
         if len(new) >= MANY and not self.loose:
-            plans = self._columns[np.stack(list(new.values()))]
+            plans = self.columns[np.stack(list(new.values()))]
             figures, connected = drawing(self.arch, self.frame.where).blueprint.costs(plans)
             found = zip(map(tuple, figures.tolist()), connected.tolist(), strict=True)
             self._known.update(zip(new, found, strict=True))
 
     def living(self, plan: Plan) -> dict[str, float]:
         """Living parameters and multiply-adds."""
-        return dict(zip(self.blueprint.figures, self._found(self.row(plan))[0], strict=True))
+        return dict(zip(self.blueprint.figures, self.spent(self.row(plan))[0], strict=True))
 
     def memory(self, plan: Plan) -> int:
         """Bytes of peak memory."""
@@ -155,7 +155,7 @@ class Cells(Rows):
 
         Under a strict budget, no living cost may rise, and a head that the image reaches must stay reached.
         """
-        return not self.frame.strict or no_dearer(self._own, self._found(self.row(plan)))
+        return not self.frame.strict or no_dearer(self._own, self.spent(self.row(plan)))
 
     def own_cost(self, *, latency: bool = False) -> Cost:
         """What the architecture costs unchanged; it is measured once."""
@@ -170,9 +170,10 @@ class Cells(Rows):
 
     @functools.cached_property
     def _own(self) -> Living:
-        return self._found(self.before)
+        return self.spent(self.before)
 
-    def _found(self, row: Row) -> Living:
+    def spent(self, row: Row) -> Living:
+        """Living parameters and multiply-adds of a row, and whether the image reaches the head."""
         key = row.tobytes()
         if key not in self._known:
             blueprint, drawn = self._drawn(row)
@@ -183,7 +184,7 @@ class Cells(Rows):
     def _drawn(self, row: Row) -> tuple[Blueprint, Plan]:
         """A blueprint with the widths of a row, and the row as a plan of that blueprint."""
         if not self.loose:
-            return drawing(self.arch, self.frame.where).blueprint, tuple(self._columns[row].tolist())
+            return drawing(self.arch, self.frame.where).blueprint, tuple(self.columns[row].tolist())
         _, blueprint, _, plan = drawing(self.with_row(row), self.frame.where)
         return blueprint, plan
 

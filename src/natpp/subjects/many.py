@@ -22,7 +22,8 @@ class Subjects:
 
     def __init__(self, subjects: Iterable[Subject], budget: Budget = Budget()):
         self.subjects = list(subjects)
-        self.wanted, self.timed = budget.limits, budget.timed or "latency" in budget.limits
+        self.budget, self.wanted = budget, budget.limits
+        self.timed = budget.timed or "latency" in budget.limits
         self.masks = [one.mask for one in self.subjects]
         self.before = [one.before for one in self.subjects]
         self._members: dict[Hashable, list[int]] = {}
@@ -89,14 +90,14 @@ class Subjects:
         A row that fits is returned unchanged.
         """
         subject, plan = self.subjects[index], self.subjects[index].plan(row)
-        found = subject.repaired(plan, worth.tolist())
-        if self.wanted:
-            found = self.within(index, found)
+        found = self.within(index, subject.repaired(plan, worth.tolist()))
         return row if found == plan else subject.row(found)
 
     def within(self, index: int, plan: Plan) -> Plan:
         """A plan within the limits, near this one: no option is preferred to those that it picks."""
         subject = self.subjects[index]
+        if not self.wanted:
+            return plan
         liked = np.zeros(self.masks[index].shape)
         liked[np.arange(len(plan)), subject.row(plan)] = 1.0
         return subject.within(plan, subject.preferences(liked), self.limits(index))
