@@ -45,12 +45,13 @@ from natpp.files import write_whole
 from natpp.methods.learning import LearnConfig, Learner
 from natpp.methods.policy import PolicyMethod
 from natpp.methods.random import Random
+from natpp.methods.rounds import ascended
 from natpp.nets.policy import Policy, PolicyConfig
 from natpp.registry import OPS, ZOO
 from natpp.runs.phases import phases
 from natpp.runs.search import Search
 from natpp.scorers.base import Gain, Score, Scores, Task
-from natpp.scorers.predicted import Prediction, ascended
+from natpp.scorers.predicted import Prediction
 from natpp.seeds import Use, generator, number, torch_generator
 from natpp.subjects.cells import Row
 from natpp.subjects.many import Inputs

@@ -26,7 +26,7 @@ from experiments.lib.values import before, came_from, families_of, left_out
 from natpp.arch.graph import Architecture
 from natpp.files import write_whole
 from natpp.scorers.base import Scores
-from natpp.scorers.predicted import normal_scores
+from natpp.scorers.gaussian import normal_scores
 
 NAME, FINALS = "{}_short", "{}_finals"  # names of the files
 FINALISTS = 2

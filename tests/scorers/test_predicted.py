@@ -13,10 +13,12 @@ from natpp.arch.graph import Edge, Graph
 from natpp.arch.networks import setting
 from natpp.core.scores import Gain, Scores
 from natpp.errors import SettingError
+from natpp.methods.rounds import ascended, predicted
 from natpp.registry import ZOO
 from natpp.scorers.base import Scorer
 from natpp.scorers.features import flow_features, walk_features
-from natpp.scorers.predicted import WEIGHTS, PredictConfig, Prediction, _Process, ascended, predicted
+from natpp.scorers.gaussian import WEIGHTS, Process
+from natpp.scorers.predicted import PredictConfig, Prediction
 from natpp.subjects.cells import Frame, cells_of
 from natpp.subjects.many import Subjects
 from natpp.verbs import samples
@@ -73,7 +75,7 @@ def test_only_the_order_of_scores_counts() -> None:
 def test_a_process_is_what_another_library_says() -> None:
     """With length and noise given, means and deviations are scikit-learn's."""
     rows, targets = torch.randn(40, 6, dtype=torch.float64), torch.randn(40, dtype=torch.float64)
-    process = _Process([rows], targets)
+    process = Process([rows], targets)
     (length,) = process.lengths
     assert process.weights == [1.0]
     noise = (process.root @ process.root.T).diagonal().mean().item() - 1
@@ -97,7 +99,7 @@ def test_a_process_over_two_views_is_the_sum_of_both() -> None:
     generator = torch.Generator().manual_seed(0)
     views = [torch.randn(40, size, generator=generator, dtype=torch.float64) for size in (3, 5)]
     targets = views[0][:, 0].sin() + 0.5 * views[1][:, 1]
-    process = _Process(views, targets)
+    process = Process(views, targets)
     assert process.weights[1] in WEIGHTS
     assert sum(process.weights) == pytest.approx(1)
 
@@ -123,7 +125,7 @@ def test_a_process_over_two_views_is_the_sum_of_both() -> None:
 def test_a_view_that_says_nothing_weighs_nothing() -> None:
     generator = torch.Generator().manual_seed(0)
     rows, noise = (torch.randn(60, 4, generator=generator, dtype=torch.float64) for _ in range(2))
-    process = _Process([rows, noise], rows.sum(dim=1))
+    process = Process([rows, noise], rows.sum(dim=1))
     assert process.weights == [1.0, 0.0]
     assert torch.equal(process([rows, noise])[0], process([rows, 0 * noise])[0])
 

@@ -9,7 +9,6 @@ The best few are fine-tuned for longer, which decides.
 from __future__ import annotations
 
 import functools
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from natpp.errors import SettingError
 from natpp.methods.base import Answer, Method
 from natpp.methods.learning import LearnConfig, Learner
 from natpp.methods.policy import PolicyMethod, chances
+from natpp.methods.rounds import in_rounds
 from natpp.nets.policy import Policy
 from natpp.registry import METHODS
 from natpp.run import Run
@@ -266,7 +266,7 @@ class ModuleSearch:
         if isinstance(self.scorer, Expanded):
             steps = min(self.config.most, MOST_TRAINED) * self.scorer.schedule.steps
             chances = functools.partial(generator, self.seed, Use.DRAW, 3)
-            self.scorer.train(lambda step: self._random(chances(step)), steps, lambda: self._late(0.5))
+            self.scorer.train(lambda step: self._random(chances(step)), steps, lambda: self.late(0.5))
         trained = time.perf_counter() - self.started if isinstance(self.scorer, Expanded) else 0.0
         chance = generator(self.seed, Use.SCORE, 3)
         allowed = self.candidates.allowed(original)
@@ -291,13 +291,8 @@ class ModuleSearch:
         self._probe(round(share * (random - 1)), chance)
         total -= len(self.probed) - self._over
         self._score(self._new([], random - self._made + self._over, lambda: self._random(chance)))
-        steps = -(-self.config.learn.steps // self.config.rounds)
-        a_round = max(math.ceil((total - len(self.known)) / self.config.rounds), 1)
-        while len(self.known) < total and not self._late():
-            before = len(self.known)
-            self._round(steps, min(a_round, total - before), chance)
-            if len(self.known) == before:
-                break  # every candidate has been scored
+        self.chance = chance
+        in_rounds(self, total, self.config.rounds)
         best, finals = self._best()
         scored = [
             Scored(score, tuple(self.module.block_ops(self.plans[key])), self.candidates.madds(self.plans[key]))
@@ -342,9 +337,13 @@ class ModuleSearch:
         scores = self._scores(list(found.values()))
         self.probed |= dict(zip(found, scores, strict=False))
 
-    def _round(self, steps: int, wanted: int, chance: np.random.Generator) -> None:
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def score_promising(self, count: int) -> None:
         """Tune the policy on the prediction so far, and score the most promising candidates."""
-        keys, seen = list(self.known), self.known | self.probed
+        keys, seen, chance = list(self.known), self.known | self.probed, self.chance
+        steps = -(-self.config.learn.steps // self.config.rounds)
         prediction = Prediction(
             list(seen), np.array(list(seen.values())), self.config.predict, (self.candidates.features,)
         )
@@ -367,10 +366,10 @@ class ModuleSearch:
             return self.candidates.mutated(self.plans[best[int(chance.integers(len(best)))]], table, chance)
 
         tries = TRIES if self.candidates.counted else 2  # building and measuring is expensive
-        pool = self._new([self.candidates.drawn(table)], tries * wanted, propose)
+        pool = self._new([self.candidates.drawn(table)], tries * count, propose)
         worth = prediction.hopeful([self.module.key(plan) for plan in pool]) if pool else np.zeros(0)
         order = np.argsort(-worth, kind="stable")
-        chosen = [pool[int(place)] for place in order[:wanted]]
+        chosen = [pool[int(place)] for place in order[:count]]
         keys = [self.module.key(plan) for plan in chosen]
         self.expected |= dict(zip(keys, prediction.expected(keys).tolist(), strict=True)) if keys else {}
         self._score(chosen)
@@ -379,7 +378,7 @@ class ModuleSearch:
         """The best candidate; if some are fine-tuned for longer, by their scores after that."""
         order = sorted(self.known, key=self.known.__getitem__, reverse=True)
         some = order[: self.config.finalists]
-        if len(some) < 2 or not isinstance(self.scorer, ShortTunings) or self._late():
+        if len(some) < 2 or not isinstance(self.scorer, ShortTunings) or self.late():
             return order[0], {}
         begin = time.perf_counter()
         scores = self.scorer.tuned([self.module.candidate(self.plans[key]) for key in some], self.config.longer)
@@ -424,7 +423,7 @@ class ModuleSearch:
     def _scores(self, candidates: Sequence[Plan]) -> Iterator[float]:
         """Scores of as many as fit into the time, but at least two: the first may be for comparison only."""
         for start in range(0, len(candidates), self.scorer.at_once):
-            if self._late() and self._made > 1:
+            if self.late() and self._made > 1:
                 return
             some, begin = candidates[start : start + self.scorer.at_once], time.perf_counter()
             scores = self.scorer.tuned([self.module.candidate(plan) for plan in some])
@@ -432,7 +431,7 @@ class ModuleSearch:
             self._made += len(some)
             yield from scores
 
-    def _late(self, share: float = 1.0) -> bool:
+    def late(self, share: float = 1.0) -> bool:
         """Whether a share of the time is over."""
         minutes = self.config.minutes
         return minutes is not None and time.perf_counter() - self.started > 60 * minutes * share

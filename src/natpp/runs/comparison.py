@@ -21,10 +21,11 @@ from natpp.errors import SettingError
 from natpp.methods.base import picked
 from natpp.methods.learning import PRESETS, LearnConfig
 from natpp.methods.policy import PolicyMethod
+from natpp.methods.rounds import predicted
 from natpp.nets.policy import encode
 from natpp.registry import METHODS
 from natpp.runs.benchmark import Benchmark
-from natpp.scorers.predicted import PredictConfig, predicted
+from natpp.scorers.predicted import PredictConfig
 from natpp.scorers.table import Table, TableScorer, read_table
 from natpp.subjects.cells import Frame, cells_of
 from natpp.subjects.many import Subjects

@@ -17,12 +17,13 @@ from natpp.arch.space import Space
 from natpp.core.scores import Gain, Score, Scores
 from natpp.folder import Folder, Interrupted, Stop
 from natpp.methods.learning import Learner
+from natpp.methods.rounds import Round, predicted
 from natpp.nets.policy import Policy
 from natpp.run import Run
 from natpp.runs.phases import Phases
 from natpp.runs.search import Search
 from natpp.scorers.base import Priced, Scorer
-from natpp.scorers.predicted import Prediction, Round, predicted
+from natpp.scorers.predicted import Prediction
 from natpp.scorers.supernet import SharedWeights
 from natpp.seeds import Use, generator, number, torch_generator
 from natpp.subjects.cells import Frame, cells_of

@@ -33,7 +33,8 @@ class Subjects:
         self._counted: set[int] = set()  # groups whose own costs are known
         self._scores: dict[tuple[int, bytes, bytes], float] = {}
         self._scored_by: Score | Gain | None = None
-        self._own = functools.cache(lambda index: self.transformed(index, self.before[index]))
+        self.own = functools.cache(lambda index: self.transformed(index, self.before[index]))
+        """the unchanged candidate of a subject"""
 
     def __len__(self) -> int:
         return len(self.subjects)
@@ -127,7 +128,7 @@ class Subjects:
         if new:
             after = [self.transformed(indices[number], rows[number]) for number in new.values()]
             if isinstance(score, Gain):
-                found = score.of([self._own(indices[number]) for number in new.values()], after)
+                found = score.of([self.own(indices[number]) for number in new.values()], after)
             else:
                 found = score(after)
             self._scores.update(zip(new, found.tolist(), strict=True))
