@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
 from natpp.arch import modules as own
+from natpp.decisions.term import FadeIn
 from natpp.fx.modes import ByMode
-from natpp.fx.parts import FadeIn
 
 UNREAD = ("self", "device", "dtype", "args", "kwargs")
 RECURRENT = (

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.fx.node import Node
 
 from natpp.arch.modules import FactorizedConv2d
+from natpp.decisions.term import FadeIn
 from natpp.fx.modes import ByMode
-from natpp.fx.parts import FADE_RATE, FadeIn
 from natpp.fx.tracer import INFIX
 from natpp.saved.content import CONSTANTS, WEIGHTS, Content
 from natpp.saved.describe import CONTAINERS, Layer, required
@@ -74,7 +74,7 @@ class Part(nn.Module):
         else:
             self.register_buffer(first, part, persistent=persistent)
 '''
-FADE_IN = f'''
+FADE_IN = '''
 class FadeIn(nn.Module):
     """A shortcut that fades in during training: starts at zero, and its share is a buffer."""
 
@@ -84,7 +84,7 @@ class FadeIn(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
-            self.share = self.share + {FADE_RATE} * (1 - self.share)
+            self.share = self.share + 0.01 * (1 - self.share)
         return x * self.share
 '''
 BY_MODE = '''
