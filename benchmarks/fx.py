@@ -23,6 +23,7 @@ from keep import add_flags, file_of, machine
 from torch import Tensor, nn
 
 import natpp
+from natpp.decisions.blocks import block_edits
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
@@ -80,7 +81,9 @@ def measured(names: list[str]) -> dict[str, dict[str, float]]:
         row["measure"], _ = seconds(lambda module=module, x=x: module_cost(module, x))
         blocks = find_blocks(traced)
         ops = [block.ops for block in blocks]
-        row["rewrite"], _ = seconds(lambda traced=traced, blocks=blocks, ops=ops: rewrite(traced, blocks, ops))
+        row["rewrite"], _ = seconds(
+            lambda traced=traced, blocks=blocks, ops=ops: rewrite(traced, block_edits(blocks, ops))
+        )
         row["optimize"], result = seconds(
             lambda module=module, x=x: natpp.optimize(module, example_input=x, budget={"madds": 0.5})
         )

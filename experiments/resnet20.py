@@ -31,6 +31,7 @@ from experiments.lib.modules import fresh, images_of, no_opinion, trained
 from experiments.lib.settings import RESULTS, Experiment, Images, Keeps, write_results
 from natpp.core import decision
 from natpp.core.result import Result
+from natpp.decisions.blocks import block_edits
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
@@ -151,7 +152,7 @@ class Pieces:
     def result_of(self, ops: list[list[str]], seed: int) -> nn.Module:
         """The original with other operations, inherited weights and recomputed batch norm statistics."""
         traced = trace(self.original(seed), self.example)
-        made = rewrite(traced, find_blocks(traced), ops).to(self.fabric.device)
+        made = rewrite(traced, block_edits(find_blocks(traced), ops)).to(self.fabric.device)
         recalibrate(made, [self.images.take(np.arange(128) + 128 * place)[0] for place in range(8)])
         return made.cpu()
 

@@ -45,8 +45,6 @@ BELOW = {  # the rooms directly below each; a room may import all that lie furth
     "__main__": ("cli",),
 }
 UPWARDS = {  # imports that still point up: what they are for moves down with the parts of cells and modules that merge
-    ("fx/rewrite.py", "natpp.decisions.operation"),
-    ("fx/rewrite.py", "natpp.decisions.term"),
 }
 LONGEST = 450  # lines of a file
 LONGER = {  # files that are still longer; the Triton kernels of a norm are one idea and stay together

@@ -12,6 +12,7 @@ from natpp.arch.layers import BatchNorm, Chain, Conv, ReLU
 from natpp.arch.networks import setting
 from natpp.arch.ops import PAPER_OPS, Op, Place
 from natpp.arch.rules import allowed, masks
+from natpp.decisions.blocks import block_edits
 from natpp.errors import NatppError, SettingError
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
@@ -165,7 +166,8 @@ def test_an_operation_of_one_place_replaces_sites_of_modules() -> None:
         traced = trace(module, x)
         assert [item.op for item in find_items(traced)] == ["wide", "light"]
         blocks = find_blocks(traced)
-        made = rewrite(traced, blocks, [["light" if op == "wide" else op for op in block.ops] for block in blocks])
+        light_ones = [["light" if op == "wide" else op for op in block.ops] for block in blocks]
+        made = rewrite(traced, block_edits(blocks, light_ones))
         assert [tuple(part.weight.shape) for part in made.get_submodule("0")] == [(4, 1, 9, 9), (8, 4, 1, 1)]
         assert made(x).shape == module(x).shape
     finally:

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import natpp
+from natpp.decisions.blocks import block_edits
 from natpp.fx.aliasing import way_out
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
@@ -69,7 +70,7 @@ def test_what_nothing_reads_any_more_goes_with_its_copy() -> None:
         ["null" if name in gone else op for name, op in zip(row, block.ops, strict=True)]
         for row, block in zip(names, blocks, strict=True)
     ]
-    made = rewrite(traced, blocks, ops)  # wide.1 is its shortcut alone, copied for the activation; nothing reads it
+    made = rewrite(traced, block_edits(blocks, ops))  # wide.1 is only its shortcut, copied for the activation; unread
     assert not [node for node in made.graph.nodes if not node.users and node.op != "output"]
 
     class Branches(nn.Module):  # a norm between blocks that two of them read

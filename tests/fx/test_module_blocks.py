@@ -9,6 +9,7 @@ from torch import nn
 import natpp
 from natpp.arch.graph import Graph
 from natpp.decisions.adopt import adopt
+from natpp.decisions.blocks import block_edits
 from natpp.errors import SettingError
 from natpp.fx.blocks import Block, find_blocks, grouped
 from natpp.fx.rewrite import rewrite
@@ -76,7 +77,7 @@ def test_published_results_can_be_applied(name: str, method: str) -> None:
     ops = adopt(blocks, natpp.load(name), natpp.load(f"{method}_{name}"))
     changed = sum(new != block.ops for new, block in zip(ops, blocks, strict=True))
     assert changed >= 4
-    made = rewrite(traced, blocks, ops).eval()
+    made = rewrite(traced, block_edits(blocks, ops)).eval()
     with torch.no_grad():
         assert made(x).shape == module(x).shape
         if (method, name) == ("nat", "resnet_block"):  # shortcuts alone: nothing changes at first

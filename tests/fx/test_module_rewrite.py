@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 
 import natpp
+from natpp.decisions.blocks import block_edits
 from natpp.decisions.inherit import rank_one
 from natpp.decisions.operation import build, cost, forms
+from natpp.decisions.term import FadeIn
 from natpp.errors import GraphError
 from natpp.fx.blocks import Block, find_blocks
-from natpp.fx.parts import FadeIn
 from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Site, find_items
 from natpp.fx.trace import trace
@@ -47,7 +48,7 @@ def with_one(blocks: list[Block], name: str, op: str) -> list[list[str]]:
 def test_no_change_is_no_change(name: str) -> None:
     module, traced, blocks = traced_small(name)
     no_change_is_no_change(module, X)
-    same = rewrite(traced, blocks, [block.ops for block in blocks])
+    same = rewrite(traced, block_edits(blocks, [block.ops for block in blocks]))
     assert torch.equal(same(X), module(X))
 
 
@@ -65,7 +66,7 @@ def test_every_single_change_costs_what_was_counted(name: str) -> None:
                 allowed = any(rule(OPS[term.op], OPS[op], site.place) for rule in RULES.values())
                 if op in ("null", term.op) or OPS[op].extra or not allowed:
                     continue
-                made = rewrite(traced, blocks, with_one(blocks, site.name, op))
+                made = rewrite(traced, block_edits(blocks, with_one(blocks, site.name, op)))
                 after = module_cost(made, X)
                 old, new = (cost(site, which, 2, traced.parts) for which in (site.op, op))
                 assert before.params - after.params == old[0] - new[0]
@@ -78,7 +79,7 @@ def test_every_single_change_costs_what_was_counted(name: str) -> None:
 
 def test_a_replaced_operation_keeps_its_name_norm_and_activation() -> None:
     _, traced, blocks = traced_small("resnet")
-    made = rewrite(traced, blocks, with_one(blocks, "layer1.0.conv1", "sep_conv_3x3"))
+    made = rewrite(traced, block_edits(blocks, with_one(blocks, "layer1.0.conv1", "sep_conv_3x3")))
     assert [name for name, _ in made.layer1.get_submodule("0.conv1").named_children()] == ["depthwise", "pointwise"]
     called = [node.target for node in made.graph.nodes if node.op == "call_module"]
     start = called.index("layer1.0.conv1")
@@ -189,7 +190,7 @@ def test_a_separable_pair_is_one_site() -> None:
 
 def test_a_new_shortcut_starts_at_nothing_and_comes_in() -> None:
     module, traced, blocks = traced_small("resnet")
-    made = rewrite(traced, blocks, with_one(blocks, "layer1.1 [0 → 3]", "skip_connect"))
+    made = rewrite(traced, block_edits(blocks, with_one(blocks, "layer1.1 [0 → 3]", "skip_connect")))
     assert torch.equal(made(X), module(X))
     assert sum(p.numel() for p in made.parameters()) == sum(p.numel() for p in module.parameters())
     gate = made.get_submodule("layer1.1.shortcut_0_3")
@@ -207,7 +208,7 @@ def test_a_new_shortcut_starts_at_nothing_and_comes_in() -> None:
 
 def test_a_dropped_branch_leaves_nothing_behind() -> None:
     module, traced, blocks = traced_small("resnet")
-    made = rewrite(traced, blocks, with_one(blocks, "layer1.1 [4 → 5]", "null"))
+    made = rewrite(traced, block_edits(blocks, with_one(blocks, "layer1.1 [4 → 5]", "null")))
     assert not any(key.startswith("layer1.1.") for key in made.state_dict())
     without = copy.deepcopy(module)
     without.layer1[1] = nn.ReLU()
@@ -217,7 +218,7 @@ def test_a_dropped_branch_leaves_nothing_behind() -> None:
 def test_an_output_that_nothing_reaches_is_refused() -> None:
     _, traced, blocks = traced_small("vgg")
     with pytest.raises(GraphError, match="nothing reaches"):
-        rewrite(traced, blocks, with_one(blocks, "features.0", "null"))
+        rewrite(traced, block_edits(blocks, with_one(blocks, "features.0", "null")))
 
 
 def test_what_works_in_place_does_not_hit_a_skip() -> None:
@@ -226,7 +227,7 @@ def test_what_works_in_place_does_not_hit_a_skip() -> None:
     rows = with_one(blocks, "layer1.0.conv1", "skip_connect")
     rows[1] = [op if op != "conv_3x3" else "skip_connect" for op in rows[1]]
     rows[2][blocks[2].ops.index("null")] = "skip_connect"  # and the next block reads it again
-    made = rewrite(traced, blocks, rows)
+    made = rewrite(traced, block_edits(blocks, rows))
     gate = next(part for part in made.modules() if isinstance(part, FadeIn))
     gate.share.fill_(1.0)
 
@@ -250,7 +251,7 @@ def test_dtype_memory_format_and_requires_grad_are_kept() -> None:
     traced = trace(module, X.double())
     blocks = find_blocks(traced)
     for op in ("sep_conv_3x3", "conv_1x1", "avg_pool_3x3"):
-        made = rewrite(traced, blocks, with_one(blocks, "layer1.0.conv1", op))
+        made = rewrite(traced, block_edits(blocks, with_one(blocks, "layer1.0.conv1", op)))
         new = dict(made.get_submodule("layer1.0.conv1").named_parameters())
         assert all(p.dtype == torch.float64 and not p.requires_grad for p in new.values())
         assert all(p.is_contiguous(memory_format=torch.channels_last) for p in new.values())
@@ -259,7 +260,7 @@ def test_dtype_memory_format_and_requires_grad_are_kept() -> None:
     meta = copy.deepcopy(module).to("meta")
     traced = trace(meta, X.double().to("meta"))
     blocks = find_blocks(traced)
-    made = rewrite(traced, blocks, with_one(blocks, "layer1.0.conv1", "conv_1x1"))
+    made = rewrite(traced, block_edits(blocks, with_one(blocks, "layer1.0.conv1", "conv_1x1")))
     assert all(p.device.type == "meta" for p in made.parameters())
 
 

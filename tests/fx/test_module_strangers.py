@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import natpp
+from natpp.decisions.blocks import block_edits
 from natpp.errors import NatppError
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
@@ -250,7 +251,7 @@ def test_a_pooling_that_is_called_often_changes_where_it_was_changed(changed: in
     assert len(pools) == 3
     row, index = pools[changed]
     row[index] = "max_pool_3x3"
-    found = rewrite(traced, blocks, rows)
+    found = rewrite(traced, block_edits(blocks, rows))
     values = [module.first(X)]
     for number in range(3):
         kernel = 3 if number == changed else 5

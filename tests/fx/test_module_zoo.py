@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import natpp
 from natpp.decisions.adopt import adopt
+from natpp.decisions.blocks import block_edits
 from natpp.fx.blocks import Block, find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
@@ -151,7 +152,7 @@ def test_published_results_are_applied(family: str, name: str, method: str) -> N
     ops = adopt(blocks, natpp.load(family), natpp.load(f"{method}_{family}"))
     changed = sum(new != block.ops for new, block in zip(ops, blocks, strict=True))
     assert changed >= 4
-    made = rewrite(traced, blocks, ops)
+    made = rewrite(traced, block_edits(blocks, ops))
     assert_alike(outputs(made, x), outputs(module, x))
     trained = copy.deepcopy(made).train()
     trained(torch.cat([x, x])).sum().backward()

@@ -18,10 +18,9 @@ from torch.nn import functional as F
 import natpp
 from natpp.arch import modules as own
 from natpp.core.result import Result
-from natpp.decisions.term import shortcut
+from natpp.decisions.term import FadeIn, shortcut
 from natpp.errors import FormatError, SettingError
 from natpp.fx.modes import ByMode
-from natpp.fx.parts import FadeIn
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.report.page import write_report

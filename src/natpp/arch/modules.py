@@ -12,7 +12,6 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from natpp import kernels
-from natpp.kernels import reference
 
 
 class Layers(nn.Sequential):
@@ -250,17 +249,19 @@ class MaxPool2d(nn.MaxPool2d):
 class FactorizedConv2d(nn.Module):
     """Halves the size: two 1x1 convs of stride 2, on x and on x shifted by one pixel, concatenated."""
 
-    def __init__(self, channels_in: int, channels_out: int):
+    def __init__(self, channels_in: int, channels_out: int, bias: bool = False):
         super().__init__()
         half = channels_out // 2
-        self.conv_1 = nn.Conv2d(channels_in, half, 1, stride=2, bias=False) if half else None
-        self.conv_2 = nn.Conv2d(channels_in, channels_out - half, 1, stride=2, bias=False)
+        self.conv_1 = nn.Conv2d(channels_in, half, 1, stride=2, bias=bias) if half else None
+        self.conv_2 = nn.Conv2d(channels_in, channels_out - half, 1, stride=2, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        odd = x.shape[2] % 2 or x.shape[3] % 2
+        shifted = (F.pad(x, (0, 1, 0, 1)) if odd else x)[:, :, 1:, 1:]
         if self.conv_1 is None:
-            out: Tensor = self.conv_2(reference.shifted(x))
+            out: Tensor = self.conv_2(shifted)
             return out
-        return torch.cat([self.conv_1(x), self.conv_2(reference.shifted(x))], dim=1)
+        return torch.cat([self.conv_1(x), self.conv_2(shifted)], dim=1)
 
 
 class Pool2x2(nn.Module):

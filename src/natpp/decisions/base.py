@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from torch.fx.node import Node
+
 from natpp.arch.decisions import Decisions
 from natpp.core.blueprint import Price
 from natpp.core.decision import Option
 from natpp.fx.blocks import Block, Term
+from natpp.fx.rewrite import Draft
 from natpp.fx.traced import Traced
 from natpp.registry import KINDS, OPS
 
@@ -27,7 +30,7 @@ class Spot(NamedTuple):
 
 
 class Kind(Protocol):
-    """A kind of decision: which terms it decides, their options and what these cost.
+    """A kind of decision: which terms it decides, their options, what these cost and how they are written.
 
     Examples:
         >>> import natpp.decisions
@@ -44,6 +47,9 @@ class Kind(Protocol):
 
     def price(self, term: Term, op: str, parts: Mapping[str, Any]) -> Price | None:
         """Parameters, multiply-adds and output bytes of an operation there; None if nothing passes."""
+
+    def apply(self, draft: Draft, spot: Spot, op: str, source: Node, *, alone: bool) -> Node:
+        """The value of a term with another operation on a source; `alone` if its node has no other term."""
 
 
 def kind_of(term: Term) -> str:

@@ -24,6 +24,7 @@ from natpp.core.blueprint import Price
 from natpp.decisions.base import Spot
 from natpp.decisions.inherit import Forms, fill
 from natpp.fx.blocks import Term
+from natpp.fx.rewrite import Draft
 from natpp.fx.sites import Site
 from natpp.fx.traced import batch_of, parameters_of, value
 from natpp.registry import KINDS, OPS, RULES
@@ -66,6 +67,17 @@ class Operation:
             return params, madds, made.numel() * made.element_size() if forms(site, op) else 0
         _, madds = cost(site, site.op, len(made), parts)
         return own_params(site, parts), madds, made.numel() * made.element_size()
+
+    def apply(self, draft: Draft, spot: Spot, op: str, source: Node, *, alone: bool) -> Node:
+        """The operation between the norm and activation of the site, or the source itself."""
+        site, parts = spot.term.site, spot.traced.parts
+        assert site is not None
+        if not forms(site, op):
+            draft.guarded.add(source)
+            return source
+        read = draft.chain(site.before, site.source, source)
+        main = draft.call(site.name, op, lambda: build(site, op, parts), read)
+        return draft.chain(site.after, site.main[-1], main)
 
 
 KINDS.add("operation", Operation())

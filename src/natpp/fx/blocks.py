@@ -105,6 +105,16 @@ class Block:
         joins: list[Join] = ["sum" if number > 1 else "all" for number in range(len(reads))]
         return reads, joins, terms, nodes
 
+    @functools.cached_property
+    def read_outside_as(self) -> dict[Node, int]:
+        """Per value, the node that represents it outside: a skip added behind the last site replaces it."""
+        nodes = enumerate(self.nodes, start=2)
+        numbers = {node.item.output: number for number, node in nodes if node.item is not None}
+        if self.nodes[-1].item is None:
+            behind, last = self.nodes[-1].terms[-1].source, len(self.nodes) + 1
+            return {node: last if number == behind else number for node, number in numbers.items()}
+        return numbers
+
     def edge_name(self, index: int) -> str:
         """Readable name of a decision: its site, or the block and the two nodes."""
         target, term = self.terms[index]

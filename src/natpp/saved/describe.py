@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
 from natpp.arch import modules as own
+from natpp.decisions.term import FadeIn
 from natpp.fx.modes import ByMode
-from natpp.fx.parts import FadeIn
 
 UNREAD = ("self", "device", "dtype", "args", "kwargs")
 RECURRENT = (
@@ -68,14 +68,14 @@ PLAIN_OF: dict[type[nn.Module], type[nn.Module]] = {
     own.MaxPool2d: nn.MaxPool2d,
 }
 OWN: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (FadeIn, ByMode, own.FactorizedConv2d)}
-"""natpp's own layers that a rewritten module may contain"""
+"""natpp's own layers that a rewritten module may contain; their source goes into its Python file"""
 
 
 @dataclass(frozen=True)
 class Layer:
     """How to build a layer: its class, arguments by name (which may be layers), and the parts of a container by name.
 
-    `biased`: a factorized convolution with biases, which its constructor does not offer.
+    `biased`: a factorized convolution with biases; saved files name that apart from its arguments.
     """
 
     kind: type[nn.Module]
@@ -102,13 +102,7 @@ class Layer:
                 container.add_module(name, part.make())
             return container
         given = {name: value.make() if isinstance(value, Layer) else value for name, value in self.arguments.items()}
-        made: Any = self.kind(**given)
-        if self.biased:
-            for conv in (made.conv_1, made.conv_2):
-                if conv is not None:
-                    conv.bias = nn.Parameter(torch.zeros(conv.out_channels))
-        assert isinstance(made, nn.Module)
-        return made
+        return self.kind(**given, **({"bias": True} if self.biased else {}))
 
 
 def describe(layer: nn.Module) -> Layer | None:

@@ -6,6 +6,7 @@ read for the last time, its variable name is reused.
 
 from __future__ import annotations
 
+import inspect
 import keyword
 from collections.abc import Iterator
 from typing import Any
@@ -13,44 +14,31 @@ from typing import Any
 from torch import Tensor, nn
 from torch.fx.node import Node
 
-from natpp.arch.modules import FactorizedConv2d
-from natpp.fx.modes import ByMode
-from natpp.fx.parts import FADE_RATE, FadeIn
 from natpp.fx.tracer import INFIX
 from natpp.saved.content import CONSTANTS, WEIGHTS, Content
-from natpp.saved.describe import CONTAINERS, Layer, required
+from natpp.saved.describe import CONTAINERS, OWN, Layer, required
 from natpp.saved.values import UnwritableError, text
 from natpp.saved.vocabulary import address_of, is_importable, name_of
 
 NAMES = ("x", "y", "z", "u", "v", "w")  # names of values; then x1, x2, …
 SHORT = 60  # maximum characters of a list on one line
 RESERVED = {
-    "torch",
-    "nn",
-    "F",
-    "math",
-    "operator",
-    "copy",
-    "self",
-    "Tensor",
-    "Path",
-    "Any",
-    "load",
-    "load_file",
-    "Part",
-}
-RESERVED |= {
-    "OrderedDict",
-    "FadeIn",
-    "ByMode",
-    "FactorizedConv2d",
-    "HERE",
-    "original",
-    "slice",
-    "float",
-    "getattr",
-    "len",
-    "range",
+    *(
+        "torch",
+        "nn",
+        "F",
+        "math",
+        "operator",
+        "copy",
+        "self",
+        "Tensor",
+        "Path",
+        "Any",
+        "OrderedDict",
+        "HERE",
+        "original",
+    ),
+    *("load", "load_file", "Part", "slice", "float", "getattr", "len", "range", *OWN),
 }
 
 PART = '''
@@ -74,48 +62,6 @@ class Part(nn.Module):
         else:
             self.register_buffer(first, part, persistent=persistent)
 '''
-FADE_IN = f'''
-class FadeIn(nn.Module):
-    """A shortcut that fades in during training: starts at zero, and its share is a buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("share", torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            self.share = self.share + {FADE_RATE} * (1 - self.share)
-        return x * self.share
-'''
-BY_MODE = '''
-class ByMode(nn.Module):
-    """A constant with different values in training mode and eval mode."""
-
-    def __init__(self, training: Any, otherwise: Any):
-        super().__init__()
-        self.in_training = training
-        self.otherwise = otherwise
-
-    def forward(self) -> Any:
-        return self.in_training if self.training else self.otherwise
-'''
-FACTORIZED = '''
-class FactorizedConv2d(nn.Module):
-    """Halves the size: two 1x1 convs of stride 2, on x and on x shifted by one pixel, concatenated."""
-
-    def __init__(self, channels_in: int, channels_out: int, bias: bool = False):
-        super().__init__()
-        half = channels_out // 2
-        self.conv_1 = nn.Conv2d(channels_in, half, 1, stride=2, bias=bias) if half else None
-        self.conv_2 = nn.Conv2d(channels_in, channels_out - half, 1, stride=2, bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        odd = x.shape[2] % 2 or x.shape[3] % 2
-        shifted = (F.pad(x, (0, 1, 0, 1)) if odd else x)[:, :, 1:, 1:]
-        if self.conv_1 is None:
-            return self.conv_2(shifted)
-        return torch.cat([self.conv_1(x), self.conv_2(shifted)], dim=1)
-'''
 STANDARD = {
     "copy.": "import copy",
     "math.": "import math",
@@ -124,7 +70,6 @@ STANDARD = {
     "Path": "from pathlib import Path",
     "Any": "from typing import Any",
 }
-OWN_TEXT: dict[type[nn.Module], str] = {FadeIn: FADE_IN, ByMode: BY_MODE, FactorizedConv2d: FACTORIZED}
 
 
 def module_source(content: Content) -> str:
@@ -150,7 +95,7 @@ class _Source:
             *("        super().__init__()", *layers, "", *forward, "", ""),
             *self._load(given),
         ]
-        own = [body for kind, body in OWN_TEXT.items() if kind in self.own]
+        own = [f"\n{inspect.getsource(kind)}" for kind in OWN.values() if kind in self.own]
         body = "\n".join(["\n".join((PART, *own)), "", *lines, ""])
         return "\n".join([*self._head(body), body])
 
@@ -236,15 +181,15 @@ class _Source:
 
     def _importable(self, layer: Layer) -> bool:
         inner = [*layer.parts.values(), *(value for value in layer.arguments.values() if isinstance(value, Layer))]
-        own = layer.of_torch or layer.kind in OWN_TEXT or is_importable(layer.kind)
+        own = layer.of_torch or layer.kind in OWN.values() or is_importable(layer.kind)
         return own and all(self._importable(part) for part in inner)
 
     def _made(self, layer: Layer) -> str:
         kind = layer.kind
-        if kind in OWN_TEXT:
+        if kind in OWN.values():
             self.own.add(kind)
         name = f"nn.{kind.__name__}" if layer.of_torch else kind.__name__
-        if not layer.of_torch and kind not in OWN_TEXT:
+        if not layer.of_torch and kind not in self.own:
             name = self._imported(kind)
         if kind in CONTAINERS:
             return f"{name}({self._parts(layer)})"

@@ -29,6 +29,7 @@ from natpp.core.solve import repair
 from natpp.core.subject import Candidate, Preferences, Row, Table
 from natpp.core.tally import Tally
 from natpp.decisions.base import Spot, kind_of, options
+from natpp.decisions.blocks import block_edits
 from natpp.decisions.operation import cost
 from natpp.decisions.term import room_for_shortcut
 from natpp.errors import SettingError
@@ -326,7 +327,7 @@ class Module(Rows):
 
     def rewritten(self, plan: Plan, shared: Shared | None = None) -> fx.GraphModule:
         """The module under a plan, not measured; its parts are its own, or those in `shared`."""
-        return rewrite(self.traced, self.blocks, self.block_ops(plan), shared)
+        return rewrite(self.traced, block_edits(self.blocks, self.block_ops(plan)), shared)
 
     def key(self, plan: Plan) -> Key:
         """What it computes under a plan: per block, the operations that are alive."""

@@ -25,7 +25,6 @@ from natpp.fx.aliasing import idle, way_out
 from natpp.fx.blocks import Block, Term
 from natpp.fx.fake import Values
 from natpp.fx.modes import in_mode
-from natpp.fx.rewrite import read_outside_as
 from natpp.fx.sites import Sum
 from natpp.fx.traced import Traced, parameters_of, value
 from natpp.nets.measure import MultiplyAdds, unfused
@@ -56,7 +55,7 @@ class _Drawn:
         self.owner = {
             node: (number, place)
             for number, block in enumerate(blocks)
-            for node, place in read_outside_as(block).items()
+            for node, place in block.read_outside_as.items()
         }
         self.idle = idle(traced.graph, traced.parts)
         self.way_out = way_out(traced.graph, set(self.inside), traced.parts)

@@ -1,0 +1,80 @@
+"""Writes blocks with other operations: sums of the terms that are alive, each changed one by its kind of decision."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+from torch.fx.node import Node
+
+from natpp.arch.graph import NULL
+from natpp.decisions.base import Spot, kind_of
+from natpp.errors import GraphError
+from natpp.fx.blocks import Block
+from natpp.fx.rewrite import Draft
+from natpp.fx.sites import Sum
+from natpp.registry import KINDS
+
+Ops = Sequence[str]  # one operation for each term of a block
+
+
+def block_edits(blocks: Sequence[Block], ops: Sequence[Ops]) -> list[BlockEdit]:
+    """The edits that give blocks these operations; blocks that keep theirs need none."""
+    pairs = zip(blocks, ops, strict=True)
+    return [BlockEdit(block, row) for block, row in pairs if tuple(row) != block.ops]
+
+
+class BlockEdit:
+    """A block with other operations, and which of its terms are alive."""
+
+    def __init__(self, block: Block, ops: Ops):
+        self.block, self.ops = block, tuple(ops)
+        self.values: dict[int, Node] = {}
+        self.live, connected = block.alive(ops)
+        if not connected:
+            raise GraphError(f"{block.name}: with these operations nothing reaches its output")
+        self.needed = [False] * (len(block.nodes) + 2)
+        for number in block.outputs:
+            self.needed[number] = True
+        for (_, term), alive in zip(block.terms, self.live, strict=True):
+            self.needed[term.source] |= alive
+        self.nodes = {node for item in block.items for node in item.nodes}
+        self.heard_as = block.read_outside_as
+        older, pairs = block.inputs[0], zip(block.terms, self.ops, strict=True)
+        added = any(term.source == 0 and term.op == NULL != op for (_, term), op in pairs)
+        self.reads = [older] if older is not None and added else []
+
+    def write(self, draft: Draft, node: Node) -> Node | None:
+        """The new value of a site or sum, if anything still reads it."""
+        number = self.heard_as.get(node)
+        return self._value(draft, number) if number is not None and self.needed[number] else None
+
+    def _value(self, draft: Draft, number: int) -> Node:
+        if number < 2:
+            given = self.block.inputs[number]
+            assert given is not None
+            return draft.new[given]
+        if number in self.values:
+            return self.values[number]
+        item = self.block.nodes[number - 2].item
+        terms = enumerate(self.block.terms)
+        live = [(index, term) for index, (target, term) in terms if target == number and self.live[index]]
+        live.sort(key=lambda pair: (pair[1].op == NULL, pair[1].order))  # added shortcuts come last
+        found = [self._term(draft, index, alone=len(live) == 1) for index, _ in live]
+        total = found[0]
+        for other in found[1:]:
+            total = draft.function(operator.add, total, other)
+        if isinstance(item, Sum):
+            if len(found) == 1:
+                draft.guarded.add(total)  # others may read the same tensor
+            total = draft.chain(item.after, item.additions[-1], total)
+        self.values[number] = total
+        return total
+
+    def _term(self, draft: Draft, index: int, *, alone: bool) -> Node:
+        _, term = self.block.terms[index]
+        source = self._value(draft, term.source)
+        if self.ops[index] != term.op:
+            spot = Spot(draft.traced, self.block, index)
+            return KINDS[kind_of(term)].apply(draft, spot, self.ops[index], source, alone=alone)
+        return source if term.site is None else draft.chain(term.site.nodes, term.site.source, source)
