@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from natpp.report.scene import Scene
     from natpp.run import Watch
     from natpp.runs.trainings import Trained
-    from natpp.runs.tunings import Finetuned
     from natpp.scorers.base import Score, Scorer
     from natpp.training.losses import Loss
     from natpp.training.outcome import Outcome
@@ -513,8 +512,8 @@ def finetune(
     *,
     teacher: nn.Module | None = None,
     run: Run = Run(),
-) -> Finetuned:
-    """A fine-tuned copy of a module, or of a result's module: `.module`, and its `.curve`.
+) -> Trained:
+    """A fine-tuned copy of a module, or of a result's module: `.module`, with its `.curve`.
 
     `task` is as in `search`, or `natpp.Task(train, val)` with batches (inputs, targets), such as DataLoaders, and a
     `loss` if targets are not class indices. The loop is that of `train`. With a `teacher`, such as the
@@ -529,13 +528,11 @@ def finetune(
     from torch import nn
 
     from natpp.core.result import Result
-    from natpp.runs.tunings import run_finetuning
+    from natpp.runs.trainings import run_finetuning
 
-    module = of.module if isinstance(of, Result) else of
-    if not isinstance(module, nn.Module):
+    if not isinstance(of.module if isinstance(of, Result) else of, nn.Module):
         raise NatppError(f"expected a torch.nn.Module or the result for one, not {shortened(repr(of))}")
-    tuned = run_finetuning(module, _task(task), RECIPES.given(recipe), teacher=teacher, run=run)
-    return replace(tuned, result=of) if isinstance(of, Result) else tuned
+    return run_finetuning(of, _task(task), RECIPES.given(recipe), teacher=teacher, run=run)
 
 
 def draw(arch: Architecture | str | Path, against: Architecture | str | Path | None = None) -> str:

@@ -15,7 +15,7 @@ import natpp
 from natpp.cli import main
 from natpp.data.sets import load_images
 from natpp.errors import NatppError, SettingError
-from natpp.runs.tunings import Finetuned
+from natpp.runs.trainings import Trained
 from natpp.training import loop
 
 
@@ -48,7 +48,7 @@ def model(dropout: float = 0.0) -> nn.Module:
     )
 
 
-def bits(found: Finetuned) -> bytes:
+def bits(found: Trained) -> bytes:
     return b"".join(tensor.numpy().tobytes() for tensor in found.module.state_dict().values())
 
 
@@ -214,7 +214,7 @@ def test_a_crash_and_resume_give_the_same_bits(tmp_path: Path, monkeypatch: pyte
 
     given = list(loader())  # a loader that shuffles makes another order
 
-    def tuned(name: str, **more: Any) -> Finetuned:
+    def tuned(name: str, **more: Any) -> Trained:
         run = natpp.Run(out=tmp_path / name, device="cpu", **more)
         return natpp.finetune(model(0.2), natpp.Task(given, given), "tune:epochs=3,learning_rate=0.1", run=run)
 

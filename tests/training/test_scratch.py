@@ -64,7 +64,7 @@ def training(recipe: Recipe = TINY, *, size: int = 8, count: int = 64, seed: int
 
 
 def bits(found: Trained) -> bytes:
-    return b"".join(tensor.numpy().tobytes() for tensor in found.network.state_dict().values())
+    return b"".join(tensor.numpy().tobytes() for tensor in found.module.state_dict().values())
 
 
 class Crash(Exception):
@@ -514,4 +514,4 @@ def test_on_a_gpu_a_training_is_resumed_near_where_it_was(precision: str, tmp_pa
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["steps"] == 8
     found = train(resume=True, **settings)
     assert found.test_accuracy > 60
-    assert next(iter(found.network.parameters())).device.type == "cuda"
+    assert next(iter(found.module.parameters())).device.type == "cuda"

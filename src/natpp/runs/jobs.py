@@ -31,12 +31,12 @@ from natpp.data.images import SMALL_IMAGE, Images
 from natpp.data.named import Data
 from natpp.errors import FormatError, SettingError, did_you_mean
 from natpp.files import write_whole
-from natpp.folder import Folder, catching_signals, read_config
+from natpp.folder import catching_signals, read_config
 from natpp.methods.policy import explained, transform
 from natpp.nets.policy import Policy
 from natpp.nets.supernet import Supernet
 from natpp.run import Run, Say, Watch
-from natpp.runs.fabric import leave, make_fabric
+from natpp.runs.fabric import leave, make_fabric, open_folder
 from natpp.runs.phases import given, phases
 from natpp.runs.search import Search, Short
 from natpp.runs.searching import Searching
@@ -139,9 +139,7 @@ def run_search(
         # nor does a wrong file
         at_hand = ShortScorer(batches, trained, short, fabric, seed=run.seed, store=wanted.store, say=run.say)
     with catching_signals() as stop:
-        folder = Folder(
-            run.out if first else None, kept, resume=run.resume and first, tensorboard=run.tensorboard and first
-        )
+        folder = open_folder(run, kept, fabric)
         scores: Scorer | SharedWeights
         if at_hand is not None:
             scores = at_hand
