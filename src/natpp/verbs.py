@@ -360,10 +360,10 @@ def _module(module: object, example_input: Any) -> nn.Module:
 
 
 def restore(folder: str | Path, module: nn.Module | None = None) -> nn.Module:
-    """The module that `result.save(folder)` wrote, on the CPU; no code in the folder is executed.
+    """The module that `save(folder)` or a run of `train` or `finetune` wrote, on the CPU; no code there is executed.
 
-    `module` is the original or one like it. It is needed if the result has custom layers, which are then taken
-    from it.
+    `module` is the original or one like it. It is needed for the weights of a fine-tuned module of your own, and if a
+    result has custom layers, which are then taken from it.
 
     Examples:
         >>> result = natpp.optimize(natpp.zoo.network("resnet20"), example_input=torch.randn(1, 3, 32, 32))
@@ -506,14 +506,14 @@ def benchmark(space: str, table: str | Path, config: Benchmark = Benchmark(), *,
 
 
 def finetune(
-    of: nn.Module | Result,
+    of: nn.Module | Result | str | Path,
     task: Task | Data | Images | str | Path,
     recipe: Recipe | str = "tune",
     *,
     teacher: nn.Module | None = None,
     run: Run = Run(),
 ) -> Trained:
-    """A fine-tuned copy of a module, or of a result's module: `.module`, with its `.curve`.
+    """A fine-tuned copy of a module, or of the module of a result or its folder: `.module`, with its `.curve`.
 
     `task` is as in `search`, or `natpp.Task(train, val)` with batches (inputs, targets), such as DataLoaders, and a
     `loss` if targets are not class indices. The loop is that of `train`. With a `teacher`, such as the
@@ -530,8 +530,9 @@ def finetune(
     from natpp.core.result import Result
     from natpp.runs.trainings import run_finetuning
 
-    if not isinstance(of.module if isinstance(of, Result) else of, nn.Module):
-        raise NatppError(f"expected a torch.nn.Module or the result for one, not {shortened(repr(of))}")
+    known = isinstance(of, nn.Module | Result | Path) or (isinstance(of, str) and os.path.isdir(of))
+    if not known:
+        raise NatppError(f"expected a torch.nn.Module, or the result for one or its folder, not {shortened(repr(of))}")
     return run_finetuning(of, _task(task), RECIPES.given(recipe), teacher=teacher, run=run)
 
 

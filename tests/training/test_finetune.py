@@ -49,7 +49,11 @@ def model(dropout: float = 0.0) -> nn.Module:
 
 
 def bits(found: Trained) -> bytes:
-    return b"".join(tensor.numpy().tobytes() for tensor in found.module.state_dict().values())
+    return bits_of(found.module)
+
+
+def bits_of(module: nn.Module) -> bytes:
+    return b"".join(tensor.numpy().tobytes() for tensor in module.state_dict().values())
 
 
 def test_a_copy_learns_from_loaders() -> None:
@@ -295,6 +299,29 @@ def test_what_cannot_be_trained_is_refused() -> None:
         natpp.finetune(model(), [(X * float("nan"), LABELS)], "tune:epochs=1")
 
 
+def test_what_a_run_kept_is_restored(tmp_path: Path) -> None:
+    images = torch.randn(2, 3, 32, 32)
+    result = natpp.optimize(natpp.zoo.network("resnet20"), example_input=images, budget={"madds": 0.6})
+    task = natpp.Task([(images, torch.tensor([0, 1]))] * 2)
+    first = natpp.finetune(result, task, "tune:epochs=1", run=natpp.Run(out=tmp_path / "first"))
+    assert bits_of(natpp.restore(tmp_path / "first")) == bits(first)
+    second = natpp.finetune(tmp_path / "first", task, "tune:epochs=1", run=natpp.Run(out=tmp_path / "second"))
+    restored = natpp.restore(tmp_path / "second")
+    assert bits_of(restored) == bits(second) != bits(first)
+    assert torch.equal(restored.eval()(images), second.module.eval()(images))
+    told = json.loads((tmp_path / "second" / "module" / "architecture.json").read_text())
+    assert told["changes"] == [vars(change) for change in result.changes]
+    own = natpp.finetune(model(), loader(), "tune:epochs=1", run=natpp.Run(out=tmp_path / "own"))
+    assert bits_of(natpp.restore(tmp_path / "own", model())) == bits(own)
+    assert bits_of(natpp.restore(own.save(tmp_path / "saved"), model())) == bits(own)
+    for given, message in (
+        ((), r"pass the model that was fine-tuned, natpp\.restore"),
+        ((nn.Linear(2, 3),), "do not fit the module"),
+    ):
+        with pytest.raises(NatppError, match=message):
+            natpp.restore(tmp_path / "own", *given)
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "own.py"
     file.write_text("from torch import nn\nmake = lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 10))\n")
@@ -306,8 +333,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main([*given, "--resume", "--teacher", f"{file}:make"]) == 2
     assert "started with teacher null" in capsys.readouterr().err
     assert main([*given, "--resume"]) == 0
-    assert str(out / "module.safetensors") in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert str(out / "module.safetensors") in said
+    assert f"natpp.restore({str(out)!r}, module=original) gives the module" in said
     result = natpp.optimize(natpp.zoo.network("resnet20"), example_input=torch.randn(1, 3, 32, 32))
+    tuned = ["finetune", str(result.save(tmp_path / "better")), "--data", "digits", "--epochs=1", "--batch=512"]
+    assert main([*tuned, "--out", str(tmp_path / "tuned")]) == 0
+    assert f"natpp.restore({str(tmp_path / 'tuned')!r}) gives the module" in capsys.readouterr().out
+    assert natpp.restore(tmp_path / "tuned")(torch.randn(1, 3, 32, 32)).shape == (1, 10)
     for model, more, words in (
         ("resnet2", [], "Did you mean 'resnet20'"),
         (str(file), [], "FILE.py:FUNCTION"),

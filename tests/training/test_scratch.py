@@ -176,6 +176,8 @@ def test_what_a_run_keeps(tmp_path: Path) -> None:
     with safe_open(tmp_path / "network.safetensors", "pt") as file:
         assert json.loads(file.metadata()["natpp"])["setting"] == result["network"]
         network.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (no dict)
+    assert bits(found) == b"".join(one.numpy().tobytes() for one in natpp.restore(tmp_path).state_dict().values())
+    assert natpp.restore(found.save(tmp_path / "saved")).training is False
     [(pixels, labels)] = Task(images()).batches("cpu", replace(TINY, validation=10)).test_batches(40)
     assert (network(pixels).argmax(dim=1) == labels).float().mean().item() * 100 == pytest.approx(found.test_accuracy)
 

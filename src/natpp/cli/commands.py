@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsons
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -387,7 +388,7 @@ def finetune(
 ) -> None:
     """Fine-tune a model, or a result of natpp optimize; kept in a folder."""
     by = replace(RECIPES.given(recipe), **training)  # type: ignore[arg-type]
-    module = load_module(model, input, run.seed)
+    module = model if os.path.isdir(model) else load_module(model, input, run.seed)
     guide = None if teacher is None else load_module(teacher, input, run.seed)
     with shown_progress() as watch:
         found = verbs.finetune(module, images, by, teacher=guide, run=replace(run, watch=watch, say=say))
@@ -398,6 +399,8 @@ def finetune(
         return
     print(found)
     print(f"weights: {Path(str(run.out), 'module.safetensors')}")
+    more = "" if Path(str(run.out), "module").is_dir() else ", module=original"
+    print(f"natpp.restore({str(run.out)!r}{more}) gives the module")
 
 
 def report(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +18,19 @@ from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
 from natpp.core.result import Result
 from natpp.data.named import Data
-from natpp.errors import SettingError
+from natpp.errors import NatppError, SettingError
 from natpp.files import whole_folder
 from natpp.folder import catching_signals
 from natpp.fx.traced import copied
 from natpp.registry import RECIPES
+from natpp.report.page import write_report
 from natpp.run import Run
 from natpp.runs.fabric import leave, make_fabric, open_folder
 from natpp.runs.jobs import make_task, named
-from natpp.saved.trained import MODULE, NETWORK, RESULT, write_trained
+from natpp.saved.restore import example_of, read_saved, restore_module
+from natpp.saved.save import save_module
+from natpp.saved.trained import MODULE, NETWORK, RESULT, SAVED, write_trained
+from natpp.subjects.module import Module
 from natpp.training.loop import Loop, fit
 from natpp.training.losses import check_teacher, cross_entropy
 from natpp.training.recipe import Recipe
@@ -35,6 +40,7 @@ from natpp.training.task import Task
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+LOG = logging.getLogger("natpp")
 SHOWN = ("loss", "train_accuracy", "validation_loss", "validation_accuracy", "test_accuracy")
 
 
@@ -50,26 +56,27 @@ class Trained:
     """all settings, and where it ran"""
     measured: dict[str, Any] = field(default_factory=dict)
     """of a network: test_accuracy in per cent, cost, images_per_second"""
-    result: Result | None = None
-    """the result of natpp.optimize that was fine-tuned, if it was one"""
+    result: Result | dict[str, Any] | None = None
+    """the result of natpp.optimize that was fine-tuned, if it was one, or the data in its folder"""
 
     def save(self, folder: str | Path) -> Path:
         """Write it into a folder: a result in the format of `result.save`, else the weights and result.json."""
         if self.result is not None:
-            return self._tuned().save(folder)
+            return save_module(self.module, _example(self.result), self._told(), folder)
         with whole_folder(folder, RESULT, (RESULT, MODULE, NETWORK)) as fresh:
             write_trained(fresh, self.module, self.to_dict())
         return Path(folder)
 
     def report(self, path: str | Path) -> Path:
         """Write the report of the fine-tuned result, with the accuracies after it, as one HTML file."""
-        return self._tuned().report(path)
+        return write_report(self._told(), path)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: what was measured, all settings, and the curve."""
         return {**self.measured, **self.settings, "curve": self.curve}
 
-    def _tuned(self) -> Result:
+    def _told(self) -> dict[str, Any]:
+        """The data of the fine-tuned result, with the figures after it."""
         if self.result is None:
             raise SettingError(
                 "only a fine-tuned result of natpp.optimize has a report; natpp report RESULT --trained RUN shows "
@@ -77,10 +84,9 @@ class Trained:
             )
         figures = {"validation accuracy, %": self.validation_accuracy, "validation loss": self.validation_loss}
         how = f"fine-tuned on {self.settings['data']} for {self.curve[-1]['epoch']} epochs; validation data"
-        measured = tuple(
-            {"what": what, "after": after, "how": how} for what, after in figures.items() if after is not None
-        )
-        return replace(self.result, after=self.module, measured=measured)
+        found = self.result.to_dict() if isinstance(self.result, Result) else self.result
+        rows = [{"what": what, "after": after, "how": how} for what, after in figures.items() if after is not None]
+        return found | {"measured": [*found["measured"], *rows]}
 
     @property
     def test_accuracy(self) -> float | None:
@@ -129,10 +135,21 @@ def run_training(arch: Architecture, data: Data | Task, recipe: Recipe, *, run: 
 
 
 def run_finetuning(
-    of: nn.Module | Result, data: Data | Task, recipe: Recipe, *, teacher: nn.Module | None = None, run: Run = Run()
+    of: nn.Module | Result | str | Path,
+    data: Data | Task,
+    recipe: Recipe,
+    *,
+    teacher: nn.Module | None = None,
+    run: Run = Run(),
 ) -> Trained:
-    """Train a copy of a module, or of a result's."""
-    module, result = (of.module, of) if isinstance(of, Result) else (of, None)
+    """Train a copy of a module: of a result's, or of the one in a folder."""
+    result: Result | dict[str, Any] | None = None
+    if isinstance(of, Result):
+        module, result = of.module, of
+    elif isinstance(of, str | Path):
+        module, result = restore_module(of), read_saved(of)
+    else:
+        module = of
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise SettingError(f"{type(module).__name__} has no trainable parameters")
     fabric = make_fabric(run.device, run.precision)
@@ -171,6 +188,11 @@ def _run(
     found = trained()
     if folder.folder is not None:
         write_trained(folder.folder, found.module, found.to_dict())
+        if found.result is not None:
+            try:
+                found.save(folder.folder / SAVED)
+            except NatppError as error:  # the weights are kept
+                (run.say or LOG.warning)(f"{folder.folder / SAVED} was not written: {error}")
     leave(loop.fabric)
     return found
 
@@ -195,6 +217,14 @@ def _how(run: Run, device: str) -> dict[str, Any]:
 def _in_words(fabric: Fabric) -> str:
     name = torch.cuda.get_device_name(fabric.device) if fabric.device.type == "cuda" else platform.machine()
     return f"{fabric.device}, {name}" + (f", {fabric.world_size} processes" if fabric.world_size > 1 else "")
+
+
+def _example(result: Result | dict[str, Any]) -> Any:
+    """An example input of a result's module."""
+    if isinstance(result, Result):
+        assert isinstance(result.subject, Module)
+        return result.subject.traced.example
+    return example_of(result["module"]["example"])
 
 
 def _given_back(trained: nn.Module, given: nn.Module) -> nn.Module:
