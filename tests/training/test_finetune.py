@@ -316,10 +316,13 @@ def test_what_a_run_kept_is_restored(tmp_path: Path) -> None:
     assert bits_of(natpp.restore(own.save(tmp_path / "saved"), model())) == bits(own)
     for given, message in (
         ((), r"pass the model that was fine-tuned, natpp\.restore"),
+        (("ft",), r"module is 'ft', expected the original torch\.nn\.Module"),
         ((nn.Linear(2, 3),), "do not fit the module"),
     ):
         with pytest.raises(NatppError, match=message):
             natpp.restore(tmp_path / "own", *given)
+    with pytest.raises(SettingError, match="module is 'ft'"):
+        natpp.restore(tmp_path / "first", "ft")  # type: ignore[arg-type]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

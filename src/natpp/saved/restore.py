@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, fx, nn
 
 from natpp.core.result import FORMAT, VERSION
-from natpp.errors import FormatError, NatppError, SettingError
+from natpp.errors import FormatError, NatppError, SettingError, shortened
 from natpp.fx.trace import trace
 from natpp.fx.traced import copied
 from natpp.saved.content import ARCHITECTURE, CONSTANTS, PATH, WEIGHTS
@@ -37,6 +37,11 @@ def restore_module(folder: str | Path, original: nn.Module | None = None) -> nn.
 
     `original` is the module that was optimized, or an equal one; needed if the result has custom layers or functions.
     """
+    if original is not None and not isinstance(original, nn.Module):
+        raise SettingError(
+            f"module is {shortened(str(original))}, expected the original torch.nn.Module; leave it out unless the "
+            "module has custom parts"
+        )
     path = home_of(folder)
     if not (path / ARCHITECTURE).exists() and any((path / name).is_file() for name in (NETWORK, MODULE)):
         return restore_trained(path, original)
