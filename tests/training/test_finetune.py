@@ -123,6 +123,9 @@ def test_images_by_name_set_some_aside() -> None:
     given = natpp.finetune(net, load_images("digits"), "tune:epochs=1", run=natpp.Run(seed=3, device="cpu"))
     assert bits(by_name) == bits(given)
     assert 0 <= by_name.validation_accuracy <= 100
+    none = natpp.finetune(net, "digits", "tune:epochs=1,validation=0", run=natpp.Run(device="cpu"))
+    assert none.validation_accuracy is None
+    assert not any(name.startswith("validation") for name in none.curve[-1])
     with pytest.raises(SettingError, match="leave val out"):
         natpp.Task(load_images("digits"), loader())
 

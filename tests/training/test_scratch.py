@@ -269,7 +269,7 @@ def test_recipes_have_the_published_numbers() -> None:
     assert (cifar.batch, cifar.learning_rate, cifar.weight_decay, cifar.epochs) == (96, 0.025, 3e-4, 600)
     assert (cifar.network, cifar.channels, cifar.cells) == ("cifar", 36, 20)
     assert (cifar.drop_path, cifar.cutout, cifar.auxiliary, cifar.clip) == (0.2, 16, 0.4, 5)
-    assert (cifar.momentum, cifar.label_smoothing, cifar.ema, cifar.validation) == (0.9, 0, 0, 0)
+    assert (cifar.momentum, cifar.label_smoothing, cifar.ema, cifar.validation) == (0.9, 0, 0, None)
     assert RECIPES["random-600"] == replace(cifar, batch=128)
     imagenet = RECIPES["imagenet-250"]
     assert (imagenet.batch, imagenet.learning_rate, imagenet.weight_decay, imagenet.epochs) == (128, 0.1, 3e-5, 250)
@@ -490,6 +490,8 @@ def test_it_is_a_scorer() -> None:
     again = training(replace(recipe, validation=20))
     fit(again)
     assert scorer([natpp.load("resnet_block")]) == [again.validation_accuracy()]
+    with pytest.raises(SettingError, match="the recipe has validation=0"):
+        ScratchScorer(images(), replace(recipe, validation=0), make_fabric("cpu"))
 
 
 @pytest.mark.slow
