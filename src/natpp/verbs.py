@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from natpp.nets.policy import Policy
     from natpp.report.scene import Scene
     from natpp.run import Watch
+    from natpp.runs.comparison import Comparison
     from natpp.runs.trainings import Trained
     from natpp.scorers.base import Score, Scorer
     from natpp.training.losses import Loss
@@ -485,8 +486,8 @@ def train(
     return run_training(_architecture(arch), _task(task), found, run=run)
 
 
-def benchmark(space: str, table: str | Path, config: Benchmark = Benchmark(), *, run: Run = Run()) -> dict[str, Any]:
-    """Methods compared on a table of trained networks: how much each improves held-out inputs, as JSON data.
+def benchmark(space: str, table: str | Path, config: Benchmark = Benchmark(), *, run: Run = Run()) -> Comparison:
+    """Methods compared on a table of trained networks: how much each improves held-out inputs.
 
     Examples:
         >>> from pathlib import Path
@@ -495,7 +496,7 @@ def benchmark(space: str, table: str | Path, config: Benchmark = Benchmark(), *,
         >>> _ = Path("table.csv").write_text("\\n".join(["arch,test", *rows]))
         >>> config = natpp.Benchmark("test", "test", methods=("constant",), holdout=2, seeds=1)
         >>> found = natpp.benchmark("nasbench201", "table.csv", config)
-        >>> found["inputs"] <= found["methods"]["constant"]["one_shot"]["mean"]
+        >>> found.inputs <= found.methods["constant"].one_shot.mean
         True
     """
     from natpp.runs.comparison import compare

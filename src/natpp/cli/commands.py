@@ -19,7 +19,6 @@ from natpp.cli.optimizing import Chosen, OfModels, better_architecture, better_m
 from natpp.cli.output import (
     COMMAND,
     is_first_process,
-    new_table,
     picture_suffix,
     print_json,
     print_table,
@@ -42,6 +41,7 @@ from natpp.files import write_whole
 from natpp.policies import default
 from natpp.registry import MODELS, OPS, RECIPES, RULES, ZOO
 from natpp.report.page import check_target, write_report
+from natpp.report.text import architecture_text, new_table
 from natpp.run import Run
 from natpp.runs.benchmark import Benchmark
 from natpp.runs.search import Search, Short
@@ -113,8 +113,6 @@ def show(
     if json:
         print_json(shown.architecture_json(found, before))
         return
-    from natpp.report.text import architecture_text
-
     print(architecture_text(found, before))
 
 
@@ -338,9 +336,9 @@ def benchmark(
     with shown_progress() as watch:
         found = verbs.benchmark(which, table, replace(comparison, strict=budget == "strict"), run=Run(watch=watch))
     if json:
-        print_json(found)
+        print_json(found.to_dict())
     else:
-        shown.print_benchmark(found, comparison)
+        print(found)
 
 
 def train(

@@ -46,7 +46,15 @@ SHOWN = ("loss", "train_accuracy", "validation_loss", "validation_accuracy", "te
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A network trained from scratch, or a fine-tuned module."""
+    """A network trained from scratch, or a fine-tuned module.
+
+    Examples:
+        >>> trained = natpp.train("darts", "digits", "quick:epochs=1,channels=4,cells=3")
+        >>> sum(weight.numel() for weight in trained.module.parameters()) > 0, len(trained.curve)
+        (True, 1)
+        >>> sorted(path.name for path in trained.save("trained").iterdir())
+        ['network.safetensors', 'result.json']
+    """
 
     module: nn.Module
     """the network in evaluation mode; or the module, on the device and in the mode of the given one"""
