@@ -60,7 +60,7 @@ Shapes = Annotated[
 Rule = Annotated[str, Among(RULES), Flag("nat, nat++ or cost", "STR")]
 Output = Annotated[str, Flag("the page to write; an earlier report there is replaced", "FILE", short="-o")]
 Images = Annotated[Data, Group(required=("data",))]
-Kept = Annotated[Run, Group(required=("out",))]
+Kept = Annotated[Run, Group(leave_out=("workers",), required=("out",))]
 
 
 def zoo(*, json: bool = False) -> None:
@@ -268,7 +268,7 @@ def optimize(
 
 def search(
     *,
-    run: Kept,
+    run: Annotated[Run, Group(required=("out",))],
     images: Data = Data(),
     space: Annotated[str, Flag("what inputs are drawn from: cells or nasbench201")] = "cells",
     arch: Annotated[str | None, Flag(f"learn for this one architecture: {TEXT}")] = None,

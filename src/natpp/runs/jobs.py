@@ -12,7 +12,7 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -40,6 +40,7 @@ from natpp.runs.fabric import leave, make_fabric, open_folder
 from natpp.runs.phases import given, phases
 from natpp.runs.search import Search, Short
 from natpp.runs.searching import Searching
+from natpp.runs.workers import check_here, short_trainings
 from natpp.scorers.base import Scorer, Task
 from natpp.scorers.short import ShortScorer, in_half, usual_schedule
 from natpp.scorers.supernet import SharedWeights, SupernetScorer, usual_setting
@@ -133,11 +134,15 @@ def run_search(
         "versions": {"natpp": __version__, "torch": torch.__version__},
     }
     kept["command"] = _command(search, kept)
-    if short is not None:
+    train: Callable[..., ShortScorer] = ShortScorer
+    if short is None:
+        check_here(run, f"scores come from {name}")
+    else:
+        train = short_trainings(run, fabric)
         in_half(fabric)  # before the folder is made: a wrong precision leaves no folder behind
     if short is not None and batches is not None and trained is not None and wanted.store is not None:
         # nor does a wrong file
-        at_hand = ShortScorer(batches, trained, short, fabric, seed=run.seed, store=wanted.store, say=run.say)
+        at_hand = train(batches, trained, short, fabric, seed=run.seed, store=wanted.store, say=run.say)
     with catching_signals() as stop:
         folder = open_folder(run, kept, fabric)
         scores: Scorer | SharedWeights
@@ -150,7 +155,7 @@ def run_search(
                 scores = SharedWeights(goal.space, trained, batches, config.weights, fabric, run.seed)
             else:
                 file = folder.file("scores.jsonl")
-                scores = ShortScorer(batches, trained, short, fabric, seed=run.seed, store=file, say=run.say)
+                scores = train(batches, trained, short, fabric, seed=run.seed, store=file, say=run.say)
         searching = Searching(
             goal.space,
             goal.task,
@@ -271,7 +276,8 @@ def short_scorer(network: str, data: Data | training.Task, short: Short = Short(
     fabric = make_fabric(run.device)
     batches = _batches(data, fabric, run.say)
     where = usual_setting(network, batches, "short", short.channels, short.cells)
-    return ShortScorer(batches, where, schedule(short, batches), fabric, seed=run.seed, store=short.store, say=run.say)
+    train = short_trainings(run, fabric)
+    return train(batches, where, schedule(short, batches), fabric, seed=run.seed, store=short.store, say=run.say)
 
 
 def run_scores(
@@ -279,6 +285,7 @@ def run_scores(
 ) -> list[Outcome]:
     """Scores of architectures by short trainings, or by a run's supernet or a table."""
     if not isinstance(scorer, Short):
+        check_here(run, f"scores come from {scorer}")
         made = make_scorer(str(scorer), root=named(data).root, fabric=make_fabric(run.device))
         return [Outcome(value=value, accuracy=value) for value in made(archs).tolist()]
     found: dict[int, Outcome] = {}

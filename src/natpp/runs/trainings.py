@@ -27,6 +27,7 @@ from natpp.report.page import write_report
 from natpp.run import Run
 from natpp.runs.fabric import leave, make_fabric, open_folder
 from natpp.runs.jobs import make_task, named
+from natpp.runs.workers import check_here
 from natpp.saved.restore import example_of, read_saved, restore_module
 from natpp.saved.save import save_module
 from natpp.saved.trained import MODULE, NETWORK, RESULT, SAVED, write_trained
@@ -119,8 +120,7 @@ class Trained:
 
 def run_training(arch: Architecture, data: Data | Task, recipe: Recipe, *, run: Run = Run()) -> Trained:
     """Train a network of an architecture from scratch."""
-    fabric = make_fabric(run.device, run.precision)
-    task = make_task(data, fabric, run.say)
+    fabric, task = _open(data, run)
     training = Training(arch, task.batches(fabric.device, recipe, validation=0), recipe, fabric, run.seed)
     settings = {
         "architecture": to_dict(arch),
@@ -160,8 +160,7 @@ def run_finetuning(
         module = of
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise SettingError(f"{type(module).__name__} has no trainable parameters")
-    fabric = make_fabric(run.device, run.precision)
-    task = make_task(data, fabric, run.say)
+    fabric, task = _open(data, run)
     feed = task.feed(recipe, fabric, run.seed)
     network: nn.Module = copied({"": module})[""].to(fabric.device)
     task.check(network, feed.example())
@@ -184,6 +183,13 @@ def run_finetuning(
         return Trained(_given_back(tuning.judged, module), tuning.curve, settings, result=result)
 
     return _run(tuning, fit, trained, settings, run)
+
+
+def _open(data: Data | Task, run: Run) -> tuple[Fabric, Task]:
+    """The device and the data of a training."""
+    check_here(run, "this is a single training")
+    fabric = make_fabric(run.device, run.precision)
+    return fabric, make_task(data, fabric, run.say)
 
 
 def _run(
