@@ -194,6 +194,27 @@ def test_a_teacher_of_any_form() -> None:
     assert torch.allclose(found.module(inputs), halfway, atol=0.05)
 
 
+def test_a_task_of_inputs_alone_and_the_agreement_of_a_task() -> None:
+    torch.manual_seed(0)
+    inputs = list(torch.randn(32, 3).split(8))
+    teacher, recipe = nn.Linear(3, 2), "tune:epochs=40,learning_rate=0.2,weight_decay=0"
+    with pytest.raises(SettingError, match="give a teacher"):
+        natpp.finetune(nn.Linear(3, 2), natpp.Task.inputs(inputs), recipe)
+    found = natpp.finetune(nn.Linear(3, 2), natpp.Task.inputs(inputs, inputs), recipe, teacher=teacher)
+    assert (found.module(inputs[0]).argmax(1) == teacher(inputs[0]).argmax(1)).all()
+    assert (found.settings["teacher"], found.settings["loss"]) == ("Linear", "softened")
+    asked = []
+
+    def agreement(output: Tensor, wanted: Tensor) -> Tensor:
+        asked.append(wanted)
+        return functional.l1_loss(output, wanted)
+
+    batches = [(one, torch.zeros(8, dtype=torch.int64)) for one in inputs]
+    task = natpp.Task(batches, agreement=agreement)
+    natpp.finetune(nn.Linear(3, 2), task, "tune:epochs=1", teacher=teacher, run=natpp.Run(device="cpu"))
+    assert len(asked) == 4
+
+
 def test_a_teacher_of_another_form_is_refused() -> None:
     images = loader()
     with pytest.raises(SettingError, match=r"teacher's output is float32 \(16, 3\), but the module's is .*\(16, 2\)"):

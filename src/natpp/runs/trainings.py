@@ -33,7 +33,7 @@ from natpp.saved.save import save_module
 from natpp.saved.trained import MODULE, NETWORK, RESULT, SAVED, write_trained
 from natpp.subjects.module import Module
 from natpp.training.loop import Loop, fit
-from natpp.training.losses import check_teacher, cross_entropy
+from natpp.training.losses import check_teacher, cross_entropy, distance
 from natpp.training.recipe import Recipe
 from natpp.training.scratch import Training, train
 from natpp.training.task import Task
@@ -161,23 +161,37 @@ def run_finetuning(
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise SettingError(f"{type(module).__name__} has no trainable parameters")
     fabric, task = _open(data, run)
-    feed = task.feed(recipe, fabric, run.seed)
     network: nn.Module = copied({"": module})[""].to(fabric.device)
-    task.check(network, feed.example())
+    taught_by = None if teacher is None else type(teacher).__name__
     if teacher is not None:
         if not isinstance(teacher, nn.Module):
-            raise SettingError(f"the teacher is {type(teacher).__name__}, expected a torch.nn.Module")
+            raise SettingError(f"the teacher is {taught_by}, expected a torch.nn.Module")
         teacher = copied({"": teacher})[""].to(fabric.device)
+        if not task.targets:
+            task, teacher = task.taught_by(teacher), None
+    feed = task.feed(recipe, fabric, run.seed)
+    task.check(network, feed.example())
+    if teacher is not None:
         check_teacher(network, teacher, feed.example()[0])
     settings = {
         "module": type(module).__name__,
         "data": task.name,
         "recipe": recipe.to_dict(),
         "loss": None if task.loss is cross_entropy else getattr(task.loss, "__name__", type(task.loss).__name__),
-        "teacher": None if teacher is None else type(teacher).__name__,
+        "teacher": taught_by,
         **_how(run, str(fabric.device)),
     }
-    tuning = Loop(network, feed, recipe, fabric, run.seed, loss=task.loss, metrics=task.metrics, teacher=teacher)
+    tuning = Loop(
+        network,
+        feed,
+        recipe,
+        fabric,
+        run.seed,
+        loss=task.loss,
+        metrics=task.metrics,
+        teacher=teacher,
+        agreement=task.agreement or distance,
+    )
 
     def trained() -> Trained:
         return Trained(_given_back(tuning.judged, module), tuning.curve, settings, result=result)
