@@ -188,7 +188,7 @@ def test_all_training_images_are_learned_from_unless_some_are_set_aside() -> Non
     assert (len(some.images), len(some.images.validation), some.steps_an_epoch, some.total) == (44, 20, 2, 6)
     fit(some)
     assert ["validation_accuracy" in row for row in some.curve] == [True] * 3
-    assert some.curve[-1]["validation_accuracy"] == some.validation_accuracy()
+    assert some.curve[-1]["validation_accuracy"] == some.validated()["validation_accuracy"]
 
 
 def test_the_learning_rate_falls_along_a_cosine_and_drop_path_grows_linearly() -> None:
@@ -489,7 +489,7 @@ def test_it_is_a_scorer() -> None:
     scorer = ScratchScorer(images(), replace(recipe, validation=20), make_fabric("cpu"))
     again = training(replace(recipe, validation=20))
     fit(again)
-    assert scorer([natpp.load("resnet_block")]) == [again.validation_accuracy()]
+    assert scorer([natpp.load("resnet_block")]) == [again.validated()["validation_accuracy"]]
     with pytest.raises(SettingError, match="the recipe has validation=0"):
         ScratchScorer(images(), replace(recipe, validation=0), make_fabric("cpu"))
 

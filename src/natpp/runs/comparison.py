@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from natpp import methods  # noqa: F401 (registers the methods)
-from natpp.arch.cost import Counts, counts
+from natpp.arch.cost import counts
 from natpp.arch.formats import NASBENCH201_OPS
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import setting
@@ -170,18 +171,14 @@ def _run(name: str, config: Benchmark, table: Table, train: Inputs, test: Inputs
     seconds = time.perf_counter() - start
     several = method.candidates(test, CANDIDATES, generator)
     after = _architectures(test, rows)
-    found = {
+    best = None if several is None else _architectures(test, picked(test, several, score))
+    return {
         "one_shot": mean_score(table, config.score, after),
-        "best_of_10": None,
+        "best_of_10": None if best is None else mean_score(table, config.score, best),
         "queries": scorer.queries,
         "seconds": seconds,
         **_changes(test, after),
     }
-    if several is not None:
-        best = picked(test, several, score)
-        found["best_of_10"] = mean_score(table, config.score, _architectures(test, best))
-        found["queries"] = scorer.queries
-    return found
 
 
 def _rule(name: str, config: Benchmark) -> str:
@@ -204,13 +201,7 @@ def mean_score(table: Table, column: str, archs: Sequence[Architecture]) -> floa
 
 def _changes(inputs: Inputs, after: Sequence[Architecture]) -> dict[str, float]:
     """Mean relative change of living parameters and multiply-adds."""
-    known: dict[Architecture, Counts] = {}
-
-    def counted(arch: Architecture) -> Counts:
-        if arch not in known:
-            known[arch] = counts(arch, inputs.task.where)
-        return known[arch]
-
+    counted = functools.cache(lambda arch: counts(arch, inputs.task.where))
     pairs = [(counted(old), counted(new)) for old, new in zip(inputs.archs, after, strict=True)]
     return {
         "params_change": float(np.mean([new.live_params / old.live_params - 1 for old, new in pairs])),

@@ -229,17 +229,9 @@ def _how(run: Run, device: str) -> dict[str, Any]:
     """The settings of a run that are kept, and the versions."""
     from natpp import __version__
 
-    return {
-        "seed": run.seed,
-        "precision": run.precision,
-        "device": device,
-        "versions": {
-            "natpp": __version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-    }
+    versions = {"natpp": __version__, "torch": torch.__version__, "numpy": np.__version__}
+    versions |= {"python": platform.python_version()}
+    return {"seed": run.seed, "precision": run.precision, "device": device, "versions": versions}
 
 
 def _in_words(fabric: Fabric) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,23 +23,6 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-class Workers(Protocol):
-    """Processes that run calls."""
-
-    @property
-    def room(self) -> int:
-        """Number of calls at a time."""
-
-    def share(self, value: Any) -> Any:
-        """A value that several calls take, sent once."""
-
-    def start(self, function: Callable[..., Any], *given: Any) -> Any:
-        """Call a function as soon as there is room; returns the job."""
-
-    def finished(self, jobs: list[Any]) -> Iterator[tuple[Any, Any]]:
-        """Jobs and their results, in the order in which they finish."""
-
-
 class Cluster:
     """Runs calls wherever the cluster has room: on a GPU each, or on as many CPU cores as there are threads here."""
 
@@ -55,17 +38,21 @@ class Cluster:
 
     @property
     def room(self) -> int:
+        """Number of calls at a time."""
         found = self.ray.cluster_resources()
         return max(int(found.get("GPU", 1) if self.gpu else found.get("CPU", 1) / torch.get_num_threads()), 1)
 
     def share(self, value: Any) -> Any:
+        """A value that several calls take, sent once."""
         return self.ray.put(value)
 
     def start(self, function: Callable[..., Any], *given: Any) -> Any:
+        """Call a function as soon as there is room; returns the job."""
         needs = {"num_gpus": 1} if self.gpu else {"num_cpus": torch.get_num_threads()}
         return self.ray.remote(**needs)(function).remote(*given)
 
     def finished(self, jobs: list[Any]) -> Iterator[tuple[Any, Any]]:
+        """Jobs and their results, in the order in which they finish."""
         while jobs:
             (done, *_), jobs = self.ray.wait(jobs, num_returns=1)
             try:
@@ -80,7 +67,7 @@ class SharedScorer(ShortScorer):
 
     def __init__(
         self,
-        workers: Workers,
+        workers: Cluster,
         images: Batches,
         where: Setting,
         config: ShortConfig,
