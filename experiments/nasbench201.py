@@ -108,7 +108,7 @@ def measure(settings: Nasbench201) -> None:
     results, said = read_results(settings.out), {name: described(table, config) for name, config in chosen.items()}
     done = [name for name in chosen if name in results and results[name]["config"] == said[name]]
     for name in settings.only or [name for name in chosen if name not in done]:
-        found = compare(table, chosen[name])
+        found = compare(table, chosen[name]).to_dict()
         results = read_results(settings.out)  # another run may have added to them
         results[name] = {
             "config": said[name],

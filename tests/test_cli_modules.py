@@ -111,6 +111,38 @@ def test_a_result_that_needs_its_original_says_so(
     assert "0 are custom: restore with natpp.restore(folder, module=original)" in caplog.text
 
 
+@pytest.mark.parametrize("verb", ["optimize", "cost"])
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (("architecture.json", "weights.safetensors"), "of a saved module: natpp report run shows its costs"),
+        (("config.json", "module.safetensors"), "of a training: natpp.restore('run') gives the network"),
+        (
+            ("config.json", "policy.safetensors"),
+            "of a search: name an architecture, and give the search as --policy run",
+        ),
+        (("config.json",), "of a run that has not ended"),
+        ((), "'run' is a folder, expected an architecture"),
+    ],
+)
+def test_a_folder_in_place_of_a_model_says_what_it_is(
+    run: Runner,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    verb: str,
+    files: tuple[str, ...],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    for name in files:
+        (tmp_path / "run" / name).touch()
+    status, _, said = run(verb, "run")
+    assert (status, said.count("\n")) == (2, 1)
+    assert words in said
+
+
 def test_what_is_no_architecture_is_not_written_over(run: Runner, tmp_path: Path) -> None:  # noqa: F811
     notes, better = tmp_path / "notes.txt", str(tmp_path / "better.json")
     notes.write_text("mine")

@@ -32,6 +32,9 @@ class Run(Config):
     """auto, cpu, cuda or cuda:N"""
     precision: Literal["auto", "32", "bf16", "16"] = "auto"
     """auto (bf16 on a GPU), 32, bf16 or 16"""
+    workers: Literal["here", "ray"] = "here"
+    """where short trainings run: here (in the processes of torchrun, if it started them), or ray: as tasks of the Ray
+    cluster at RAY_ADDRESS, or of a local one"""
     tensorboard: bool = False
     """write curves for TensorBoard too"""
     watch: Annotated[Watch | None, Plain] = None

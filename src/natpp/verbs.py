@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
     from natpp.nets.network import Network
     from natpp.nets.policy import Policy
     from natpp.report.scene import Scene
+    from natpp.runs.comparison import Comparison
     from natpp.runs.scoring import Scoring
     from natpp.runs.trainings import Trained
-    from natpp.runs.tunings import Finetuned
     from natpp.scorers.base import Scorer
     from natpp.training.outcome import Outcome
     from natpp.training.task import Task
@@ -167,10 +168,10 @@ def optimize(
 
 
 def restore(folder: str | Path, module: nn.Module | None = None) -> nn.Module:
-    """The module that `result.save(folder)` wrote, on the CPU; no code in the folder is executed.
+    """The module that `save(folder)` or a run of `train` or `finetune` wrote, on the CPU; no code there is executed.
 
-    `module` is the original or one like it. It is needed if the result has custom layers, which are then taken
-    from it.
+    `module` is the original or one like it. It is needed for the weights of a fine-tuned module of your own, and if a
+    result has custom layers, which are then taken from it.
 
     Examples:
         >>> result = natpp.optimize(natpp.zoo.network("resnet20"), example_input=torch.randn(1, 3, 32, 32))
@@ -270,8 +271,8 @@ def train(
     return run_training(as_architecture(arch), _task(task), found, run=run)
 
 
-def benchmark(space: str, table: str | Path, config: Benchmark = Benchmark(), *, run: Run = Run()) -> dict[str, Any]:
-    """Methods compared on a table of trained networks: how much each improves held-out inputs, as JSON data.
+def benchmark(space: str, table: str | Path, config: Benchmark = Benchmark(), *, run: Run = Run()) -> Comparison:
+    """Methods compared on a table of trained networks: how much each improves held-out inputs.
 
     Examples:
         >>> from pathlib import Path
@@ -280,7 +281,7 @@ def benchmark(space: str, table: str | Path, config: Benchmark = Benchmark(), *,
         >>> _ = Path("table.csv").write_text("\\n".join(["arch,test", *rows]))
         >>> config = natpp.Benchmark("test", "test", methods=("constant",), holdout=2, seeds=1)
         >>> found = natpp.benchmark("nasbench201", "table.csv", config)
-        >>> found["inputs"] <= found["methods"]["constant"]["one_shot"]["mean"]
+        >>> found.inputs <= found.methods["constant"].one_shot.mean
         True
     """
     from natpp.runs.comparison import compare
@@ -291,14 +292,14 @@ def benchmark(space: str, table: str | Path, config: Benchmark = Benchmark(), *,
 
 
 def finetune(
-    of: nn.Module | Result,
+    of: nn.Module | Result | str | Path,
     task: Task | Data | Images | str | Path,
     recipe: Recipe | str = "tune",
     *,
     teacher: nn.Module | None = None,
     run: Run = Run(),
-) -> Finetuned:
-    """A fine-tuned copy of a module, or of a result's module: `.module`, and its `.curve`.
+) -> Trained:
+    """A fine-tuned copy of a module, or of the module of a result or its folder: `.module`, with its `.curve`.
 
     `task` is as in `search`, or `natpp.Task(train, val)` with batches (inputs, targets), such as DataLoaders, and a
     `loss` if targets are not class indices. The loop is that of `train`. With a `teacher`, such as the
@@ -313,13 +314,12 @@ def finetune(
     from torch import nn
 
     from natpp.core.result import Result
-    from natpp.runs.tunings import run_finetuning
+    from natpp.runs.trainings import run_finetuning
 
-    module = of.module if isinstance(of, Result) else of
-    if not isinstance(module, nn.Module):
-        raise NatppError(f"expected a torch.nn.Module or the result for one, not {shortened(repr(of))}")
-    tuned = run_finetuning(module, _task(task), RECIPES.given(recipe), teacher=teacher, run=run)
-    return replace(tuned, result=of) if isinstance(of, Result) else tuned
+    known = isinstance(of, nn.Module | Result | Path) or (isinstance(of, str) and os.path.isdir(of))
+    if not known:
+        raise NatppError(f"expected a torch.nn.Module, or the result for one or its folder, not {shortened(repr(of))}")
+    return run_finetuning(of, _task(task), RECIPES.given(recipe), teacher=teacher, run=run)
 
 
 def draw(arch: Architecture | str | Path, against: Architecture | str | Path | None = None) -> str:

@@ -365,9 +365,10 @@ def test_a_fine_tuned_result_is_saved_as_the_result_is(tmp_path: Path) -> None:
         assert "fine-tuned on list for 1 epochs" in said
     assert_same(outputs(restored.eval(), X), outputs(tuned.module.eval(), X))
     assert not torch.equal(restored.state_dict()["6.weight"], result.module.state_dict()["6.weight"])
-    with pytest.raises(NatppError, match=r"only a result of natpp\.optimize can be written"):
-        natpp.finetune(small(), data, "tune:epochs=1").save(tmp_path / "own")
-    assert not (tmp_path / "own").exists()
+    own = natpp.finetune(small(), data, "tune:epochs=1")
+    assert {file.name for file in own.save(tmp_path / "own").iterdir()} == {"module.safetensors", "result.json"}
+    with pytest.raises(NatppError, match=r"only a fine-tuned result of natpp\.optimize has a report"):
+        own.report(tmp_path / "own.html")
 
 
 # What a forward switches.

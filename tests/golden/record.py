@@ -934,7 +934,7 @@ def trained_answer(found: Any, folder: Path) -> Any:
         "bits": {
             "curve": untimed(found.curve),
             "test_accuracy": found.test_accuracy,
-            "weights": weights_hash(found.network.state_dict()),
+            "weights": weights_hash(found.module.state_dict()),
             "run": run_answer(folder),
         },
     }

@@ -1,6 +1,7 @@
 """Tables of trained networks, and methods judged by them."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,31 +55,39 @@ def test_without_a_limit_every_row_is_its_own_and_with_one_the_first_of_its_clas
 def test_the_benchmark_tells_methods_apart(small_table: Path, quick: None) -> None:
     config = Benchmark(reward="val", score="test", holdout=25, seeds=2)
     found = compare(small_table, config)
-    assert set(found) == {"inputs", "oracle_by_reward", "oracle_by_score", "methods"}
-    assert found["oracle_by_reward"] == pytest.approx(found["oracle_by_score"])  # the columns agree here
-    rows = found["methods"]
+    assert found.oracle_by_reward == pytest.approx(found.oracle_by_score)  # the columns agree here
+    rows = found.methods
     assert list(rows) == list(config.methods)
-    assert rows["nat++"]["share_of_oracle"] > 0.9
-    assert rows["random"]["share_of_oracle"] < 0.5
-    assert rows["random"]["queries"] == 0
-    assert rows["constant"]["best_of_10"] is None
-    assert rows["nat++"]["best_of_10"]["mean"] <= found["oracle_by_reward"] + 1e-9
-    for row in rows.values():
-        assert set(row) == {
-            *("one_shot", "best_of_10", "share_of_oracle", "params_change", "madds_change", "queries", "seconds")
-        }
+    assert rows["nat++"].share_of_oracle > 0.9
+    assert rows["random"].share_of_oracle < 0.5
+    assert rows["random"].queries == 0
+    assert rows["constant"].best_of_10 is None
+    assert rows["nat++"].best_of_10.mean <= found.oracle_by_reward + 1e-9
     again = compare(small_table, config)
-    assert again["methods"]["nat++"]["one_shot"] == rows["nat++"]["one_shot"]
+    assert again.methods["nat++"].one_shot == rows["nat++"].one_shot
+    data = json.loads(json.dumps(found.to_dict()))
+    assert list(data) == ["inputs", "oracle_by_reward", "oracle_by_score", "methods"]
+    for row in data["methods"].values():
+        assert list(row) == [
+            *("one_shot", "best_of_10", "share_of_oracle", "params_change", "madds_change", "queries", "seconds")
+        ]
+    assert data["methods"]["nat++"]["one_shot"] == {
+        "mean": rows["nat++"].one_shot.mean,
+        "sd": rows["nat++"].one_shot.sd,
+    }
+    head, _, table = str(found).partition("\n")
+    assert head.startswith(f"inputs {found.inputs:.2f}, best reachable by val ")
+    assert f"{rows['constant'].one_shot.mean:.2f} ± {rows['constant'].one_shot.sd:.2f}   –" in table
 
 
 def test_a_strict_budget_never_raises_the_cost(small_table: Path, quick: None) -> None:
     usual = Benchmark(reward="val", score="test", holdout=25, seeds=1, methods=("random",))
     found = compare(small_table, replace(usual, strict=True, methods=("nat++", "random")))
     free = compare(small_table, usual)
-    assert found["oracle_by_reward"] <= free["oracle_by_reward"]
-    for row in found["methods"].values():
-        assert row["params_change"] <= 0
-        assert row["madds_change"] <= 0
+    assert found.oracle_by_reward <= free.oracle_by_reward
+    for row in found.methods.values():
+        assert row.params_change <= 0
+        assert row.madds_change <= 0
 
 
 METHODS = ("nat++", "constant", "random", "random-best-of-10")
@@ -86,10 +95,12 @@ METHODS = ("nat++", "constant", "random", "random-best-of-10")
 
 def test_evaluations_are_a_limit_on_everything(small_table: Path, quick: None) -> None:
     config = Benchmark(reward="val", score="test", holdout=25, seeds=1, evaluations=30, methods=METHODS)
-    rows = compare(small_table, config)["methods"]
-    assert rows["random"] is None  # it has no use for them
-    assert all(row["queries"] <= 30 for row in rows.values() if row is not None)
-    assert rows["nat++"]["share_of_oracle"] > 0.5
+    found = compare(small_table, config)
+    assert found.methods["random"] is None  # it has no use for them
+    assert found.to_dict()["methods"]["random"] is None
+    assert re.search("^ random +–", str(found), re.MULTILINE)
+    assert all(row.queries <= 30 for row in found.methods.values() if row is not None)
+    assert found.methods["nat++"].share_of_oracle > 0.5
 
 
 def test_the_split_is_by_the_order_of_products_not_of_the_file(small_table: Path, tmp_path: Path) -> None:
@@ -100,7 +111,7 @@ def test_the_split_is_by_the_order_of_products_not_of_the_file(small_table: Path
         compare(file, Benchmark(reward="val", score="test", holdout=25, seeds=1, methods=("random",)))
         for file in (small_table, other)
     ]
-    assert results[0]["inputs"] == results[1]["inputs"]
+    assert results[0].inputs == results[1].inputs
 
 
 def test_the_command(small_table: Path, quick: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,16 +179,16 @@ def test_the_oracles_of_nasbench201(data_folder: Path) -> None:
     file = str(data_folder / "nasbench201_cifar10.parquet")
     for strict, by_reward in ((False, 91.79), (True, 91.30)):
         found = compare(file, Benchmark(methods=("random",), seeds=1, strict=strict))
-        assert found["inputs"] == pytest.approx(87.29, abs=0.005)
-        assert found["oracle_by_reward"] == pytest.approx(by_reward, abs=0.005)
+        assert found.inputs == pytest.approx(87.29, abs=0.005)
+        assert found.oracle_by_reward == pytest.approx(by_reward, abs=0.005)
         if not strict:
-            assert found["oracle_by_score"] == pytest.approx(92.05, abs=0.005)
+            assert found.oracle_by_score == pytest.approx(92.05, abs=0.005)
 
 
 @pytest.mark.slow
 @pytest.mark.data
 def test_nat_plus_plus_gets_what_the_oracle_gets(data_folder: Path) -> None:
     file = str(data_folder / "nasbench201_cifar10.parquet")
-    found = compare(file, Benchmark(methods=("nat++", "constant"), seeds=1))["methods"]
-    assert found["nat++"]["one_shot"]["mean"] > 91.7
-    assert found["nat++"]["one_shot"]["mean"] > found["constant"]["one_shot"]["mean"]
+    found = compare(file, Benchmark(methods=("nat++", "constant"), seeds=1)).methods
+    assert found["nat++"].one_shot.mean > 91.7
+    assert found["nat++"].one_shot.mean > found["constant"].one_shot.mean

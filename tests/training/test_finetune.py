@@ -15,7 +15,7 @@ import natpp
 from natpp.cli import main
 from natpp.data.sets import load_images
 from natpp.errors import NatppError, SettingError
-from natpp.runs.tunings import Finetuned
+from natpp.runs.trainings import Trained
 from natpp.training import loop
 
 
@@ -48,8 +48,12 @@ def model(dropout: float = 0.0) -> nn.Module:
     )
 
 
-def bits(found: Finetuned) -> bytes:
-    return b"".join(tensor.numpy().tobytes() for tensor in found.module.state_dict().values())
+def bits(found: Trained) -> bytes:
+    return bits_of(found.module)
+
+
+def bits_of(module: nn.Module) -> bytes:
+    return b"".join(tensor.numpy().tobytes() for tensor in module.state_dict().values())
 
 
 def test_a_copy_learns_from_loaders() -> None:
@@ -119,6 +123,9 @@ def test_images_by_name_set_some_aside() -> None:
     given = natpp.finetune(net, load_images("digits"), "tune:epochs=1", run=natpp.Run(seed=3, device="cpu"))
     assert bits(by_name) == bits(given)
     assert 0 <= by_name.validation_accuracy <= 100
+    none = natpp.finetune(net, "digits", "tune:epochs=1,validation=0", run=natpp.Run(device="cpu"))
+    assert none.validation_accuracy is None
+    assert not any(name.startswith("validation") for name in none.curve[-1])
     with pytest.raises(SettingError, match="leave val out"):
         natpp.Task(load_images("digits"), loader())
 
@@ -187,6 +194,27 @@ def test_a_teacher_of_any_form() -> None:
     assert torch.allclose(found.module(inputs), halfway, atol=0.05)
 
 
+def test_a_task_of_inputs_alone_and_the_agreement_of_a_task() -> None:
+    torch.manual_seed(0)
+    inputs = list(torch.randn(32, 3).split(8))
+    teacher, recipe = nn.Linear(3, 2), "tune:epochs=40,learning_rate=0.2,weight_decay=0"
+    with pytest.raises(SettingError, match="give a teacher"):
+        natpp.finetune(nn.Linear(3, 2), natpp.Task.inputs(inputs), recipe)
+    found = natpp.finetune(nn.Linear(3, 2), natpp.Task.inputs(inputs, inputs), recipe, teacher=teacher)
+    assert (found.module(inputs[0]).argmax(1) == teacher(inputs[0]).argmax(1)).all()
+    assert (found.settings["teacher"], found.settings["loss"]) == ("Linear", "softened")
+    asked = []
+
+    def agreement(output: Tensor, wanted: Tensor) -> Tensor:
+        asked.append(wanted)
+        return functional.l1_loss(output, wanted)
+
+    batches = [(one, torch.zeros(8, dtype=torch.int64)) for one in inputs]
+    task = natpp.Task(batches, agreement=agreement)
+    natpp.finetune(nn.Linear(3, 2), task, "tune:epochs=1", teacher=teacher, run=natpp.Run(device="cpu"))
+    assert len(asked) == 4
+
+
 def test_a_teacher_of_another_form_is_refused() -> None:
     images = loader()
     with pytest.raises(SettingError, match=r"teacher's output is float32 \(16, 3\), but the module's is .*\(16, 2\)"):
@@ -214,7 +242,7 @@ def test_a_crash_and_resume_give_the_same_bits(tmp_path: Path, monkeypatch: pyte
 
     given = list(loader())  # a loader that shuffles makes another order
 
-    def tuned(name: str, **more: Any) -> Finetuned:
+    def tuned(name: str, **more: Any) -> Trained:
         run = natpp.Run(out=tmp_path / name, device="cpu", **more)
         return natpp.finetune(model(0.2), natpp.Task(given, given), "tune:epochs=3,learning_rate=0.1", run=run)
 
@@ -295,6 +323,32 @@ def test_what_cannot_be_trained_is_refused() -> None:
         natpp.finetune(model(), [(X * float("nan"), LABELS)], "tune:epochs=1")
 
 
+def test_what_a_run_kept_is_restored(tmp_path: Path) -> None:
+    images = torch.randn(2, 3, 32, 32)
+    result = natpp.optimize(natpp.zoo.network("resnet20"), example_input=images, budget={"madds": 0.6})
+    task = natpp.Task([(images, torch.tensor([0, 1]))] * 2)
+    first = natpp.finetune(result, task, "tune:epochs=1", run=natpp.Run(out=tmp_path / "first"))
+    assert bits_of(natpp.restore(tmp_path / "first")) == bits(first)
+    second = natpp.finetune(tmp_path / "first", task, "tune:epochs=1", run=natpp.Run(out=tmp_path / "second"))
+    restored = natpp.restore(tmp_path / "second")
+    assert bits_of(restored) == bits(second) != bits(first)
+    assert torch.equal(restored.eval()(images), second.module.eval()(images))
+    told = json.loads((tmp_path / "second" / "module" / "architecture.json").read_text())
+    assert told["changes"] == [vars(change) for change in result.changes]
+    own = natpp.finetune(model(), loader(), "tune:epochs=1", run=natpp.Run(out=tmp_path / "own"))
+    assert bits_of(natpp.restore(tmp_path / "own", model())) == bits(own)
+    assert bits_of(natpp.restore(own.save(tmp_path / "saved"), model())) == bits(own)
+    for given, message in (
+        ((), r"pass the model that was fine-tuned, natpp\.restore"),
+        (("ft",), r"module is 'ft', expected the original torch\.nn\.Module"),
+        ((nn.Linear(2, 3),), "do not fit the module"),
+    ):
+        with pytest.raises(NatppError, match=message):
+            natpp.restore(tmp_path / "own", *given)
+    with pytest.raises(SettingError, match="module is 'ft'"):
+        natpp.restore(tmp_path / "first", "ft")  # type: ignore[arg-type]
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "own.py"
     file.write_text("from torch import nn\nmake = lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 10))\n")
@@ -306,8 +360,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main([*given, "--resume", "--teacher", f"{file}:make"]) == 2
     assert "started with teacher null" in capsys.readouterr().err
     assert main([*given, "--resume"]) == 0
-    assert str(out / "module.safetensors") in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert str(out / "module.safetensors") in said
+    assert f"natpp.restore({str(out)!r}, module=original) gives the module" in said
     result = natpp.optimize(natpp.zoo.network("resnet20"), example_input=torch.randn(1, 3, 32, 32))
+    tuned = ["finetune", str(result.save(tmp_path / "better")), "--data", "digits", "--epochs=1", "--batch=512"]
+    assert main([*tuned, "--out", str(tmp_path / "tuned")]) == 0
+    assert f"natpp.restore({str(tmp_path / 'tuned')!r}) gives the module" in capsys.readouterr().out
+    assert natpp.restore(tmp_path / "tuned")(torch.randn(1, 3, 32, 32)).shape == (1, 10)
     for model, more, words in (
         ("resnet2", [], "Did you mean 'resnet20'"),
         (str(file), [], "FILE.py:FUNCTION"),

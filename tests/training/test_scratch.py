@@ -64,7 +64,7 @@ def training(recipe: Recipe = TINY, *, size: int = 8, count: int = 64, seed: int
 
 
 def bits(found: Trained) -> bytes:
-    return b"".join(tensor.numpy().tobytes() for tensor in found.network.state_dict().values())
+    return b"".join(tensor.numpy().tobytes() for tensor in found.module.state_dict().values())
 
 
 class Crash(Exception):
@@ -176,6 +176,8 @@ def test_what_a_run_keeps(tmp_path: Path) -> None:
     with safe_open(tmp_path / "network.safetensors", "pt") as file:
         assert json.loads(file.metadata()["natpp"])["setting"] == result["network"]
         network.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (no dict)
+    assert bits(found) == b"".join(one.numpy().tobytes() for one in natpp.restore(tmp_path).state_dict().values())
+    assert natpp.restore(found.save(tmp_path / "saved")).training is False
     [(pixels, labels)] = Task(images()).batches("cpu", replace(TINY, validation=10)).test_batches(40)
     assert (network(pixels).argmax(dim=1) == labels).float().mean().item() * 100 == pytest.approx(found.test_accuracy)
 
@@ -186,7 +188,7 @@ def test_all_training_images_are_learned_from_unless_some_are_set_aside() -> Non
     assert (len(some.images), len(some.images.validation), some.steps_an_epoch, some.total) == (44, 20, 2, 6)
     fit(some)
     assert ["validation_accuracy" in row for row in some.curve] == [True] * 3
-    assert some.curve[-1]["validation_accuracy"] == some.validation_accuracy()
+    assert some.curve[-1]["validation_accuracy"] == some.validated()["validation_accuracy"]
 
 
 def test_the_learning_rate_falls_along_a_cosine_and_drop_path_grows_linearly() -> None:
@@ -267,7 +269,7 @@ def test_recipes_have_the_published_numbers() -> None:
     assert (cifar.batch, cifar.learning_rate, cifar.weight_decay, cifar.epochs) == (96, 0.025, 3e-4, 600)
     assert (cifar.network, cifar.channels, cifar.cells) == ("cifar", 36, 20)
     assert (cifar.drop_path, cifar.cutout, cifar.auxiliary, cifar.clip) == (0.2, 16, 0.4, 5)
-    assert (cifar.momentum, cifar.label_smoothing, cifar.ema, cifar.validation) == (0.9, 0, 0, 0)
+    assert (cifar.momentum, cifar.label_smoothing, cifar.ema, cifar.validation) == (0.9, 0, 0, None)
     assert RECIPES["random-600"] == replace(cifar, batch=128)
     imagenet = RECIPES["imagenet-250"]
     assert (imagenet.batch, imagenet.learning_rate, imagenet.weight_decay, imagenet.epochs) == (128, 0.1, 3e-5, 250)
@@ -487,7 +489,9 @@ def test_it_is_a_scorer() -> None:
     scorer = ScratchScorer(images(), replace(recipe, validation=20), make_fabric("cpu"))
     again = training(replace(recipe, validation=20))
     fit(again)
-    assert scorer([natpp.load("resnet_block")]) == [again.validation_accuracy()]
+    assert scorer([natpp.load("resnet_block")]) == [again.validated()["validation_accuracy"]]
+    with pytest.raises(SettingError, match="the recipe has validation=0"):
+        ScratchScorer(images(), replace(recipe, validation=0), make_fabric("cpu"))
 
 
 @pytest.mark.slow
@@ -514,4 +518,4 @@ def test_on_a_gpu_a_training_is_resumed_near_where_it_was(precision: str, tmp_pa
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["steps"] == 8
     found = train(resume=True, **settings)
     assert found.test_accuracy > 60
-    assert next(iter(found.network.parameters())).device.type == "cuda"
+    assert next(iter(found.module.parameters())).device.type == "cuda"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsons
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,7 +20,6 @@ from natpp.cli.flags import Flag, Group
 from natpp.cli.output import (
     COMMAND,
     is_first_process,
-    new_table,
     picture_suffix,
     print_json,
     print_table,
@@ -44,6 +44,7 @@ from natpp.errors import SettingError
 from natpp.files import write_whole
 from natpp.registry import MODELS, OPS, RECIPES, RULES, ZOO
 from natpp.report.page import check_target, write_report
+from natpp.report.text import architecture_text, new_table
 from natpp.run import Run
 from natpp.runs.benchmark import Benchmark
 from natpp.runs.scoring import Short
@@ -67,7 +68,7 @@ Shapes = Annotated[
 Rule = Annotated[str, Among(RULES), Flag("nat, nat++ or cost", "STR")]
 Output = Annotated[str, Flag("the page to write; an earlier report there is replaced", "FILE", short="-o")]
 Images = Annotated[Data, Group(required=("data",))]
-Kept = Annotated[Run, Group(required=("out",))]
+Kept = Annotated[Run, Group(leave_out=("workers",), required=("out",))]
 
 
 def zoo(*, json: bool = False) -> None:
@@ -120,8 +121,6 @@ def show(
     if json:
         print_json(shown.architecture_json(found, before))
         return
-    from natpp.report.text import architecture_text
-
     print(architecture_text(found, before))
 
 
@@ -322,7 +321,7 @@ def optimize(
 
 def search(
     *,
-    run: Kept,
+    run: Annotated[Run, Group(required=("out",))],
     images: Data = Data(),
     space: Annotated[str, Flag("what inputs are drawn from: cells or nasbench201")] = "cells",
     arch: Annotated[str | None, Flag(f"learn for this one architecture: {TEXT}")] = None,
@@ -390,9 +389,9 @@ def benchmark(
     with shown_progress() as watch:
         found = verbs.benchmark(which, table, replace(comparison, strict=budget == "strict"), run=Run(watch=watch))
     if json:
-        print_json(found)
+        print_json(found.to_dict())
     else:
-        shown.print_benchmark(found, comparison)
+        print(found)
 
 
 def train(
@@ -440,7 +439,7 @@ def finetune(
 ) -> None:
     """Fine-tune a model, or a result of natpp optimize; kept in a folder."""
     by = replace(RECIPES.given(recipe), **training)  # type: ignore[arg-type]
-    module = load_module(model, input, run.seed)
+    module = model if os.path.isdir(model) else load_module(model, input, run.seed)
     guide = None if teacher is None else load_module(teacher, input, run.seed)
     with shown_progress() as watch:
         found = verbs.finetune(module, images, by, teacher=guide, run=replace(run, watch=watch, say=say))
@@ -451,6 +450,8 @@ def finetune(
         return
     print(found)
     print(f"weights: {Path(str(run.out), 'module.safetensors')}")
+    more = "" if Path(str(run.out), "module").is_dir() else ", module=original"
+    print(f"natpp.restore({str(run.out)!r}{more}) gives the module")
 
 
 def report(

@@ -41,17 +41,6 @@ def quietly(quiet: bool) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def new_table(*headers: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, header in enumerate(headers):
-        number = header.lower().endswith(("params", "madds")) or header in ("alive", "listed")
-        table.add_column(header, justify="right" if number else "left", no_wrap=number or place == 0)
-    return table
-
-
 def print_table(table: Table) -> None:
     """The table as wide as the terminal, or wider if names and figures would be cut off."""
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""What commands show of architectures, costs, searches and benchmarks: as JSON data, or printed."""
+"""What commands show of architectures, costs and searches: as JSON data, or printed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from natpp.arch.decisions import Decisions
 from natpp.arch.formats import to_dict
 from natpp.arch.load import load
 from natpp.arch.rules import changes, same_graphs
-from natpp.cli.output import new_table, print_json, print_table
+from natpp.cli.output import print_json, print_table
+from natpp.report.text import architecture_text, new_table
 from natpp.run import Run
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from natpp.arch.networks import Setting
     from natpp.core.measures import Cost
     from natpp.nets.policy import Policy
-    from natpp.runs.benchmark import Benchmark
     from natpp.runs.search import Search
     from natpp.zoo import Entry, Model
 
@@ -90,7 +90,6 @@ def print_search(
 ) -> None:
     """The result of a search: for one architecture the change, else scores of some inputs before and after."""
     from natpp.folder import last_row
-    from natpp.report.text import architecture_text
 
     choices = last_row(out, "choices")
     file = os.path.join(out, "policy.safetensors")
@@ -111,23 +110,3 @@ def print_search(
         inputs = "the input" if choices["inputs"] == 1 else f"{choices['inputs']} inputs"
         print(f"score of {inputs}: {choices['before']:.2f}, after the change: {choices['after']:.2f}")
     print(f"policy: {file}")
-
-
-def print_benchmark(found: dict[str, Any], config: Benchmark) -> None:
-    """How methods compare."""
-    print(
-        f"inputs {found['inputs']:.2f}, best reachable by {config.reward} {found['oracle_by_reward']:.2f}, "
-        f"by {config.score} {found['oracle_by_score']:.2f}"
-    )
-    table = new_table(
-        "method", "one shot", "best of 10", "share of oracle", "live params", "live MAdds", "queries", "seconds"
-    )
-    for name, row in found["methods"].items():
-        if row is None:
-            table.add_row(name, *["–"] * 7)
-            continue
-        spreads = [f"{s['mean']:.2f} ± {s['sd']:.2f}" if s else "–" for s in (row["one_shot"], row["best_of_10"])]
-        share = "–" if row["share_of_oracle"] is None else f"{row['share_of_oracle']:.1%}"
-        changes = (f"{row[key]:+.1%}" for key in ("params_change", "madds_change"))
-        table.add_row(name, *spreads, share, *changes, f"{row['queries']:,.0f}", f"{row['seconds']:.1f}")
-    print_table(table)

@@ -33,6 +33,8 @@ def is_module(word: str) -> bool:
 
 def load_architecture(word: str) -> Any:
     """The architecture of a word; the error for an unknown one suggests the nearest architecture or network."""
+    if os.path.isdir(word):
+        raise FormatError(f"{shortened(word)} is {_folder_in_words(word)}")
     try:
         return load(word)
     except FormatError:
@@ -47,6 +49,24 @@ def load_architecture(word: str) -> Any:
         raise FormatError(
             f"unknown architecture {shortened(word)}. {known} Or give a file, '-' or the text itself."
         ) from None
+
+
+def _folder_in_words(folder: str) -> str:
+    """What a folder holds that was given in place of an architecture or model, and what to do with it."""
+    held = set(os.listdir(folder))
+    if "policy.safetensors" in held:
+        best = f"; the best one found is {folder}/architecture.json" if "architecture.json" in held else ""
+        return f"the folder of a search: name an architecture, and give the search as --policy {folder}{best}"
+    if {"network.safetensors", "module.safetensors"} & held:
+        return f"the folder of a training: natpp.restore({folder!r}) gives the network, for use in Python"
+    if {"architecture.json", "weights.safetensors"} <= held:
+        return (
+            f"the folder of a saved module: natpp report {folder} shows its costs, and natpp.restore({folder!r}) gives "
+            "the module, for use in Python"
+        )
+    if "config.json" in held:
+        return "the folder of a run that has not ended: continue it with --resume"
+    return "a folder, expected an architecture (a name, a file, '-' or the text itself) or a model"
 
 
 def make_module(word: str, shapes: str | None, *, classes: int | None = None, seed: int = 0) -> tuple[nn.Module, Any]:

@@ -90,6 +90,8 @@ class Batches:
         if self.augment.crop and not (isinstance(images.train, Pictures) and images.train.photographs):
             raise SettingError(f"random crops need photographs on disk, but {images.name} is not such a data set")
         self._images, self._learn, self._choose = images, learn, choose
+        self.made = {"images": images, "validation": count, "seed": seed, "augment": self.augment}
+        """the arguments that make the same batches on any device"""
         self._device = torch.device(device)
         self._pixels: Tensor | None = None  # those on the host or on disk
         if not isinstance(images.train, Pictures):

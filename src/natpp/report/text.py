@@ -1,10 +1,16 @@
-"""An architecture as text for the terminal."""
+"""Architectures and tables as text for the terminal."""
 
 from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
 
 from natpp.arch.graph import Architecture, Edge, Graph
 from natpp.arch.rules import changes, same_graphs
 from natpp.report.draw import TITLES
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def architecture_text(arch: Architecture, against: Architecture | None = None) -> str:
@@ -50,3 +56,25 @@ def _term(edge: Edge, old: Edge, alive: bool) -> str:
     else:
         note = "" if alive or edge.is_null else " [dead]"
     return f"{old.op}({edge.source}){change}{note}"
+
+
+def new_table(*headers: str) -> Table:
+    """A table for figures and words, printed without lines between columns."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, header in enumerate(headers):
+        number = header.lower().endswith(("params", "madds")) or header in ("alive", "listed")
+        table.add_column(header, justify="right" if number else "left", no_wrap=number or place == 0)
+    return table
+
+
+def table_text(table: Table, width: int = 140) -> str:
+    """The table as text of at most this width."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get().removesuffix("\n")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from natpp import methods  # noqa: F401 (registers the methods)
-from natpp.arch.cost import Counts, counts
+from natpp.arch.cost import counts
 from natpp.arch.formats import NASBENCH201_OPS
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import setting
@@ -37,8 +38,90 @@ SPACE_OPS = tuple(NASBENCH201_OPS.values())
 CANDIDATES = 10
 
 
-def compare(table_file: str | Path, config: Benchmark, watch: Watch | None = None) -> dict[str, Any]:
-    """Runs the methods; figures as JSON data, means and standard deviations over seeds."""
+@dataclass(frozen=True)
+class Spread:
+    """A figure over seeds."""
+
+    mean: float
+    sd: float
+    """standard deviation; 0 for a single seed"""
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.sd:.2f}"
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a method did for held-out inputs."""
+
+    one_shot: Spread
+    """score of its answers"""
+    best_of_10: Spread | None
+    """score of the best of ten answers by the reward; None for a method that has only one answer"""
+    share_of_oracle: float | None
+    """part of the possible improvement that the answers reach; None if nothing can be improved"""
+    params_change: float
+    """mean relative change of living parameters"""
+    madds_change: float
+    """the same of multiply-adds"""
+    queries: float
+    """scores that were looked up"""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods compared on held-out inputs of a table.
+
+    Examples:
+        >>> from natpp.runs.comparison import Comparison, Spread, Worth
+        >>> worth = Worth(Spread(91.5, 0.1), None, 0.9, -0.2, -0.3, queries=0, seconds=1.0)
+        >>> found = Comparison(87.3, 91.8, 92.0, {"constant": worth}, natpp.Benchmark(methods=("constant",)))
+        >>> print(str(found).splitlines()[0])
+        inputs 87.30, best reachable by val_200 91.80, by test_200 92.00
+        >>> found.to_dict()["methods"]["constant"]["one_shot"]
+        {'mean': 91.5, 'sd': 0.1}
+    """
+
+    inputs: float
+    """mean score of the inputs"""
+    oracle_by_reward: float
+    """mean score of the architectures with the best reward among those that the rule can reach"""
+    oracle_by_score: float
+    """mean of the best reachable score"""
+    methods: Mapping[str, Worth | None]
+    """by name; None for a method that needs no scores, if their number is limited"""
+    config: Benchmark
+    """what was compared, and how"""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures for JSON."""
+        found = asdict(self)
+        del found["config"]
+        return found
+
+    def __str__(self) -> str:
+        from natpp.report.text import new_table, table_text
+
+        table = new_table(
+            "method", "one shot", "best of 10", "share of oracle", "live params", "live MAdds", "queries", "seconds"
+        )
+        for name, row in self.methods.items():
+            if row is None:
+                table.add_row(name, *["–"] * 7)
+                continue
+            share = "–" if row.share_of_oracle is None else f"{row.share_of_oracle:.1%}"
+            changes = (f"{change:+.1%}" for change in (row.params_change, row.madds_change))
+            shots = (str(row.one_shot), str(row.best_of_10 or "–"))
+            table.add_row(name, *shots, share, *changes, f"{row.queries:,.0f}", f"{row.seconds:.1f}")
+        return (
+            f"inputs {self.inputs:.2f}, best reachable by {self.config.reward} {self.oracle_by_reward:.2f}, "
+            f"by {self.config.score} {self.oracle_by_score:.2f}\n{table_text(table)}"
+        )
+
+
+def compare(table_file: str | Path, config: Benchmark, watch: Watch | None = None) -> Comparison:
+    """Run the methods; means and standard deviations over seeds."""
     for name in config.methods:
         METHODS.given(name)  # raises if unknown
     table = read_table(table_file, sorted({config.reward, config.score}))
@@ -60,12 +143,8 @@ def compare(table_file: str | Path, config: Benchmark, watch: Watch | None = Non
                 runs[name].append(_run(name, config, table, train[rule], test[rule], seed))
     reward_oracle, score_oracle = _oracles(config, table, test[config.rule])
     inputs = mean_score(table, config.score, held_out)
-    return {
-        "inputs": inputs,
-        "oracle_by_reward": reward_oracle,
-        "oracle_by_score": score_oracle,
-        "methods": {name: _summary(found, inputs, reward_oracle) for name, found in runs.items()},
-    }
+    worth = {name: _summary(found, inputs, reward_oracle) for name, found in runs.items()}
+    return Comparison(inputs, reward_oracle, score_oracle, worth, config)
 
 
 def held_out_split(table: Table, count: int, seed: int) -> tuple[list[Architecture], list[Architecture]]:
@@ -94,18 +173,14 @@ def _run(name: str, config: Benchmark, table: Table, train: Subjects, test: Subj
     seconds = time.perf_counter() - start
     several = method.propose(test, CANDIDATES, score, generator) if method.samples_many else None
     after = _architectures(test, rows)
-    found = {
+    best = None if several is None else _architectures(test, picked(test, several, score))
+    return {
         "one_shot": mean_score(table, config.score, after),
-        "best_of_10": None,
+        "best_of_10": None if best is None else mean_score(table, config.score, best),
         "queries": scorer.queries,
         "seconds": seconds,
         **_changes(test, after),
     }
-    if several is not None:
-        best = picked(test, several, score)
-        found["best_of_10"] = mean_score(table, config.score, _architectures(test, best))
-        found["queries"] = scorer.queries
-    return found
 
 
 def _rule(name: str, config: Benchmark) -> str:
@@ -128,13 +203,7 @@ def mean_score(table: Table, column: str, archs: Sequence[Architecture]) -> floa
 
 def _changes(inputs: Subjects, after: Sequence[Architecture]) -> dict[str, float]:
     """Mean relative change of living parameters and multiply-adds."""
-    known: dict[Architecture, Counts] = {}
-
-    def counted(arch: Architecture) -> Counts:
-        if arch not in known:
-            known[arch] = counts(arch, setting("nasbench201"))
-        return known[arch]
-
+    counted = functools.cache(lambda arch: counts(arch, setting("nasbench201")))
     pairs = [(counted(old), counted(new)) for old, new in zip(inputs.given, after, strict=True)]
     return {
         "params_change": float(np.mean([new.live_params / old.live_params - 1 for old, new in pairs])),
@@ -161,22 +230,20 @@ def _oracles(config: Benchmark, table: Table, inputs: Subjects) -> tuple[float, 
     return float(np.mean(by_reward)), float(np.mean(by_score))
 
 
-def _summary(runs: list[dict[str, Any]], inputs: float, oracle: float) -> dict[str, Any] | None:
+def _summary(runs: list[dict[str, Any]], inputs: float, oracle: float) -> Worth | None:
     if not runs:
         return None
 
     def mean(name: str) -> float:
         return float(np.mean([run[name] for run in runs]))
 
-    def spread(name: str) -> dict[str, float] | None:
-        if runs[0][name] is None:
-            return None
+    def spread(name: str) -> Spread:
         values = [run[name] for run in runs]
-        return {"mean": mean(name), "sd": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0}
+        return Spread(mean(name), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)
 
-    return {
-        "one_shot": spread("one_shot"),
-        "best_of_10": spread("best_of_10"),
-        "share_of_oracle": (mean("one_shot") - inputs) / (oracle - inputs) if oracle != inputs else None,
+    return Worth(
+        one_shot=spread("one_shot"),
+        best_of_10=None if runs[0]["best_of_10"] is None else spread("best_of_10"),
+        share_of_oracle=(mean("one_shot") - inputs) / (oracle - inputs) if oracle != inputs else None,
         **{name: mean(name) for name in ("params_change", "madds_change", "queries", "seconds")},
-    }
+    )

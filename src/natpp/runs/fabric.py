@@ -1,14 +1,16 @@
-"""The device, precision and processes that something runs on."""
+"""The device, precision and processes that something runs on, and the folder that the first of them writes."""
 
 from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from natpp.errors import SettingError, did_you_mean
+from natpp.folder import Folder
+from natpp.run import Run
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -46,6 +48,13 @@ def make_fabric(device: str = "auto", precision: str = "auto") -> Fabric:
     if several:
         fabric.launch()
     return fabric
+
+
+def open_folder(run: Run, settings: dict[str, Any], fabric: Fabric) -> Folder:
+    """The run's folder; of several processes only the first writes into it."""
+    if fabric.global_rank:
+        return Folder(None, settings)
+    return Folder(run.out, settings, resume=run.resume, tensorboard=run.tensorboard)
 
 
 def leave(fabric: Fabric) -> None:

@@ -11,7 +11,7 @@ import logging
 import math
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -30,17 +30,19 @@ from natpp.data.images import SMALL_IMAGE, Images
 from natpp.data.named import Data
 from natpp.errors import FormatError, SettingError, did_you_mean
 from natpp.files import write_whole
-from natpp.folder import Folder, catching_signals, read_search
+from natpp.folder import catching_signals, read_search
 from natpp.methods.answer import result_of
 from natpp.methods.policy import PolicyMethod
 from natpp.nets.policy import Policy, encode
 from natpp.nets.supernet import Supernet
+from natpp.registry import SCORERS
 from natpp.run import Run, Say, Watch
-from natpp.runs.fabric import leave, make_fabric
+from natpp.runs.fabric import leave, make_fabric, open_folder
 from natpp.runs.phases import phases
 from natpp.runs.scoring import Scoring, Short, Wanted, as_scoring
 from natpp.runs.search import Search
 from natpp.runs.searching import Searching
+from natpp.runs.workers import check_here, short_trainings
 from natpp.scorers.base import Scorer
 from natpp.scorers.short import ShortScorer, in_half
 from natpp.scorers.supernet import SharedWeights, SupernetScorer, usual_setting
@@ -133,15 +135,17 @@ def run_search(
         "versions": {"natpp": __version__, "torch": torch.__version__},
     }
     kept["command"] = _command(search, kept)
-    if short is not None:
+    train: Callable[..., ShortScorer] = ShortScorer
+    if short is None:
+        check_here(run, f"scores come from {name}")
+    else:
+        train = short_trainings(run, fabric)
         in_half(fabric)  # before the folder is made: a wrong precision leaves no folder behind
     if short is not None and batches is not None and trained is not None and short_of.store is not None:
         # nor does a wrong file
-        at_hand = ShortScorer(batches, trained, short, fabric, seed=run.seed, store=short_of.store, say=run.say)
+        at_hand = train(batches, trained, short, fabric, seed=run.seed, store=short_of.store, say=run.say)
     with catching_signals() as stop:
-        folder = Folder(
-            run.out if first else None, kept, resume=run.resume and first, tensorboard=run.tensorboard and first
-        )
+        folder = open_folder(run, kept, fabric)
         scores: Scorer | SharedWeights
         if at_hand is not None:
             scores = at_hand
@@ -152,7 +156,7 @@ def run_search(
                 scores = SharedWeights(goal.space, trained, batches, config.weights, fabric, run.seed)
             else:
                 file = folder.file("scores.jsonl")
-                scores = ShortScorer(batches, trained, short, fabric, seed=run.seed, store=file, say=run.say)
+                scores = train(batches, trained, short, fabric, seed=run.seed, store=file, say=run.say)
         searching = Searching(
             goal.space,
             goal.frame,
@@ -251,6 +255,8 @@ def _measured(scores: ShortScorer, found: Result) -> tuple[dict[str, Any], ...]:
 
 def run_scores(archs: Sequence[Architecture], scorer: Scoring, data: Data | training.Task, run: Run) -> list[Outcome]:
     """Scores of architectures by short trainings, or by a run's supernet or a table."""
+    if not isinstance(scorer, Short):
+        check_here(run, f"scores come from {SCORERS.text_of(scorer)}")
     found: dict[int, Outcome] = {}
     for network in ("cifar", "nasbench201"):
         places = [i for i, arch in enumerate(archs) if (arch.reduce is None) == (network == "nasbench201")]

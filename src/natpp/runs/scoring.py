@@ -108,13 +108,14 @@ class Short(Scoring):
             from natpp.scorers.short import ShortTunings
 
             return ShortTunings(module_trial(wanted, self.steps, self.learning_rate))
-        from natpp.scorers.short import ShortScorer
+        from natpp.runs.workers import short_trainings
         from natpp.scorers.supernet import usual_setting
 
         images, run = wanted.batches(), wanted.run
         where = usual_setting(wanted.network, images, "short", self.channels, self.cells)
         schedule = self.schedule(images)
-        return ShortScorer(images, where, schedule, wanted.fabric, seed=run.seed, store=self.store, say=run.say)
+        train = short_trainings(run, wanted.fabric)
+        return train(images, where, schedule, wanted.fabric, seed=run.seed, store=self.store, say=run.say)
 
     def schedule(self, images: Batches) -> ShortConfig:
         """The default schedule for such images, with these settings."""

@@ -18,11 +18,12 @@ from safetensors.torch import load_file
 from torch import Tensor, fx, nn
 
 from natpp.core.result import FORMAT, VERSION
-from natpp.errors import FormatError, NatppError, SettingError
+from natpp.errors import FormatError, NatppError, SettingError, shortened
 from natpp.fx.trace import trace
 from natpp.fx.traced import copied
 from natpp.saved.content import ARCHITECTURE, CONSTANTS, PATH, WEIGHTS
 from natpp.saved.describe import CONTAINERS, OWN, Layer
+from natpp.saved.trained import MODULE, NETWORK, SAVED, restore_trained
 from natpp.saved.values import decode
 from natpp.saved.vocabulary import ATTRIBUTES, address_of, function_named, is_method, name_of
 
@@ -31,12 +32,19 @@ KINDS = ("placeholder", "get_attr", "call_module", "call_function", "call_method
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, SyntaxError)
 
 
-def restore_module(folder: str | Path, original: nn.Module | None = None) -> fx.GraphModule:
-    """The module saved in a folder, on the CPU.
+def restore_module(folder: str | Path, original: nn.Module | None = None) -> nn.Module:
+    """The module saved in a folder, or trained in a run, on the CPU.
 
     `original` is the module that was optimized, or an equal one; needed if the result has custom layers or functions.
     """
-    path = Path(folder)
+    if original is not None and not isinstance(original, nn.Module):
+        raise SettingError(
+            f"module is {shortened(str(original))}, expected the original torch.nn.Module; leave it out unless the "
+            "module has custom parts"
+        )
+    path = home_of(folder)
+    if not (path / ARCHITECTURE).exists() and any((path / name).is_file() for name in (NETWORK, MODULE)):
+        return restore_trained(path, original)
     data = read_architecture(path)["module"]
     missing = data.get("given")
     if missing and original is None:
@@ -44,7 +52,7 @@ def restore_module(folder: str | Path, original: nn.Module | None = None) -> fx.
             f"{str(folder)!r} has custom parts ({', '.join(map(str, missing[:3]))}): pass the"
             " original model to restore them, natpp.restore(folder, module=original)"
         )
-    foreign = _Foreign(original, _example(data["example"])) if missing and original is not None else _Foreign()
+    foreign = _Foreign(original, example_of(data["example"])) if missing and original is not None else _Foreign()
     weights = _tensors(path / WEIGHTS)
     constants = _tensors(path / CONSTANTS) if (path / CONSTANTS).exists() else {}
     try:
@@ -58,6 +66,18 @@ def restore_module(folder: str | Path, original: nn.Module | None = None) -> fx.
             f"{str(folder)!r} is damaged, from another version, or needs another original: {reason}"
         ) from error
     return module
+
+
+def home_of(folder: str | Path) -> Path:
+    """The folder of a saved module: the given one, or the one inside the run of a fine-tuned result."""
+    inner = Path(folder) / SAVED
+    return inner if (inner / ARCHITECTURE).is_file() else Path(folder)
+
+
+def read_saved(folder: str | Path) -> dict[str, Any] | None:
+    """What a saved result tells; None for the folder of a training of something else."""
+    home = home_of(folder)
+    return read_architecture(home) if (home / ARCHITECTURE).is_file() else None
 
 
 def read_architecture(folder: str | Path) -> dict[str, Any]:
@@ -271,17 +291,17 @@ def _constant(data: Any) -> Any:
     return decode(data, none, none)
 
 
-def _example(data: Any) -> Any:
+def example_of(data: Any) -> Any:
     """A zero example input of the saved structure."""
     match data:
         case {"tensor": [*shape], "dtype": str(dtype)}:
             return torch.zeros(shape, dtype=getattr(torch, dtype))
         case {"dict": [*pairs]}:
-            return {_constant(key): _example(value) for key, value in pairs}
+            return {_constant(key): example_of(value) for key, value in pairs}
         case {"tuple": [*parts]}:
-            return tuple(_example(part) for part in parts)
+            return tuple(example_of(part) for part in parts)
         case [*parts]:
-            return [_example(part) for part in parts]
+            return [example_of(part) for part in parts]
     return _constant(data)
 
 

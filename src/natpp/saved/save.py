@@ -32,15 +32,21 @@ LOG = logging.getLogger("natpp")
 
 def save_result(result: Result, folder: str | Path) -> Path:
     """Write the result for a module to a folder atomically; returns the folder."""
-    module, subject = result.after, result.subject
-    if not isinstance(module, fx.GraphModule) or not isinstance(subject, Module):
+    if not isinstance(result.subject, Module):
+        raise SettingError(f"cannot save a {type(result.after).__name__}: expected the module that natpp made")
+    return save_module(result.after, result.subject.traced.example, result.to_dict(), folder)
+
+
+def save_module(module: nn.Module, example: Any, told: Mapping[str, Any], folder: str | Path) -> Path:
+    """Write a module that natpp made, with what its result tells, to a folder atomically; returns the folder."""
+    if not isinstance(module, fx.GraphModule):
         raise SettingError(f"cannot save a {type(module).__name__}: expected the module that natpp made")
-    content = content_of(module, subject.traced.example)
+    content = content_of(module, example)
     try:
         source, missing = module_source(content), None
     except UnwritableError as error:
         source, missing = None, str(error)
-    data = result.to_dict() | {"missing": missing, "module": content_data(content)}
+    data = {**told, "missing": missing, "module": content_data(content)}
     with whole_folder(folder, ARCHITECTURE, (WEIGHTS, CONSTANTS, ARCHITECTURE, SOURCE)) as fresh:
         _write_tensors(fresh / WEIGHTS, module.state_dict())
         if content.constants:

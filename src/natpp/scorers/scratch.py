@@ -9,6 +9,7 @@ import numpy as np
 from natpp.arch.graph import Architecture
 from natpp.core.scores import Scores
 from natpp.data.images import Images
+from natpp.errors import SettingError
 from natpp.scorers.base import Scorer
 from natpp.training.loop import fit
 from natpp.training.recipe import Recipe
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
 class ScratchScorer(Scorer):
     """Accuracy in per cent on validation images after a training by a recipe.
 
-    If the recipe sets no images aside, a quarter of the training images are, at most 5,000.
+    Unless the recipe says how many images are set aside, a quarter of the training images are, at most 5,000.
     """
 
     together = 1
 
     def __init__(self, images: Images, recipe: Recipe, fabric: Fabric, *, seed: int = 0, limit: int | None = None):
         super().__init__(limit)
+        if recipe.validation == 0:
+            raise SettingError("the recipe has validation=0, but the score is the accuracy on images set aside")
         self.images = Task(images).batches(fabric.device, recipe)
         self.recipe, self.fabric, self.seed = recipe, fabric, seed
 

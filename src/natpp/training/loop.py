@@ -61,12 +61,11 @@ class Loop(Generic[Net]):
         metrics: Mapping[str, Metric] = ACCURACY,
         teacher: nn.Module | None = None,
         agreement: Loss = distance,
-        lesson: float = 0.5,
     ):
         """If the loss is `cross_entropy`, it gets the recipe's label smoothing.
 
-        With a teacher (moved to the device and put in eval mode), the `agreement` of its outputs has the weight
-        `lesson` in what is minimized; the losses that are reported are those of the targets alone.
+        With a teacher (moved to the device and put in eval mode), half of what is minimized is the `agreement` with
+        its outputs; the losses that are reported are those of the targets alone.
         """
         self.feed, self.recipe, self.fabric, self.seed = feed, recipe, fabric, seed
         self.loss = loss
@@ -75,7 +74,7 @@ class Loop(Generic[Net]):
         self.metrics, self.agreement = metrics, agreement
         self.format = fast_format(fabric.device)
         self.network: Net = network.to(fabric.device).to(memory_format=self.format)  # type: ignore[call-overload]
-        self.teacher, self.lesson = teacher, lesson
+        self.teacher = teacher
         if teacher is not None:
             teacher.to(fabric.device).to(memory_format=self.format).eval()  # type: ignore[call-overload]
         self.average = Average(self.network, recipe.ema) if recipe.ema else None
@@ -99,19 +98,7 @@ class Loop(Generic[Net]):
         self.seconds = 0.0  # taken by these steps
         self.curve: list[dict[str, Any]] = []  # a row for each epoch
         self.test_accuracy: float | None = None  # per cent, once measured
-        self._figures = torch.zeros(
-            self.steps_an_epoch, 1 + len(metrics), device=fabric.device
-        )  # figures of this epoch
-
-    @property
-    def epoch(self) -> int:
-        """Epochs completed."""
-        return self.steps // self.steps_an_epoch
-
-    @property
-    def learning_rate(self) -> float:
-        """Of the next step."""
-        return self.recipe.learning_rate * cosine(self.steps, self.total)
+        self._figures = torch.zeros(self.steps_an_epoch, 1 + len(metrics), device=fabric.device)  # of this epoch
 
     @property
     def judged(self) -> Net:
@@ -140,9 +127,9 @@ class Loop(Generic[Net]):
         wrong = (~losses.isfinite()).nonzero()
         sizes = torch.stack(torch._foreach_norm(list(self.network.parameters())))
         if len(wrong) or not sizes.isfinite().all():
-            what = (
-                f"the loss in step {start + int(wrong[0])}" if len(wrong) else f"a weight after step {self.steps - 1}"
-            )
+            what = f"a weight after step {self.steps - 1}"
+            if len(wrong):
+                what = f"the loss in step {start + int(wrong[0])}"
             raise NatppError(f"{what} is not a number: a lower learning rate or precision 32 may help")
         return {"loss": losses[-1].item()}
 
@@ -151,7 +138,7 @@ class Loop(Generic[Net]):
         figures = self._named(self._over_processes(self._figures.double().mean(dim=0)))
         row = {
             "phase": "train",
-            "epoch": self.epoch,
+            "epoch": self.steps // self.steps_an_epoch,
             "step": self.steps,
             **{name if name == "loss" else f"train_{name}": value for name, value in figures.items()},
             **self.validated(),
@@ -224,7 +211,7 @@ class Loop(Generic[Net]):
 
     def _set(self) -> None:
         """Set the values that change from step to step."""
-        self.sgd.set_rate(self.learning_rate)
+        self.sgd.set_rate(self.recipe.learning_rate * cosine(self.steps, self.total))
 
     def _taken(self, inputs: Any, targets: Any) -> Tensor:
         """Take a step; its loss and metrics."""
@@ -268,7 +255,7 @@ class Loop(Generic[Net]):
         assert self.teacher is not None
         with torch.no_grad(), self.fabric.autocast():
             wanted = call(self.teacher, inputs)
-        return (1 - self.lesson) * loss + self.lesson * self.agreement(output, wanted)
+        return 0.5 * loss + 0.5 * self.agreement(output, wanted)
 
     @contextlib.contextmanager
     def _chance(self) -> Iterator[None]:

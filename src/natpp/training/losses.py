@@ -74,14 +74,7 @@ def classifies(output: Any, targets: Any) -> bool:
 
 def check_loss(module: nn.Module, inputs: Any, targets: Any, loss: Loss) -> None:
     """Try a batch before any training, so that errors say what does not fit."""
-    try:
-        with evaluating(module), torch.no_grad():
-            output = call(module, inputs)
-    except Exception as error:  # whatever the user's module raises
-        raise SettingError(
-            f"{type(module).__name__} does not run on the inputs of a training batch ({_described(inputs)}): "
-            f"{_line(error)}"
-        ) from error
+    output = _tried(type(module).__name__, module, inputs)
     if loss is cross_entropy:
         if not classifies(output, targets):
             raise SettingError(
@@ -106,17 +99,22 @@ def check_loss(module: nn.Module, inputs: Any, targets: Any, loss: Loss) -> None
 
 def check_teacher(module: nn.Module, teacher: nn.Module, inputs: Any) -> None:
     """Try a teacher on a batch: its outputs must have the same form as the module's."""
-    with evaluating(module), torch.no_grad():
-        output = _described(call(module, inputs))
-    try:
-        with evaluating(teacher), torch.no_grad():
-            wanted = _described(call(teacher, inputs))
-    except Exception as error:  # whatever the user's module raises
-        raise SettingError(
-            f"the teacher does not run on the inputs of a training batch ({_described(inputs)}): {_line(error)}"
-        ) from error
+    output, wanted = (
+        _described(_tried(*one, inputs)) for one in ((type(module).__name__, module), ("the teacher", teacher))
+    )
     if output != wanted:
         raise SettingError(f"the teacher's output is {wanted}, but the module's is {output}: expected the same form")
+
+
+def _tried(name: str, module: nn.Module, inputs: Any) -> Any:
+    """The output of a module; an error that names it if it does not run."""
+    try:
+        with evaluating(module), torch.no_grad():
+            return call(module, inputs)
+    except Exception as error:  # whatever the user's module raises
+        raise SettingError(
+            f"{name} does not run on the inputs of a training batch ({_described(inputs)}): {_line(error)}"
+        ) from error
 
 
 def _described(tree: Any) -> str:

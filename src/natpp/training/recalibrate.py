@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from natpp.errors import SettingError
 from natpp.nets.call import call
+from natpp.nets.measure import evaluating
 
 
 def recalibrate(module: nn.Module, batches: Iterable[Any]) -> None:
@@ -20,16 +21,14 @@ def recalibrate(module: nn.Module, batches: Iterable[Any]) -> None:
     eval mode, and every mode is restored afterwards.
     """
     norms = [part for part in module.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
-    modes = {part: part.training for part in module.modules()}
-    momenta = {norm: norm.momentum for norm in norms}
-    module.eval()
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # the plain mean
-        norm.train()
+    momenta = [norm.momentum for norm in norms]
     seen = 0
     try:
-        with torch.no_grad():
+        with evaluating(module), torch.no_grad():
+            for norm in norms:
+                norm.reset_running_stats()
+                norm.momentum = None  # the plain mean
+                norm.train()
             for batch in batches:
                 try:
                     call(module, batch)
@@ -41,9 +40,7 @@ def recalibrate(module: nn.Module, batches: Iterable[Any]) -> None:
                     ) from error
                 seen += 1
     finally:
-        for norm, momentum in momenta.items():
+        for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
-        for part, training in modes.items():
-            part.training = training
     if not seen:
         raise SettingError("batches is empty: give at least one batch to recompute the batch norm statistics from")

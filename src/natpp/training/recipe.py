@@ -50,8 +50,8 @@ class Recipe(Config):
     """share of the target spread evenly over all classes"""
     ema: Annotated[float, At(least=0, below=1)] = 0.0
     """decay of a moving average of the weights, which is then validated and kept; 0: no average"""
-    validation: Annotated[int, At(least=0)] = 0
-    """training images set aside for validation"""
+    validation: Annotated[int | None, At(least=0)] = None
+    """training images set aside for validation; None: a quarter, at most 5,000, for fine-tuning, none from scratch"""
 
     def check(self) -> None:
         if self.nesterov and not self.momentum:
@@ -85,41 +85,17 @@ class ShortConfig(Config):
     trainings, which seldom overfit, while a short one without augmentation may"""
 
 
+CELLS = Recipe(network="cifar", channels=36, cells=20, epochs=600, batch=96, learning_rate=0.025, auxiliary=0.4)
+
 # Published cells on CIFAR: 20 cells of 36 channels for 600 epochs.
-RECIPES.add(
-    "cifar-600",
-    Recipe(
-        network="cifar",
-        channels=36,
-        cells=20,
-        epochs=600,
-        batch=96,
-        learning_rate=0.025,
-        drop_path=0.2,
-        cutout=16,
-        auxiliary=0.4,
-    ),
-)
+RECIPES.add("cifar-600", replace(CELLS, drop_path=0.2, cutout=16))
 
 # Randomly sampled architectures on CIFAR: the same with batches of 128.
 RECIPES.add("random-600", replace(RECIPES["cifar-600"], batch=128))
 
 # ImageNet: 14 cells of 48 channels for 250 epochs, without cutout.
-RECIPES.add(
-    "imagenet-250",
-    Recipe(
-        network="imagenet",
-        channels=48,
-        cells=14,
-        epochs=250,
-        batch=128,
-        learning_rate=0.1,
-        weight_decay=3e-5,
-        cutout=0,
-        auxiliary=0.4,
-        label_smoothing=0.1,
-    ),
-)
+IMAGENET = replace(CELLS, network="imagenet", channels=48, cells=14, epochs=250, batch=128, learning_rate=0.1)
+RECIPES.add("imagenet-250", replace(IMAGENET, weight_decay=3e-5, cutout=0, label_smoothing=0.1))
 
 # Minutes on a GPU: 8 cells of 16 channels for 12 epochs; 3 cells of 8 for images under 24 pixels.
 RECIPES.add("quick", Recipe(epochs=12, batch=128, learning_rate=0.1, nesterov=True))

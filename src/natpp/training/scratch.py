@@ -54,7 +54,6 @@ class Training(Loop[Network]):
         feed = ImageFeed(images, recipe.batch, recipe.epochs, fabric, seed)
         super().__init__(_first_network(arch, self.where, recipe, seed), feed, recipe, fabric, seed)
         self.feed: ImageFeed = feed
-        self.batch = feed.size
         if self.capturing and recipe.drop_path:
             self._dropped = torch.zeros((), device=fabric.device)
 
@@ -70,15 +69,8 @@ class Training(Loop[Network]):
 
     def validated(self) -> dict[str, float]:
         """The accuracy on the validation images, without the loss."""
-        return {"validation_accuracy": self.validation_accuracy()} if len(self.images.validation) else {}
-
-    def validation_accuracy(self) -> float:
-        """Accuracy on the validation images, in per cent."""
-        return self.judge(self.feed.validation())["accuracy"]
-
-    def test(self) -> float:
-        """Accuracy on the test images, in per cent."""
-        return self.judge(self.feed.test())["accuracy"]
+        found = self.judge(self.feed.validation())
+        return {"validation_accuracy": found["accuracy"]} if found else {}
 
     def _set(self) -> None:
         """The drop-path probability too, in a tensor if a captured step reads it."""
@@ -115,7 +107,7 @@ def train(
     fit(training, folder=folder, stop=stop, watch=watch)
     if training.test_accuracy is None:
         first = fabric.global_rank == 0
-        training.test_accuracy = fabric.broadcast(training.test() if first else 0.0)
+        training.test_accuracy = fabric.broadcast(training.judge(training.feed.test())["accuracy"] if first else 0.0)
         if first:
             folder.log({"phase": "test", "step": training.steps, "accuracy": training.test_accuracy})
             folder.save(training.state())

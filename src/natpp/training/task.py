@@ -182,7 +182,8 @@ class Task:
                 "choose another recipe (quick suits any size) or larger images"
             )
         augment = usual_augment(self.images, cutout=cutout)
-        return Batches(self.images, device, validation=recipe.validation or validation, augment=augment)
+        count = validation if recipe.validation is None else recipe.validation
+        return Batches(self.images, device, validation=count, augment=augment)
 
     def feed(self, recipe: Recipe, fabric: Fabric, seed: int, *, validation: int | None = None) -> EpochFeed:
         """The batches of a training by a recipe."""

@@ -87,11 +87,6 @@ class Trial:
         """Whether networks compute in bf16."""
         return self.device.type == "cuda" if self.half is None else self.half
 
-    @property
-    def samples(self) -> int:
-        """Validation samples."""
-        return self.data.samples if isinstance(self.data, Loaded) else len(self.data.validation)
-
     def feed(self) -> Feed:
         """The batches of the schedule, and those for validation."""
         if isinstance(self.data, Loaded):
@@ -180,7 +175,7 @@ def _trained(builds: Sequence[Build], seeds: Sequence[int], trial: Trial, spent:
                 for step in range(schedule.steps):
                     number = torch.tensor([step], device=device)
                     branch.step(*feed.batch(step), number, rates[number])
-    samples = trial.samples
+    samples = trial.data.samples if isinstance(trial.data, Loaded) else len(trial.data.validation)
     with _timed(spent, "judging"):
         if samples:
             state = [one.judged for one in branches]
