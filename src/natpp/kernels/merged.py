@@ -44,26 +44,10 @@ COPIES = {"num_warps": 4, "enable_fp_fusion": True}  # of kernels that copy
 
 @triton.jit
 def _merge(
-    block,
-    depthwise,
-    pointwise,
-    shifted,
-    target,
-    separable,
-    step_in,
-    step_tap,
-    kernel,
-    stride,
-    dilation,
-    channels_in,
-    channels_out,
-    first_out,
-    strip,
-    beside,
-    BACK: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    block, depthwise, pointwise, shifted, target,
+    separable, step_in, step_tap, kernel, stride, dilation, channels_in, channels_out, first_out, strip, beside,
+    BACK: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     """A block of the merged weights, of the conv itself or (BACK) of the conv for the gradient of its input.
 
     In `pointwise`, the next input channel is `step_in` numbers further, the next tap `step_tap`.
@@ -112,49 +96,13 @@ def _merge(
     ]
 )  # fmt: skip
 def prepare(
-    x,
-    buffer,
-    statistics,
-    counters,
-    weight,
-    bias,
-    depthwise,
-    pointwise,
-    shifted,
-    merged,
-    merged_back,
-    images,
-    height,
-    width,
-    rows,
-    columns,
-    lead,
-    numbered,
-    wide,
-    share,
-    programs,
-    groups,
-    separable,
-    step_in,
-    step_tap,
-    kernel,
-    stride,
-    dilation,
-    channels_out,
-    first_out,
-    strip,
-    beside,
-    merging,
-    strip_back,
-    beside_back,
-    eps,
-    NORMED: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    x, buffer, statistics, counters, weight, bias, depthwise, pointwise, shifted, merged, merged_back,
+    images, height, width, rows, columns, lead, numbered, wide, share, programs, groups,
+    separable, step_in, step_tap, kernel, stride, dilation, channels_out, first_out, strip, beside,
+    merging, strip_back, beside_back, eps,
+    NORMED: tl.constexpr, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
-):
+):  # fmt: skip
     """The inputs of a half: x (normalized if it has a norm) after ReLU, padded with zeros; and the merged weights.
 
     The first programs copy, the others merge; one of them zeroes the counters (2, groups) for the next kernels.
@@ -210,42 +158,13 @@ def prepare(
     ]
 )  # fmt: skip
 def forward(
-    buffer,
-    weights,
-    y,
-    partial,
-    statistics,
-    counters,
-    running_mean,
-    running_var,
-    strips,
-    height,
-    width,
-    rows,
-    columns,
-    corner,
-    wide,
-    wide_out,
-    kernel,
-    stride,
-    dilation,
-    strip,
-    across,
-    beside,
-    share,
-    momentum,
-    RECTIFIED: tl.constexpr,
-    RUNNING: tl.constexpr,
-    EVEN: tl.constexpr,
-    PERIOD: tl.constexpr,
-    ALIGN: tl.constexpr,
-    ALIGN_OUT: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_C: tl.constexpr,
+    buffer, weights, y, partial, statistics, counters, running_mean, running_var,
+    strips, height, width, rows, columns, corner, wide, wide_out, kernel, stride, dilation, strip, across, beside,
+    share, momentum,
+    RECTIFIED: tl.constexpr, RUNNING: tl.constexpr, EVEN: tl.constexpr, PERIOD: tl.constexpr, ALIGN: tl.constexpr,
+    ALIGN_OUT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
-):
+):  # fmt: skip
     """y, and its mean and variance (2, groups, channels), combined from the statistics of all blocks.
 
     The strips of a group are divided among the blocks; the first window starts at pixel `corner` of the buffer.

@@ -34,13 +34,7 @@ class Separated(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        halves: Sequence[Half],
-        groups: int,
-        dtype: torch.dtype,
-        added: Tensor | None,
-        *_: Tensor,
+        ctx: Any, x: Tensor, halves: Sequence[Half], groups: int, dtype: torch.dtype, added: Tensor | None, *_: Tensor
     ) -> Tensor:
         steps: list[Step] = []
         kept: list[Tensor] = []  # per half: the conv's input, the backward weights, the conv's output, …
@@ -149,12 +143,7 @@ def _finish(steps: Sequence[Step], partial: Sequence[Tensor]) -> Any:
         launch(
             merged_back.finish,
             (max(step.conv.channels_in for step in pair), len(pair)),
-            found,
-            *rows[begin],
-            *rows[min(begin + 1, len(rows) - 1)],
-            taps,
-            geometry.BREADTH,
-            FINISHED // taps,
-            **merged_back.SUMS,
-        )
+            found, *rows[begin], *rows[min(begin + 1, len(rows) - 1)],
+            taps, geometry.BREADTH, FINISHED // taps, **merged_back.SUMS,
+        )  # fmt: skip
     return iter(torch.split(found, [number for some in numbers for number in some]))

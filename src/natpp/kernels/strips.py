@@ -140,23 +140,10 @@ def offset_of(k, run, further, ALIGN: tl.constexpr):
 
 @triton.jit
 def multiplied(
-    buffer,
-    weights,
-    place,
-    n,
-    columns,
-    channels,
-    kernel,
-    stride,
-    dilation,
-    strip,
-    beside,
-    RECTIFIED: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    buffer, weights, place, n,
+    columns, channels, kernel, stride, dilation, strip, beside,
+    RECTIFIED: tl.constexpr, ALIGN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     """The windows of some strips, starting at the pixels `place`, times columns `n` of the merged weights."""
     run = ((strip - 1) * stride + (kernel - 1) * dilation + 1) * channels
     depth = kernel * run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +25,20 @@ def columns_of(channels: int) -> tuple[int, int]:
     else:
         width = 64
     return width, math.gcd(channels, 16)
+
+
+class Shares(NamedTuple):
+    """How pixels or strips are divided: `share` of them for each of `blocks` programs."""
+
+    share: int
+    blocks: int
+
+
+def divided(count: int, tile: int, most: int, least: int) -> Shares:
+    """At most `most` programs with at least `least` whole tiles each; no program is empty."""
+    tiles = -(-count // tile)
+    share = max(-(-tiles // max(most, 1)), least) * tile
+    return Shares(share, -(-count // share))
 
 
 def in_rows(tensor: Tensor) -> Tensor:
