@@ -9,15 +9,8 @@ from torch import Tensor, nn
 
 from natpp.zoo.networks.weights import draw_weights
 
-STAGES = (  # expansion, channels, blocks, stride: Table 2 of the paper
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
+# Expansion, channels, blocks, stride: Table 2 of the paper.
+STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
 class MobileNetV2(nn.Module):
