@@ -1,8 +1,7 @@
 """Canonical form of isomorphic graphs: colour refinement, then the smallest encoding of what remains tied.
 
 Nodes that refinement cannot distinguish are solved in connected groups, independently, since groups are only connected
-through nodes that are already ordered. So an inception block with many similar branches is many small problems. Within
-a group, ties are broken by individualizing one node after the other; the smallest encoding wins.
+through nodes that are already ordered. Within a group, ties are broken by individualizing one node after the other.
 """
 
 from __future__ import annotations
@@ -59,9 +58,11 @@ class _Graph:
         while True:
             keys = {}
             for node in members:
-                below = sorted((op, ranks[other]) for op, other in self.sources[node] if other in inside)
-                above = sorted((op, ranks[other]) for op, other in self.readers[node] if other in inside)
-                keys[node] = (ranks[node], below, above)
+                below, above = (
+                    tuple(sorted((op, ranks[other]) for op, other in ends[node] if other in inside))
+                    for ends in (self.sources, self.readers)
+                )
+                keys[node] = ranks[node], below, above
             finer = _ranks(keys)
             if max(finer.values(), default=0) == max(ranks.values(), default=0):
                 return colours | {node: (*colours[node], finer[node]) for node in members}
@@ -111,13 +112,7 @@ class _Graph:
         return [(colours[node], ends(self.sources[node]), ends(self.readers[node])) for node in order], order
 
 
-def _ranks(keys: Mapping[int, object]) -> dict[int, int]:
+def _ranks(keys: Mapping[int, tuple[object, ...]]) -> dict[int, int]:
     """Keys replaced by their ranks among the distinct keys."""
-    frozen = {node: _frozen(key) for node, key in keys.items()}
-    ranks = {key: rank for rank, key in enumerate(sorted(set(frozen.values())))}
-    return {node: ranks[key] for node, key in frozen.items()}
-
-
-def _frozen(key: object) -> tuple[object, ...]:
-    assert isinstance(key, tuple)
-    return tuple(tuple(part) if isinstance(part, list) else part for part in key)
+    ranks = {key: rank for rank, key in enumerate(sorted(set(keys.values())))}
+    return {node: ranks[key] for node, key in keys.items()}

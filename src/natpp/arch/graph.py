@@ -194,10 +194,7 @@ class Graph:
         return graph
 
     def liveness(self) -> Liveness:
-        """What is live if both inputs carry data and the output is read.
-
-        Dead edges are null edges, edges without a path to the output, and edges from a node that no data reaches.
-        """
+        """What is live if both inputs carry data and the output is read; null edges are dead."""
         reads: list[Sequence[int]] = [(), ()]
         for index, edge in enumerate(self.edges):
             reads.append((node_step(edge.source),))
@@ -232,10 +229,7 @@ class Graph:
 
     @classmethod
     def from_inputs(cls, nodes: Sequence[Sequence[tuple[str, int]]], concat: Sequence[int] | None = None) -> Graph:
-        """The graph of nodes with any number of inputs: per node, a list of (op, source).
-
-        Sources and concat number these nodes from 2 (0 and 1 are the inputs).
-        """
+        """The graph of nodes with any number of inputs: per node from 2 on, a list of (op, source)."""
         given, places = _two_input_edges(nodes)
         edges = tuple(Edge(*one) for one in given)
         if concat is None:
@@ -290,9 +284,7 @@ class Graph:
         return tuple(nodes), concat
 
     def canonical(self) -> Graph:
-        """The same graph for all isomorphic ones: those that differ only in node names and the order of edges and
-        concat.
-        """
+        """The same graph for all that differ only in node names and the order of edges and concat."""
         from natpp.arch.canonical import canonical_inputs
 
         nodes, concat = canonical_inputs(*self._merged)

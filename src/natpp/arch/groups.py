@@ -49,10 +49,7 @@ def told_group(name: str, kind: str, copies: int, graphs: tuple[Graph, Graph]) -
 def told_place(
     name: str, ends: tuple[int, int], ops: tuple[str, str], spent: Sequence[Sequence[int] | None]
 ) -> dict[str, Any]:
-    """A place in a cell or block: its nodes, its operation before and after, and the [parameters, multiply-adds] spent.
-
-    Nothing is spent (None) where its output is not used.
-    """
+    """A place in a cell or block: nodes, operation before and after, [params, madds] spent (None: output not used)."""
     sides = [None if side is None else list(side) for side in spent]
     return {"name": name, "from": ends[0], "to": ends[1], "before": ops[0], "after": ops[1], "spent": sides}
 

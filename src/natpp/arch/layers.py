@@ -1,7 +1,6 @@
 """Layers as values: cost and module of each; operations and networks are chains of layers.
 
-Cost and module follow from one description, so they always agree. torch is only imported when a layer is built. Sizes
-are (height, width); memory is counted for one float32 image.
+torch is only imported when a layer is built. Sizes are (height, width); memory is counted for one float32 image.
 """
 
 from __future__ import annotations
@@ -130,11 +129,7 @@ class Conv(Layer):
 
 @dataclass(frozen=True)
 class FactorizedConv(Layer):
-    """Two 1x1 convs of stride 2, on x and on x shifted by one pixel; each makes half of the channels.
-
-    With an odd number of channels, the second half has one more; an odd size is padded with a zero row and column so
-    that both halves have the same size.
-    """
+    """Two 1x1 convs of stride 2, on x and on x shifted by one pixel (odd sizes padded), each half of the channels."""
 
     channels_in: int
     channels_out: int
