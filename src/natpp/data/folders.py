@@ -165,10 +165,7 @@ def _together(folder: Path, names: list[str], layout: str = LAYOUT) -> list[list
 
 
 def _classes(folder: Path, before: str = "", layout: str = LAYOUT) -> dict[str, list[str]]:
-    """The image files of each class, sorted; their names start with the prefix `before`.
-
-    Error messages quote the expected `layout`.
-    """
+    """The image files of each class, sorted, with a prefix; errors quote the expected `layout`."""
     found = {
         name: [f"{before}{name}/{file}" for file in _listed(folder / name) if file.lower().endswith(SUFFIXES)]
         for name in _listed(folder)

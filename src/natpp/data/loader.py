@@ -1,6 +1,6 @@
 """Batches of a loader: any iterable of (inputs, targets) that can be iterated over repeatedly, such as a `DataLoader`.
 
-Inputs go to the module: a tensor, a tuple of arguments or a dict of named ones. Targets go to the loss.
+Inputs are a tensor, a tuple of arguments or a dict of named ones.
 """
 
 from __future__ import annotations
@@ -95,8 +95,7 @@ class Loaded:
     def of(train: Any, val: Any, steps: int) -> Loaded:
         """`steps` training batches, from as many passes as needed, and validation batches up to a limit.
 
-        Training batches that differ in shape from the first are left out, and so are validation batches of one sample,
-        which batch norms cannot handle.
+        Training batches of other shapes than the first are left out, as are validation batches of one sample.
         """
         learned: list[Batch] = []
         loader = checked_loader(train, "train")

@@ -38,9 +38,8 @@ Found = TypeVar("Found")
 class Pictures:
     """Image files as an array of bytes (images, 3, size, size): the central square of each, resized.
 
-    For photographs the border is cropped as well, and `crops` gives random parts of any size and aspect ratio. Each
-    damaged image is reported once. Where a fixed number of images is needed, a damaged one is replaced by another of
-    its class, always the same one.
+    Each damaged image is reported once. Where a fixed number is needed, another of its class replaces it, always the
+    same one.
     """
 
     dtype = np.dtype(np.uint8)

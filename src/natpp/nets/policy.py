@@ -1,8 +1,6 @@
 """The policy: a graph convolutional network that outputs a distribution over operations for every edge.
 
-`encode` turns an architecture into a graph of node and edge features, `collate` joins many architectures into one
-disjoint graph, and the network outputs logits for every edge that may change. Forbidden transitions have probability
-exactly zero (the paper's binary-masked softmax).
+Forbidden transitions have probability exactly zero (the paper's binary-masked softmax).
 """
 
 from __future__ import annotations
@@ -151,10 +149,7 @@ class Transitions(NamedTuple):
 
 
 def masked_log_softmax(logits: Tensor, mask: Tensor) -> Tensor:
-    """Log of the binary-masked softmax, Eq. (6) of the paper; masked entries get the lowest finite number.
-
-    Their probability is exactly 0, while gradients and entropy stay finite.
-    """
+    """Log of the binary-masked softmax, Eq. (6) of the paper; masked entries get the lowest finite number."""
     lowest = torch.finfo(logits.dtype).min
     return torch.where(mask, logits.masked_fill(~mask, lowest).log_softmax(dim=-1), lowest)
 
@@ -218,9 +213,7 @@ class Policy(nn.Module):
     def _paper(self, batch: GraphBatch) -> Tensor:
         """Z = A σ(A X W0) W1 W_FC, where A is the adjacency of the directed graph with self-loops.
 
-        Messages follow edges from source to target only, and the logits of an edge use both its nodes. (With both
-        directions in A, all nodes of a complete graph like that of NAS-Bench-201 would get the same features, so the
-        policy could not tell its edges apart.)
+        With both directions in A, all nodes of a complete graph like that of NAS-Bench-201 would get the same features.
         """
         cell, kind, _ = batch.nodes.T
         size = len(batch.nodes)
@@ -262,10 +255,8 @@ class _EdgeLayer(nn.Module):
     def forward(self, nodes: Tensor, carried: Tensor, batch: GraphBatch) -> Tensor:
         heard = torch.cat([nodes[batch.sources], carried], dim=-1)
         told = torch.cat([nodes[batch.targets], carried], dim=-1)
-        total = self.own(nodes)
-        total = total.index_add(0, batch.targets, self.forth(heard))
-        total = total.index_add(0, batch.sources, self.back(told))
-        out: Tensor = nodes + self.norm(total).relu()
+        total = self.own(nodes).index_add(0, batch.targets, self.forth(heard))
+        out: Tensor = nodes + self.norm(total.index_add(0, batch.sources, self.back(told))).relu()
         return out
 
 
