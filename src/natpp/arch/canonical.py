@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-Inputs = Sequence[Sequence[tuple[str, int]]]  # for each node from 2 on: its (op, source) pairs
+Nodes = Sequence[Sequence[tuple[str, int]]]  # for each node from 2 on: its (op, source) pairs
 Encoding = tuple[tuple[tuple[tuple[str, int], ...], ...], tuple[int, ...] | None]
 Colours = dict[int, tuple[int, ...]]  # compared as tuples; a finer colour extends the coarser one
 
 
-def canonical_inputs(nodes: Inputs, concat: Sequence[int] | None) -> Encoding:
+def canonical_inputs(nodes: Nodes, concat: Sequence[int] | None) -> Encoding:
     """Nodes and concat list in canonical order; the inputs keep the names 0 and 1."""
     graph = _Graph(nodes)
     everything = list(range(len(nodes) + 2))
@@ -24,7 +24,7 @@ def canonical_inputs(nodes: Inputs, concat: Sequence[int] | None) -> Encoding:
     return renamed, None if concat is None else tuple(sorted(names[node] for node in concat))
 
 
-def _first_colours(nodes: Inputs, concat: Sequence[int] | None) -> Colours:
+def _first_colours(nodes: Nodes, concat: Sequence[int] | None) -> Colours:
     """Inputs first, then nodes by depth, so that sorting by colour keeps sources before targets."""
     depth = [-2, -1]
     for inputs in nodes:
@@ -36,7 +36,7 @@ def _first_colours(nodes: Inputs, concat: Sequence[int] | None) -> Colours:
 class _Graph:
     """Edges in both directions."""
 
-    def __init__(self, nodes: Inputs):
+    def __init__(self, nodes: Nodes):
         self.sources: list[list[tuple[str, int]]] = [[], [], *map(list, nodes)]
         self.readers: list[list[tuple[str, int]]] = [[] for _ in self.sources]
         for target, inputs in enumerate(nodes, start=2):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from natpp.arch.canonical import Nodes, canonical_inputs
 from natpp.core.blueprint import Join, reached_and_alive
 from natpp.errors import GraphError, shortened
 from natpp.registry import OPS
@@ -36,10 +37,8 @@ class Edge:
             if not isinstance(node, int) or isinstance(node, bool):
                 raise GraphError(f"the {end} of an edge is {_quoted(node)}, expected the number of a node")
         if self.target < NUM_INPUTS:
-            raise GraphError(
-                f"the target of an edge is node {self.target}, but nodes 0 and 1 are the cell's inputs: expected 2 or "
-                "more"
-            )
+            given = f"the target of an edge is node {self.target}"
+            raise GraphError(f"{given}, but nodes 0 and 1 are the cell's inputs: expected 2 or more")
         if not 0 <= self.source < self.target:
             raise GraphError(
                 f"node {self.target} reads node {self.source}, expected a node from 0 to {self.target - 1}"
@@ -130,9 +129,8 @@ class Graph:
         for node in links:
             if node < NUM_INPUTS or sources.count(node) > 1 or node in (self.concat or ()):
                 raise GraphError(f"a fixed skip joins two parts of one node, but node {node} is also read elsewhere")
-        if _two_input_edges(self._merged[0])[0] != [
-            (edge.op, edge.source, edge.target, edge.fixed) for edge in self.edges
-        ]:
+        edges = [(edge.op, edge.source, edge.target, edge.fixed) for edge in self.edges]
+        if _two_input_edges(self._merged[0])[0] != edges:
             raise GraphError("the graph has fixed edges that no node needs to get two inputs")
 
     @functools.cached_property
@@ -178,13 +176,11 @@ class Graph:
         """The same graph with other operations on its edges."""
         if len(ops) != len(self.edges):
             raise GraphError(f"got {_count(len(ops), 'operation')} for {_count(len(self.edges), 'edge')}")
+        edges = []
         for edge, op in zip(self.edges, ops, strict=True):
             if edge.fixed and edge.op != op:
                 raise GraphError(f"the edge {edge.source} → {edge.target} is fixed: it must keep {edge.op}")
-        edges = (
-            edge if edge.op == op else Edge(op, edge.source, edge.target, edge.fixed)
-            for edge, op in zip(self.edges, ops, strict=True)
-        )
+            edges.append(edge if edge.op == op else Edge(op, edge.source, edge.target, edge.fixed))
         return self._again(tuple(edges), self.concat)
 
     def _again(self, edges: tuple[Edge, ...], concat: tuple[int, ...] | None) -> Graph:
@@ -228,7 +224,7 @@ class Graph:
     # Nodes with any number of inputs.
 
     @classmethod
-    def from_inputs(cls, nodes: Sequence[Sequence[tuple[str, int]]], concat: Sequence[int] | None = None) -> Graph:
+    def from_inputs(cls, nodes: Nodes, concat: Sequence[int] | None = None) -> Graph:
         """The graph of nodes with any number of inputs: per node from 2 on, a list of (op, source)."""
         given, places = _two_input_edges(nodes)
         edges = tuple(Edge(*one) for one in given)
@@ -285,8 +281,6 @@ class Graph:
 
     def canonical(self) -> Graph:
         """The same graph for all that differ only in node names and the order of edges and concat."""
-        from natpp.arch.canonical import canonical_inputs
-
         nodes, concat = canonical_inputs(*self._merged)
         return Graph.from_inputs(nodes, concat)
 
@@ -300,9 +294,8 @@ class Graph:
         for node in range(NUM_INPUTS, NUM_INPUTS + len(nodes)):
             if node in read:
                 names[node] = len(names)
-        kept = [
-            [(op, names[source]) for op, source in living[node - NUM_INPUTS]] for node in names if node >= NUM_INPUTS
-        ]
+        nodes_left = (living[node - NUM_INPUTS] for node in names if node >= NUM_INPUTS)
+        kept = [[(op, names[source]) for op, source in inputs] for inputs in nodes_left]
         return kept, [names[node] for node in concat]
 
     def essence(self) -> Graph:
@@ -311,8 +304,6 @@ class Graph:
 
     @functools.cached_property
     def _essence(self) -> Graph:
-        from natpp.arch.canonical import canonical_inputs
-
         return Graph.from_inputs(*canonical_inputs(*self.living()))
 
 
@@ -373,9 +364,7 @@ class Architecture:
         return self.canonical() == other.canonical()
 
 
-def _two_input_edges(
-    nodes: Sequence[Sequence[tuple[str, int]]],
-) -> tuple[list[tuple[str, int, int, bool]], dict[int, int]]:
+def _two_input_edges(nodes: Nodes) -> tuple[list[tuple[str, int, int, bool]], dict[int, int]]:
     """The arguments of the edges for nodes with any number of inputs, and the number of each node in the graph."""
     edges: list[tuple[str, int, int, bool]] = []
     places = {0: 0, 1: 1}  # number of a node in `nodes` → its number in the graph

@@ -262,11 +262,7 @@ def _finished(
                 folded_late(of_out, n, channels_out, 0).to(found.dtype.element_ty),
                 mask=n < channels_out,
             )
-    tl.store(
-        found + at + channel * taps + tap,
-        of_taps.to(found.dtype.element_ty),
-        mask=tap < taps * separable,
-    )
+    tl.store(found + at + channel * taps + tap, of_taps.to(found.dtype.element_ty), mask=tap < taps * separable)
 
 
 @triton.jit(
