@@ -120,12 +120,7 @@ class Op:
         return build_chain(self.layers(place))
 
     def forms(self, place: Place) -> tuple[Form, ...]:
-        """Its convolutions and poolings at a site of a module, which keeps norm and activation; empty for an identity.
-
-        Examples:
-            >>> [form.kind for form in OPS["max_pool_3x3"].forms(Place(16, 32))]
-            ['max', 'conv']
-        """
+        """Its convolutions and poolings at a site of a module, which keeps norm and activation; none if an identity."""
         return _forms(self.at_site or self.layers, self.name, place)
 
     @functools.cached_property

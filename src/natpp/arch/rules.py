@@ -139,13 +139,7 @@ def _places(
 
 
 def edge_names(arch: Architecture) -> dict[str, list[str]]:
-    """Per cell, a name for each edge; parallel edges are numbered.
-
-    Examples:
-        >>> from natpp.arch.rules import edge_names
-        >>> edge_names(natpp.load("darts"))["reduce"][:2]
-        ['reduce 0 → 2', 'reduce 1 → 2']
-    """
+    """Per cell, a name for each edge, such as `reduce 0 → 2`; parallel edges are numbered."""
     found: dict[str, list[str]] = {}
     for kind, graph in arch.cells():
         seen: Counter[str] = Counter()

@@ -124,14 +124,9 @@ def read_images(path: str | Path, known: DataSet) -> Images:
         raise FormatError(f"{str(path)!r} does not exist")
     files = Files(Path(path))
     for first, read in (
-        ("train_0.webp", _mosaics),
-        ("data_batch_1.png", _strips),
-        ("data_batch_1.bin", _binary),
-        ("train.bin", _binary),
-        ("data_batch_1", _pickled),
-        ("train", _pickled),
-        ("train-images-idx3-ubyte.gz", _idx),
-    ):
+        ("train_0.webp", _mosaics), ("data_batch_1.png", _strips), ("data_batch_1.bin", _binary),
+        ("train.bin", _binary), ("data_batch_1", _pickled), ("train", _pickled), ("train-images-idx3-ubyte.gz", _idx),
+    ):  # fmt: skip
         if first in files:
             train, train_labels, test, test_labels = read(files, known)
             return checked(Images(known.name, known.classes, train, train_labels, test, test_labels), known)

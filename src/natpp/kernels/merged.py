@@ -1,16 +1,14 @@
 """Kernels of separable convs, with depthwise and 1x1 weights merged into one dense conv, as a matrix product.
 
-On tensor cores, the many additional multiplications of the dense product are almost free; loading the windows is what
-costs time. So the input of a conv is first written to a buffer: after ReLU, in the dtype of the product, with enough
-zeros after each row and each image for a window that crosses a border (they also precede the next row or image). Then
-windows can simply be copied. A row of the first matrix is the window of a strip, which is a few adjacent pixels of the
-output. In each row of the image, this window is a contiguous run of memory, and neighbouring strips share most of it.
-The second matrix holds the weights in their positions for each pixel of the strip, and zeros elsewhere: it is (window
-row, column, channel in) x (pixel of the strip, channel out).
+On tensor cores, the many additional multiplications are almost free; loading the windows is what costs time. So the
+input of a conv is first written to a buffer: after ReLU, in the dtype of the product, with enough zeros after each row
+and each image for a window that crosses a border (they also precede the next row or image). A row of the first matrix
+is the window of a strip, which is a few adjacent pixels of the output. In each row of the image, this window is a
+contiguous run of memory. The second matrix holds the weights in their positions for each pixel of the strip, and zeros
+elsewhere: it is (window row, column, channel in) x (pixel of the strip, channel out).
 
-The gradient of the input is such a conv as well, on the gradient of the output, with transposed and flipped weights.
-The gradient of the merged weights is a product of two buffers over all strips. Both are computed in one launch. All
-sums are in float32.
+The gradient of the input is such a conv of the gradient of the output, with transposed and flipped weights. The
+gradient of the merged weights is a product of two buffers over all strips. All sums are in float32.
 """
 
 from __future__ import annotations
@@ -167,10 +165,8 @@ def forward(
 ):  # fmt: skip
     """y, and its mean and variance (2, groups, channels), combined from the statistics of all blocks.
 
-    The strips of a group are divided among the blocks; the first window starts at pixel `corner` of the buffer.
-    Statistics are sums of y before rounding, and of its squares: with a mean of a hundred deviations, the variance is
-    accurate to a thousandth, which matches the precision of y in half precision. RECTIFIED: the buffer is x itself,
-    before ReLU.
+    The first window starts at pixel `corner` of the buffer. Statistics are sums of y before rounding, and of its
+    squares: with a mean of a hundred deviations, the variance is accurate to a thousandth. RECTIFIED: the buffer is x.
     """
     block = tl.program_id(0)
     group = tl.program_id(2)

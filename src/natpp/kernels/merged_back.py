@@ -88,8 +88,7 @@ def _of_weights(
 ):  # fmt: skip
     """A block of the gradient of the merged weights, over a share of the strips: partial (shares, depth, breadth).
 
-    These strips cover all pixels of the buffers, which store both tensors at the same positions; in the padding, the
-    gradient is zero.
+    Both buffers have all pixels at the same positions; in the padding, the gradient is zero.
     """
     blocks = tall * beside
     part = program // blocks

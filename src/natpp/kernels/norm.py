@@ -1,13 +1,10 @@
 """Batch norm in training for a channels-last tensor: two kernels forward and two backward.
 
 The pixels of a group are rows, divided into blocks. In each direction, the first kernel writes partial results of each
-block (mean, squared deviations and count; sums of gradients) to a small buffer, and the second kernel processes the
-rows. Blocks are combined in a fixed order, so results are bitwise reproducible: forward, each program of the second
-kernel combines them itself; backward, the last program of the first kernel to finish does, found by a counter that the
-forward pass set to zero. Statistics are in float32. In each tile, the mean is subtracted before squaring, and tiles and
-blocks are combined by their counts, so a large mean costs no precision.
-
-The kernels of other operations may replace the first or the second kernel; they use the same buffers.
+block to a small buffer, and the second kernel processes the rows. Blocks are combined in a fixed order, so results are
+bitwise reproducible: forward, each program of the second kernel combines them itself; backward, the last program of
+the first kernel to finish does, found by a counter that the forward pass set to zero. In each tile, the mean is
+subtracted before squaring, and tiles and blocks are combined by their counts, so a large mean costs no precision.
 """
 
 from __future__ import annotations
@@ -97,11 +94,10 @@ def normalize(
     momentum: float = 0.0,
     added: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Images normalized by mean and variance (2, groups, channels), and counters for `gradient_sums`.
+    """Images normalized by mean and variance (2, groups, channels), plus `added`, and counters for `gradient_sums`.
 
-    If partial statistics of blocks of rows are given (3, groups, blocks, channels: mean, squared deviations and count),
-    mean and variance are computed from them, and running statistics are updated. `added`, in the memory format of x, is
-    added to the result.
+    Partial statistics of blocks of rows (3, groups, blocks, channels: mean, squared deviations and count), if any, are
+    combined into mean and variance, and into the running statistics.
     """
     cut = _Cut(x, groups)
     y = torch.empty_like(x, memory_format=torch.channels_last)

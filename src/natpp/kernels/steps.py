@@ -109,10 +109,7 @@ class Step:
     def prepare(
         self, x: Tensor, dtype: torch.dtype, norm: Norm | None, statistics: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The input of the product, merged weights for the conv and its gradient, and counters for both.
-
-        `norm` is first applied to x, with the statistics of x.
-        """
+        """The product's input, first normalized by `norm`; merged weights for conv and gradient; counters for both."""
         conv, back = self.conv, self.back
         weights = torch.empty(conv.depth, conv.beside * geometry.BREADTH, dtype=dtype, device=x.device)
         weights_back = torch.empty(back.depth, back.beside * geometry.BREADTH, dtype=dtype, device=x.device)
@@ -194,10 +191,7 @@ class Step:
         counters: Tensor,
         before: tuple[Tensor, Tensor] | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of the half's input, their sums that its norm needs, and gradients of merged weights.
-
-        `before`: the output of the previous half, and its statistics.
-        """
+        """Gradients of the input, their sums for its norm, gradients of weights; `before`: the half before's output."""
         whole, back = self.whole, self.back
         shared, strips = self.cut_back, self.strips
         like = x if before is None else before[0]

@@ -20,13 +20,6 @@ class Workarounds(TorchFunctionMode):
     Average pools with padding run on contiguous images: in channels-last memory their gradients on a GPU are wrong in
     torch, at least up to 2.11 (pytorch#188344). 1x1 convolutions with two or three groups become dense: for grouped
     ones, cuDNN copies images before and after (`benchmarks/workarounds.py`).
-
-    Examples:
-        >>> x = torch.ones(1, 2, 4, 4).contiguous(memory_format=torch.channels_last)
-        >>> with Workarounds():
-        ...     y = functional.avg_pool2d(x, 3, stride=1, padding=1)
-        >>> y.is_contiguous(memory_format=torch.channels_last)
-        True
     """
 
     def __torch_function__(
