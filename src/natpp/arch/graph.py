@@ -8,6 +8,7 @@ nodes joined by fixed skips has more than two. So all graphs have the same form,
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -130,7 +131,7 @@ class Graph:
             if node < NUM_INPUTS or sources.count(node) > 1 or node in (self.concat or ()):
                 raise GraphError(f"a fixed skip joins two parts of one node, but node {node} is also read elsewhere")
         edges = [(edge.op, edge.source, edge.target, edge.fixed) for edge in self.edges]
-        if _two_input_edges(self._merged[0])[0] != edges:
+        if _two_input_edges(self.inputs)[0] != edges:
             raise GraphError("the graph has fixed edges that no node needs to get two inputs")
 
     @functools.cached_property
@@ -240,53 +241,31 @@ class Graph:
     @functools.cached_property
     def inputs(self) -> tuple[tuple[tuple[str, int], ...], ...]:
         """The inverse of `from_inputs`: the (op, source) pairs of each node, without fixed edges."""
-        return self._merged[0]
+        nodes: list[list[tuple[str, int]]] = [[] for _ in range(NUM_INPUTS, self.names[-1] + 1)]
+        for edge in self.edges:
+            if not edge.fixed:
+                nodes[self.names[edge.target] - NUM_INPUTS].append((edge.op, self.names[edge.source]))
+        return tuple(map(tuple, nodes))
 
     @functools.cached_property
     def names(self) -> tuple[int, ...]:
         """The number of every node in `inputs`; all parts of a chain have the same number."""
         links = {edge.source for edge in self.edges if edge.fixed and edge.op == SKIP}
-        names, number = [], 0
-        for node in range(self.num_nodes):
-            names.append(number)
-            number += node not in links
-        return tuple(names)
+        return tuple(itertools.accumulate((node not in links for node in range(self.num_nodes - 1)), initial=0))
 
     @property
     def merged_concat(self) -> tuple[int, ...] | None:
         """The concat list, numbered as in `inputs`."""
-        return self._merged[1]
-
-    @functools.cached_property
-    def _merged(self) -> tuple[tuple[tuple[tuple[str, int], ...], ...], tuple[int, ...] | None]:
-        links = {edge.source for edge in self.edges if edge.fixed and edge.op == SKIP}
-        numbers = {0: 0, 1: 1}  # number in the graph → number in `inputs`
-        gathered: dict[int, list[tuple[str, int]]] = {}
-        nodes: list[tuple[tuple[str, int], ...]] = []
-        for node in range(NUM_INPUTS, self.num_nodes):
-            read: list[tuple[str, int]] = []
-            for index in self.into(node):
-                edge = self.edges[index]
-                if not edge.fixed:
-                    read.append((edge.op, numbers[edge.source]))
-                elif edge.op == SKIP:
-                    read = gathered.pop(edge.source) + read
-            if node in links:
-                gathered[node] = read
-            else:
-                numbers[node] = NUM_INPUTS + len(nodes)
-                nodes.append(tuple(read))
-        concat = None if self.concat is None else tuple(numbers[node] for node in self.concat)
-        return tuple(nodes), concat
+        return None if self.concat is None else tuple(self.names[node] for node in self.concat)
 
     def canonical(self) -> Graph:
         """The same graph for all that differ only in node names and the order of edges and concat."""
-        nodes, concat = canonical_inputs(*self._merged)
-        return Graph.from_inputs(nodes, concat)
+        return Graph.from_inputs(*canonical_inputs(self.inputs, self.merged_concat))
 
     def living(self) -> tuple[list[list[tuple[str, int]]], list[int]]:
         """The live part of the graph, as nodes and a concat list like `inputs`."""
-        nodes, concat = self.pruned()._merged
+        pruned = self.pruned()
+        nodes, concat = pruned.inputs, pruned.merged_concat
         assert concat is not None
         living = [[(op, source) for op, source in inputs if op != NULL] for inputs in nodes]
         read = {*concat, *(source for inputs in living for _, source in inputs)}

@@ -173,10 +173,8 @@ class Pool(Layer):
 
     def bytes_held(self, channels: int, size: Size) -> int:
         height, width = size
-        pixels = area(self.size(size))
-        held = FLOAT_BYTES * channels * pixels
-        if self.kind == "max":
-            held += INDEX_BYTES * channels * pixels
+        each = FLOAT_BYTES + (INDEX_BYTES if self.kind == "max" else 0)
+        held = each * channels * area(self.size(size))
         if self.kernel == 2:
             bottom, right = (self.stride == 1 or side % 2 for side in size)
             if bottom or right:

@@ -5,7 +5,6 @@ Inputs are a tensor, a tuple of arguments or a dict of named ones.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -59,15 +58,15 @@ def count_batches(loader: Iterable[Any], name: str) -> int:
 
 def moved_to(tree: Any, device: torch.device) -> Any:
     """A batch on a device; images in the memory format that is fastest there."""
-    return tree_map(functools.partial(_moved, device=device), tree)
 
+    def moved(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        images = device.type == "cuda" and leaf.dim() == 4 and leaf.is_floating_point()
+        layout = torch.channels_last if images else torch.preserve_format
+        return leaf.to(device, non_blocking=True, memory_format=layout)
 
-def _moved(leaf: Any, device: torch.device) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
-    if device.type == "cuda" and leaf.dim() == 4 and leaf.is_floating_point():
-        return leaf.to(device, non_blocking=True, memory_format=torch.channels_last)
-    return leaf.to(device, non_blocking=True)
+    return tree_map(moved, tree)
 
 
 def samples_in(batch: Batch) -> int:

@@ -51,26 +51,20 @@ def encode_cells(cells: Iterable[tuple[str, Graph]], ops: Sequence[str] | None =
     nodes: list[tuple[int, int, int]] = []
     places: list[tuple[str, int]] = []
     for kind, graph in cells:
-        offset, cell = len(nodes), KINDS.index(kind)
-        links = {edge.source for edge in graph.edges if edge.fixed and not edge.is_null}
-        outputs = set(graph.outputs)
-        names = {0: offset, 1: offset + 1}
-        nodes += [(cell, 0, 0), (cell, 1, 0)]
-        for node in range(NUM_INPUTS, graph.num_nodes):
-            name = names[node] = len(nodes)  # the parts of a chain end up as one node
-            for number in graph.into(node):
-                edge = graph.edges[number]
-                if not edge.fixed:
-                    if edge.op not in index:
-                        raise FormatError(
-                            f"the policy does not know the operation {edge.op}: it was trained on another space "
-                            "(train one with natpp search: --extras for all operations, --arch for this architecture)"
-                        )
-                    codes.append(index[edge.op])
-                    ends.append((names[edge.source], name))
-                    places.append((kind, number))
-            if node not in links:
-                nodes.append((cell, 2, int(node in outputs)))
+        offset, cell, outputs = len(nodes), KINDS.index(kind), {graph.names[node] for node in graph.outputs}
+        nodes += [(cell, 0, 0), (cell, 1, 0)]  # the parts of a chain are one node
+        nodes += [(cell, 2, int(name in outputs)) for name in range(NUM_INPUTS, graph.names[-1] + 1)]
+        for number, edge in enumerate(graph.edges):
+            if edge.fixed:
+                continue
+            if edge.op not in index:
+                raise FormatError(
+                    f"the policy does not know the operation {edge.op}: it was trained on another space "
+                    "(train one with natpp search: --extras for all operations, --arch for this architecture)"
+                )
+            codes.append(index[edge.op])
+            ends.append((offset + graph.names[edge.source], offset + graph.names[edge.target]))
+            places.append((kind, number))
     sources, targets = np.array(ends, dtype=np.int64).reshape(-1, 2).T
     return Encoded(np.array(codes, dtype=np.int64), sources, targets, np.array(nodes, dtype=np.int64), tuple(places))
 
