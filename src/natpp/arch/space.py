@@ -160,7 +160,8 @@ class GraphSpace(Space):
     def choices(self, kind: str) -> Choices:
         graph = self.arch.graph(kind)
         found: dict[tuple[int, int], set[str]] = {}
-        for edge, options in zip(graph.edges, self.options[self._kind(kind)], strict=True):
+        own = self.options.get(kind, self.options["normal"])
+        for edge, options in zip(graph.edges, own, strict=True):
             if not edge.fixed:
                 found.setdefault((graph.names[edge.source], graph.names[edge.target]), set()).update(options)
         return {edge: _ordered(options) for edge, options in found.items()}
@@ -180,9 +181,6 @@ class GraphSpace(Space):
 
     def one_graph(self, generator: np.random.Generator) -> GraphSpace:
         return self
-
-    def _kind(self, kind: str) -> str:
-        return kind if kind in self.options else "normal"
 
 
 def dealt_again(archs: Sequence[Architecture], generator: np.random.Generator) -> list[Architecture]:
