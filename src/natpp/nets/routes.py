@@ -69,12 +69,10 @@ class FixedRoute(Route):
             images = len(states[source]) // self.count
             ordered = sorted_by(states[source], order, back, self.count)
             parts = torch.split(ordered, [size * images for size in sizes])
-            terms: list[Tensor | None] = []
-            for (op, members), part in zip(dealt.items(), parts, strict=True):
-                if OPS[op].family == "null":
-                    terms.append(None)
-                else:
-                    terms.append(_counting(apply(source, target, op, part, members.size), members))
+            terms = [
+                None if OPS[op].family == "null" else _counting(apply(source, target, op, part, members.size), members)
+                for (op, members), part in zip(dealt.items(), parts, strict=True)
+            ]
             shape = next(term for term in terms if term is not None)
             whole = [
                 zeros((size * images, *shape.shape[1:]), shape) if term is None else term
