@@ -18,7 +18,7 @@ import natpp
 
 LIMITS = {  # most files and functions: what they are now; lower them when a change brings them down
     "optimize darts": (32, 204),
-    "search": (56, 454),
+    "search": (56, 450),
     "tuned": (58, 484),
 }
 PACKAGE = Path(natpp.__file__).parent

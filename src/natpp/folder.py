@@ -1,4 +1,4 @@
-"""A run's folder: settings, curves and checkpoints, written so that an interrupted run can be resumed.
+"""A run's folder, written so that an interrupted run can be resumed.
 
 `config.json` has the settings, `metrics.jsonl` the curves, `checkpoint.pt` the last state and `previous.pt` that of
 the checkpoint before. Files are written atomically.

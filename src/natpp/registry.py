@@ -1,9 +1,7 @@
-"""Registries of named entries that can be extended.
+"""Registries of named entries that can be extended; packages fill them when they are imported.
 
-They hold operations, rules, networks, models, methods, tasks, decisions, measures of cost and ways to write results.
-
-Packages fill their registries when they are imported. `import natpp` imports all but methods, tasks and kinds of
-decisions, which need torch and come with `import natpp.methods`, `natpp.training.task` and `natpp.decisions`.
+`import natpp` imports all but methods, tasks and kinds of decisions, which need torch and come with
+`import natpp.methods`, `natpp.training.task` and `natpp.decisions`.
 """
 
 from __future__ import annotations

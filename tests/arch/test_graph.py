@@ -193,7 +193,7 @@ def renamed(graph: Graph, rng: random.Random) -> Graph:
     shuffled = [
         rng.sample([(op, names[source]) for op, source in nodes[node - 2]], len(nodes[node - 2])) for node in order
     ]
-    merged_concat = graph._merged[1]
+    merged_concat = graph.merged_concat
     concat = None if merged_concat is None else rng.sample([names[node] for node in merged_concat], len(merged_concat))
     return Graph.from_inputs(shuffled, concat)
 

@@ -10,16 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from natpp.arch.graph import NULL, NUM_INPUTS, Architecture, Graph, Liveness, node_step
 from natpp.arch.layers import FLOAT_BYTES, chain_room
-from natpp.arch.networks import (
-    IMAGE_CHANNELS,
-    Block,
-    CellBlock,
-    Layout,
-    Setting,
-    Skeleton,
-    Widths,
-    layout_of,
-)
+from natpp.arch.networks import IMAGE_CHANNELS, Block, CellBlock, Layout, Setting, Skeleton, Widths, layout_of
 from natpp.arch.ops import Op, Place
 from natpp.core.blueprint import Blueprint, Price, Room, Step
 from natpp.core.decision import Plan
@@ -30,10 +21,7 @@ T = TypeVar("T")
 
 
 class Drawing(NamedTuple):
-    """An architecture's graphs in a network as a blueprint, and the plan that is the architecture itself.
-
-    Decisions are the free edges, cell by cell; a cell stands in many places, so one decision shapes many steps.
-    """
+    """An architecture's graphs in a network as a blueprint whose decisions are the free edges, cell by cell."""
 
     layout: Layout
     blueprint: Blueprint
@@ -42,10 +30,7 @@ class Drawing(NamedTuple):
 
 
 def drawing(arch: Architecture, where: Setting, options: Sequence[Sequence[str]] | None = None) -> Drawing:
-    """The blueprint of everything that an architecture may become by other operations on its free edges.
-
-    `options` has the operations that each of them may get; by default all, in the order of the registry.
-    """
+    """The blueprint of all that an architecture may become by `options` (default: all operations) on its free edges."""
     widths = len(arch.normal.outputs), len(arch.graph("reduce").outputs)
     topology = tuple((kind, graph.topology, graph.outputs) for kind, graph in arch.cells())
     numbers = {name: number for number, name in enumerate(OPS)}
@@ -59,6 +44,7 @@ def drawing(arch: Architecture, where: Setting, options: Sequence[Sequence[str]]
 
 
 Topology = tuple[tuple[str, tuple[tuple[int, int, str | None], ...], tuple[int, ...]], ...]
+Picked = tuple[tuple[int, ...], ...]  # per decision: the numbers of its operations
 
 
 class _Edge(NamedTuple):
@@ -71,12 +57,7 @@ class _Edge(NamedTuple):
 
 @functools.lru_cache(maxsize=1 << 9)  # about 0.1 MB each
 def _drawn(
-    skeleton: Skeleton,
-    where: Setting,
-    widths: Widths,
-    topology: Topology,
-    ops: tuple[Op, ...],
-    picked: tuple[tuple[int, ...], ...] | None,
+    skeleton: Skeleton, where: Setting, widths: Widths, topology: Topology, ops: tuple[Op, ...], picked: Picked | None
 ) -> tuple[Layout, Blueprint, tuple[int, ...]]:
     layout, count = layout_of(where, widths), itertools.count()
     cells: dict[str, tuple[list[_Edge], tuple[int, ...]]] = {}

@@ -1,8 +1,7 @@
 """Canonical form of isomorphic graphs: colour refinement, then the smallest encoding of what remains tied.
 
 Nodes that refinement cannot distinguish are solved in connected groups, independently, since groups are only connected
-through nodes that are already ordered. So an inception block with many similar branches is many small problems. Within
-a group, ties are broken by individualizing one node after the other; the smallest encoding wins.
+through nodes that are already ordered. Within a group, ties are broken by individualizing one node after the other.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-Inputs = Sequence[Sequence[tuple[str, int]]]  # for each node from 2 on: its (op, source) pairs
+Nodes = Sequence[Sequence[tuple[str, int]]]  # for each node from 2 on: its (op, source) pairs
 Encoding = tuple[tuple[tuple[tuple[str, int], ...], ...], tuple[int, ...] | None]
 Colours = dict[int, tuple[int, ...]]  # compared as tuples; a finer colour extends the coarser one
 
 
-def canonical_inputs(nodes: Inputs, concat: Sequence[int] | None) -> Encoding:
+def canonical_inputs(nodes: Nodes, concat: Sequence[int] | None) -> Encoding:
     """Nodes and concat list in canonical order; the inputs keep the names 0 and 1."""
     graph = _Graph(nodes)
     everything = list(range(len(nodes) + 2))
@@ -25,7 +24,7 @@ def canonical_inputs(nodes: Inputs, concat: Sequence[int] | None) -> Encoding:
     return renamed, None if concat is None else tuple(sorted(names[node] for node in concat))
 
 
-def _first_colours(nodes: Inputs, concat: Sequence[int] | None) -> Colours:
+def _first_colours(nodes: Nodes, concat: Sequence[int] | None) -> Colours:
     """Inputs first, then nodes by depth, so that sorting by colour keeps sources before targets."""
     depth = [-2, -1]
     for inputs in nodes:
@@ -37,7 +36,7 @@ def _first_colours(nodes: Inputs, concat: Sequence[int] | None) -> Colours:
 class _Graph:
     """Edges in both directions."""
 
-    def __init__(self, nodes: Inputs):
+    def __init__(self, nodes: Nodes):
         self.sources: list[list[tuple[str, int]]] = [[], [], *map(list, nodes)]
         self.readers: list[list[tuple[str, int]]] = [[] for _ in self.sources]
         for target, inputs in enumerate(nodes, start=2):
@@ -59,9 +58,11 @@ class _Graph:
         while True:
             keys = {}
             for node in members:
-                below = sorted((op, ranks[other]) for op, other in self.sources[node] if other in inside)
-                above = sorted((op, ranks[other]) for op, other in self.readers[node] if other in inside)
-                keys[node] = (ranks[node], below, above)
+                below, above = (
+                    tuple(sorted((op, ranks[other]) for op, other in ends[node] if other in inside))
+                    for ends in (self.sources, self.readers)
+                )
+                keys[node] = ranks[node], below, above
             finer = _ranks(keys)
             if max(finer.values(), default=0) == max(ranks.values(), default=0):
                 return colours | {node: (*colours[node], finer[node]) for node in members}
@@ -111,13 +112,7 @@ class _Graph:
         return [(colours[node], ends(self.sources[node]), ends(self.readers[node])) for node in order], order
 
 
-def _ranks(keys: Mapping[int, object]) -> dict[int, int]:
+def _ranks(keys: Mapping[int, tuple[object, ...]]) -> dict[int, int]:
     """Keys replaced by their ranks among the distinct keys."""
-    frozen = {node: _frozen(key) for node, key in keys.items()}
-    ranks = {key: rank for rank, key in enumerate(sorted(set(frozen.values())))}
-    return {node: ranks[key] for node, key in frozen.items()}
-
-
-def _frozen(key: object) -> tuple[object, ...]:
-    assert isinstance(key, tuple)
-    return tuple(tuple(part) if isinstance(part, list) else part for part in key)
+    ranks = {key: rank for rank, key in enumerate(sorted(set(keys.values())))}
+    return {node: ranks[key] for node, key in keys.items()}

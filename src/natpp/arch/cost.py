@@ -2,8 +2,7 @@
 
 `params` and `madds` count all listed edges and both input convs of each cell, the convention of published tables;
 `live_params` and `live_madds` count only what is live, which is what `build` builds. Multiply-adds are those of
-convolutions and linear layers for one image. Peak memory is the maximum number of bytes of activations, including the
-image, that the live network holds at once for one float32 image; every value is freed after its last reader.
+convolutions and linear layers for one image. Peak memory is in bytes of activations, for one float32 image.
 """
 
 from __future__ import annotations

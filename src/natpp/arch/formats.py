@@ -214,8 +214,8 @@ def to_genotype(arch: Architecture, *, targets: bool = False) -> str:
     fields = []
     for cell, graph in arch.cells():
         rows = [(edge.op, edge.source, edge.target)[: 3 if targets else 2] for edge in graph.edges]
-        fields.append(f"{cell}={rows!r}")
-        fields.append(f"{cell}_concat={None if graph.concat is None else list(graph.concat)!r}")
+        concat = None if graph.concat is None else list(graph.concat)
+        fields += [f"{cell}={rows!r}", f"{cell}_concat={concat!r}"]
     return f"Genotype({', '.join(fields)})"
 
 
@@ -324,11 +324,8 @@ def to_nasbench201(arch: Architecture) -> str:
     return "+".join(parts)
 
 
-FORMATS: dict[str, Callable[[Architecture], str]] = {
-    "json": to_json,
-    "genotype": to_genotype,
-    "nasbench201": to_nasbench201,
-}
+FORMATS: dict[str, Callable[[Architecture], str]]
+FORMATS = {"json": to_json, "genotype": to_genotype, "nasbench201": to_nasbench201}
 
 
 def _graph(cell: str, edges: Sequence[tuple[str, Any, Any, bool]], concat: Any) -> Graph:

@@ -8,10 +8,12 @@ nodes joined by fixed skips has more than two. So all graphs have the same form,
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from natpp.arch.canonical import Nodes, canonical_inputs
 from natpp.core.blueprint import Join, reached_and_alive
 from natpp.errors import GraphError, shortened
 from natpp.registry import OPS
@@ -36,10 +38,8 @@ class Edge:
             if not isinstance(node, int) or isinstance(node, bool):
                 raise GraphError(f"the {end} of an edge is {_quoted(node)}, expected the number of a node")
         if self.target < NUM_INPUTS:
-            raise GraphError(
-                f"the target of an edge is node {self.target}, but nodes 0 and 1 are the cell's inputs: expected 2 or "
-                "more"
-            )
+            given = f"the target of an edge is node {self.target}"
+            raise GraphError(f"{given}, but nodes 0 and 1 are the cell's inputs: expected 2 or more")
         if not 0 <= self.source < self.target:
             raise GraphError(
                 f"node {self.target} reads node {self.source}, expected a node from 0 to {self.target - 1}"
@@ -130,9 +130,8 @@ class Graph:
         for node in links:
             if node < NUM_INPUTS or sources.count(node) > 1 or node in (self.concat or ()):
                 raise GraphError(f"a fixed skip joins two parts of one node, but node {node} is also read elsewhere")
-        if _two_input_edges(self._merged[0])[0] != [
-            (edge.op, edge.source, edge.target, edge.fixed) for edge in self.edges
-        ]:
+        edges = [(edge.op, edge.source, edge.target, edge.fixed) for edge in self.edges]
+        if _two_input_edges(self.inputs)[0] != edges:
             raise GraphError("the graph has fixed edges that no node needs to get two inputs")
 
     @functools.cached_property
@@ -178,13 +177,11 @@ class Graph:
         """The same graph with other operations on its edges."""
         if len(ops) != len(self.edges):
             raise GraphError(f"got {_count(len(ops), 'operation')} for {_count(len(self.edges), 'edge')}")
+        edges = []
         for edge, op in zip(self.edges, ops, strict=True):
             if edge.fixed and edge.op != op:
                 raise GraphError(f"the edge {edge.source} → {edge.target} is fixed: it must keep {edge.op}")
-        edges = (
-            edge if edge.op == op else Edge(op, edge.source, edge.target, edge.fixed)
-            for edge, op in zip(self.edges, ops, strict=True)
-        )
+            edges.append(edge if edge.op == op else Edge(op, edge.source, edge.target, edge.fixed))
         return self._again(tuple(edges), self.concat)
 
     def _again(self, edges: tuple[Edge, ...], concat: tuple[int, ...] | None) -> Graph:
@@ -194,10 +191,7 @@ class Graph:
         return graph
 
     def liveness(self) -> Liveness:
-        """What is live if both inputs carry data and the output is read.
-
-        Dead edges are null edges, edges without a path to the output, and edges from a node that no data reaches.
-        """
+        """What is live if both inputs carry data and the output is read; null edges are dead."""
         reads: list[Sequence[int]] = [(), ()]
         for index, edge in enumerate(self.edges):
             reads.append((node_step(edge.source),))
@@ -231,11 +225,8 @@ class Graph:
     # Nodes with any number of inputs.
 
     @classmethod
-    def from_inputs(cls, nodes: Sequence[Sequence[tuple[str, int]]], concat: Sequence[int] | None = None) -> Graph:
-        """The graph of nodes with any number of inputs: per node, a list of (op, source).
-
-        Sources and concat number these nodes from 2 (0 and 1 are the inputs).
-        """
+    def from_inputs(cls, nodes: Nodes, concat: Sequence[int] | None = None) -> Graph:
+        """The graph of nodes with any number of inputs: per node from 2 on, a list of (op, source)."""
         given, places = _two_input_edges(nodes)
         edges = tuple(Edge(*one) for one in given)
         if concat is None:
@@ -250,57 +241,31 @@ class Graph:
     @functools.cached_property
     def inputs(self) -> tuple[tuple[tuple[str, int], ...], ...]:
         """The inverse of `from_inputs`: the (op, source) pairs of each node, without fixed edges."""
-        return self._merged[0]
+        nodes: list[list[tuple[str, int]]] = [[] for _ in range(NUM_INPUTS, self.names[-1] + 1)]
+        for edge in self.edges:
+            if not edge.fixed:
+                nodes[self.names[edge.target] - NUM_INPUTS].append((edge.op, self.names[edge.source]))
+        return tuple(map(tuple, nodes))
 
     @functools.cached_property
     def names(self) -> tuple[int, ...]:
         """The number of every node in `inputs`; all parts of a chain have the same number."""
         links = {edge.source for edge in self.edges if edge.fixed and edge.op == SKIP}
-        names, number = [], 0
-        for node in range(self.num_nodes):
-            names.append(number)
-            number += node not in links
-        return tuple(names)
+        return tuple(itertools.accumulate((node not in links for node in range(self.num_nodes - 1)), initial=0))
 
     @property
     def merged_concat(self) -> tuple[int, ...] | None:
         """The concat list, numbered as in `inputs`."""
-        return self._merged[1]
-
-    @functools.cached_property
-    def _merged(self) -> tuple[tuple[tuple[tuple[str, int], ...], ...], tuple[int, ...] | None]:
-        links = {edge.source for edge in self.edges if edge.fixed and edge.op == SKIP}
-        numbers = {0: 0, 1: 1}  # number in the graph → number in `inputs`
-        gathered: dict[int, list[tuple[str, int]]] = {}
-        nodes: list[tuple[tuple[str, int], ...]] = []
-        for node in range(NUM_INPUTS, self.num_nodes):
-            read: list[tuple[str, int]] = []
-            for index in self.into(node):
-                edge = self.edges[index]
-                if not edge.fixed:
-                    read.append((edge.op, numbers[edge.source]))
-                elif edge.op == SKIP:
-                    read = gathered.pop(edge.source) + read
-            if node in links:
-                gathered[node] = read
-            else:
-                numbers[node] = NUM_INPUTS + len(nodes)
-                nodes.append(tuple(read))
-        concat = None if self.concat is None else tuple(numbers[node] for node in self.concat)
-        return tuple(nodes), concat
+        return None if self.concat is None else tuple(self.names[node] for node in self.concat)
 
     def canonical(self) -> Graph:
-        """The same graph for all isomorphic ones: those that differ only in node names and the order of edges and
-        concat.
-        """
-        from natpp.arch.canonical import canonical_inputs
-
-        nodes, concat = canonical_inputs(*self._merged)
-        return Graph.from_inputs(nodes, concat)
+        """The same graph for all that differ only in node names and the order of edges and concat."""
+        return Graph.from_inputs(*canonical_inputs(self.inputs, self.merged_concat))
 
     def living(self) -> tuple[list[list[tuple[str, int]]], list[int]]:
         """The live part of the graph, as nodes and a concat list like `inputs`."""
-        nodes, concat = self.pruned()._merged
+        pruned = self.pruned()
+        nodes, concat = pruned.inputs, pruned.merged_concat
         assert concat is not None
         living = [[(op, source) for op, source in inputs if op != NULL] for inputs in nodes]
         read = {*concat, *(source for inputs in living for _, source in inputs)}
@@ -308,9 +273,8 @@ class Graph:
         for node in range(NUM_INPUTS, NUM_INPUTS + len(nodes)):
             if node in read:
                 names[node] = len(names)
-        kept = [
-            [(op, names[source]) for op, source in living[node - NUM_INPUTS]] for node in names if node >= NUM_INPUTS
-        ]
+        nodes_left = (living[node - NUM_INPUTS] for node in names if node >= NUM_INPUTS)
+        kept = [[(op, names[source]) for op, source in inputs] for inputs in nodes_left]
         return kept, [names[node] for node in concat]
 
     def essence(self) -> Graph:
@@ -319,8 +283,6 @@ class Graph:
 
     @functools.cached_property
     def _essence(self) -> Graph:
-        from natpp.arch.canonical import canonical_inputs
-
         return Graph.from_inputs(*canonical_inputs(*self.living()))
 
 
@@ -386,9 +348,7 @@ class Architecture:
         return self.canonical() == other.canonical()
 
 
-def _two_input_edges(
-    nodes: Sequence[Sequence[tuple[str, int]]],
-) -> tuple[list[tuple[str, int, int, bool]], dict[int, int]]:
+def _two_input_edges(nodes: Nodes) -> tuple[list[tuple[str, int, int, bool]], dict[int, int]]:
     """The arguments of the edges for nodes with any number of inputs, and the number of each node in the graph."""
     edges: list[tuple[str, int, int, bool]] = []
     places = {0: 0, 1: 1}  # number of a node in `nodes` → its number in the graph

@@ -23,20 +23,22 @@ def cell_groups(
     """Per cell both graphs, and for every free edge where it is, what it costs before and after, and with `ops`."""
     if not same_graphs(before, after):
         raise GraphError("the architectures before and after are different graphs")
-    spent = [_spent(arch, where) for arch in (before, after)]
     names, found = edge_names(before), []
     for (kind, old), (_, new) in zip(before.cells(), after.cells(), strict=True):
-        parts = _places(before, kind, where)
+        copies = [_copies(arch, kind, where) for arch in (before, after)]
         decisions = []
         for index, (was, now) in enumerate(zip(old.edges, new.edges, strict=True)):
             if was.fixed:
                 continue
-            places = [part[was.source] for part in parts]
-            sides = [own[kind][index] for own in spent]
+            places = [part.block.place(was.source) for part in copies[0]]
+            sides: list[Pair | None] = []
+            for op, parts in zip((was.op, now.op), copies, strict=True):
+                alive = [place for place, part in zip(places, parts, strict=True) if part.liveness.live[index]]
+                sides.append(_total(op, alive) if alive else None)
             costs = {op: _total(op, places) for op in dict.fromkeys((*ops, was.op, now.op))}
             data = told_place(names[kind][index], (was.source, was.target), (was.op, now.op), sides)
             decisions.append(data | {"places": [told_where(place) for place in places], "costs": costs})
-        found.append(told_group(f"{kind} cell", kind, len(parts), (old, new)) | {"decisions": decisions})
+        found.append(told_group(f"{kind} cell", kind, len(copies[0]), (old, new)) | {"decisions": decisions})
     return found
 
 
@@ -49,10 +51,7 @@ def told_group(name: str, kind: str, copies: int, graphs: tuple[Graph, Graph]) -
 def told_place(
     name: str, ends: tuple[int, int], ops: tuple[str, str], spent: Sequence[Sequence[int] | None]
 ) -> dict[str, Any]:
-    """A place in a cell or block: its nodes, its operation before and after, and the [parameters, multiply-adds] spent.
-
-    Nothing is spent (None) where its output is not used.
-    """
+    """A place in a cell or block: nodes, operation before and after, [params, madds] spent (None: output not used)."""
     sides = [None if side is None else list(side) for side in spent]
     return {"name": name, "from": ends[0], "to": ends[1], "before": ops[0], "after": ops[1], "spent": sides}
 
@@ -63,29 +62,10 @@ def told_where(place: Place) -> dict[str, Any]:
     return {"channels": channels, "stride": place.stride, "size": list(place.size)}
 
 
-def _spent(arch: Architecture, where: Setting) -> dict[str, list[Pair | None]]:
-    """What every edge costs alive, in all places of its cell together; None where it is alive nowhere."""
-    found: dict[str, list[Pair | None]] = {kind: [None] * len(graph.edges) for kind, graph in arch.cells()}
-    for part in alive_in(arch, where).parts:
-        if not isinstance(part, CellPart):
-            continue
-        own = found[part.block.kind if part.block.kind in found else "normal"]
-        for index, (edge, alive) in enumerate(zip(part.graph.edges, part.liveness.live, strict=True)):
-            if alive:
-                params, madds = OPS[edge.op].cost(part.block.place(edge.source))
-                known = own[index] or [0, 0]
-                own[index] = [known[0] + params, known[1] + madds]
-    return found
-
-
-def _places(arch: Architecture, kind: str, where: Setting) -> list[dict[int, Place]]:
-    """For every copy of a cell in the network, the place of an edge from each node."""
-    kinds = dict(arch.cells())
-    return [
-        {node: part.block.place(node) for node in range(part.graph.num_nodes)}
-        for part in alive_in(arch, where).parts
-        if isinstance(part, CellPart) and (part.block.kind if part.block.kind in kinds else "normal") == kind
-    ]
+def _copies(arch: Architecture, kind: str, where: Setting) -> list[CellPart]:
+    """Every copy of a cell in the network; all cells are copies of the normal one if there is no reduction cell."""
+    cells = [part for part in alive_in(arch, where).parts if isinstance(part, CellPart)]
+    return [part for part in cells if arch.reduce is None or part.block.kind == kind]
 
 
 def _total(op: str, places: Sequence[Place]) -> Pair:

@@ -1,15 +1,15 @@
 """Layers as values: cost and module of each; operations and networks are chains of layers.
 
-Cost and module follow from one description, so they always agree. torch is only imported when a layer is built. Sizes
-are (height, width); memory is counted for one float32 image.
+torch is only imported when a layer is built. Sizes are (height, width); memory is counted for one float32 image.
 """
 
 from __future__ import annotations
 
 import functools
+import pkgutil
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from natpp.errors import SettingError
 
@@ -27,6 +27,8 @@ FACTORIZED = "factorized"  # the form of a `FactorizedConv`
 @dataclass(frozen=True)
 class Layer:
     """One layer of a chain. By default it keeps channels and size, and only its output takes memory."""
+
+    module: ClassVar[str]  # the class of the layer's module, imported when it is built
 
     @property
     def params(self) -> int:
@@ -54,31 +56,26 @@ class Layer:
         return self.bytes_out(channels, size)
 
     def build(self) -> nn.Module:
-        """The layer as a module with fresh weights."""
-        raise NotImplementedError
+        """The layer with fresh weights: by default a `module` with the layer's fields as arguments."""
+        found: nn.Module = pkgutil.resolve_name(self.module)(*astuple(self))
+        return found
 
 
 @dataclass(frozen=True)
 class Identity(Layer):
     """The input itself."""
 
+    module = "torch.nn:Identity"
+
     def bytes_out(self, channels: int, size: Size) -> int:
         return 0
-
-    def build(self) -> nn.Module:
-        from torch import nn
-
-        return nn.Identity()
 
 
 @dataclass(frozen=True)
 class ReLU(Layer):
     """ReLU, never in place, since other edges read the same node."""
 
-    def build(self) -> nn.Module:
-        from torch import nn
-
-        return nn.ReLU()
+    module = "torch.nn:ReLU"
 
 
 @dataclass(frozen=True)
@@ -115,27 +112,16 @@ class Conv(Layer):
     def build(self) -> nn.Module:
         from torch import nn
 
-        height, width = self.kernel
-        return nn.Conv2d(
-            self.channels_in,
-            self.channels_out,
-            self.kernel,
-            stride=self.stride,
-            padding=(self.dilation * (height // 2), self.dilation * (width // 2)),
-            dilation=self.dilation,
-            groups=self.groups,
-            bias=False,
-        )
+        padding = self.dilation * (self.kernel[0] // 2), self.dilation * (self.kernel[1] // 2)
+        sizes = self.channels_in, self.channels_out, self.kernel, self.stride, padding
+        return nn.Conv2d(*sizes, self.dilation, self.groups, bias=False)
 
 
 @dataclass(frozen=True)
 class FactorizedConv(Layer):
-    """Two 1x1 convs of stride 2, on x and on x shifted by one pixel; each makes half of the channels.
+    """Two 1x1 convs of stride 2, on x and on x shifted by one pixel (odd sizes padded), each half of the channels."""
 
-    With an odd number of channels, the second half has one more; an odd size is padded with a zero row and column so
-    that both halves have the same size.
-    """
-
+    module = "natpp.arch.modules:FactorizedConv2d"
     channels_in: int
     channels_out: int
 
@@ -161,26 +147,17 @@ class FactorizedConv(Layer):
             return padded + out
         return max(padded + out, 2 * out)  # both halves next to the padded input, then next to their concatenation
 
-    def build(self) -> nn.Module:
-        from natpp.arch.modules import FactorizedConv2d
-
-        return FactorizedConv2d(self.channels_in, self.channels_out)
-
 
 @dataclass(frozen=True)
 class BatchNorm(Layer):
     """Batch norm with scale and shift."""
 
+    module = "natpp.arch.modules:BatchNorm2d"
     features: int
 
     @property
     def params(self) -> int:
         return 2 * self.features
-
-    def build(self) -> nn.Module:
-        from natpp.arch.modules import BatchNorm2d
-
-        return BatchNorm2d(self.features)
 
 
 @dataclass(frozen=True)
@@ -196,10 +173,8 @@ class Pool(Layer):
 
     def bytes_held(self, channels: int, size: Size) -> int:
         height, width = size
-        pixels = area(self.size(size))
-        held = FLOAT_BYTES * channels * pixels
-        if self.kind == "max":
-            held += INDEX_BYTES * channels * pixels
+        each = FLOAT_BYTES + (INDEX_BYTES if self.kind == "max" else 0)
+        held = each * channels * area(self.size(size))
         if self.kernel == 2:
             bottom, right = (self.stride == 1 or side % 2 for side in size)
             if bottom or right:
@@ -211,15 +186,14 @@ class Pool(Layer):
 
         if self.kernel == 2:
             return Pool2x2(self.kind, self.stride)
-        if self.kind == "max":
-            return MaxPool2d(self.kernel, self.stride)
-        return AvgPool2d(self.kernel, self.stride)
+        return (MaxPool2d if self.kind == "max" else AvgPool2d)(self.kernel, self.stride)
 
 
 @dataclass(frozen=True)
 class Zeros(Layer):
     """Zeros of the output's shape."""
 
+    module = "natpp.arch.modules:Zeros2d"
     channels_out: int
     stride: int = 1
 
@@ -228,11 +202,6 @@ class Zeros(Layer):
 
     def size(self, size: Size) -> Size:
         return halved(size, (self.stride, self.stride))
-
-    def build(self) -> nn.Module:
-        from natpp.arch.modules import Zeros2d
-
-        return Zeros2d(self.channels_out, self.stride)
 
 
 @dataclass(frozen=True)
@@ -263,19 +232,17 @@ class Form:
 class GlobalPool(Layer):
     """The mean over all pixels: one number per channel."""
 
+    module = "natpp.arch.modules:GlobalPool2d"
+
     def size(self, size: Size) -> Size:
         return (1, 1)
-
-    def build(self) -> nn.Module:
-        from natpp.arch.modules import GlobalPool2d
-
-        return GlobalPool2d()
 
 
 @dataclass(frozen=True)
 class Linear(Layer):
     """Linear layer with bias; the bias counts as parameters, but not as multiply-adds."""
 
+    module = "torch.nn:Linear"
     features_in: int
     features_out: int
 
@@ -288,11 +255,6 @@ class Linear(Layer):
 
     def channels(self, channels: int) -> int:
         return self.features_out
-
-    def build(self) -> nn.Module:
-        from torch import nn
-
-        return nn.Linear(self.features_in, self.features_out)
 
 
 def area(size: Size) -> int:

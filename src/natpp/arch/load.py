@@ -13,9 +13,7 @@ from natpp.registry import MODELS, ZOO
 
 
 def load(given: str | Path) -> Architecture:
-    """The architecture of a zoo name, a file, a text (JSON, DARTS genotype, NAS-Bench-201 string) or `-`.
-
-    `-` reads standard input.
+    """The architecture of a zoo name, a file, a text (JSON, DARTS genotype, NAS-Bench-201 string) or `-` (stdin).
 
     Examples:
         >>> natpp.load("darts").normal.ops[:2]

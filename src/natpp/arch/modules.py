@@ -1,11 +1,9 @@
-"""Modules that torch lacks: factorized reduction, 2x2 pooling that keeps the size, zeros.
-
-Also some of torch's modules with faster kernels, with the same names, weights and results as torch's.
-"""
+"""Modules that torch lacks, such as factorized reduction, and some of torch's modules with faster kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, fx, nn
@@ -13,12 +11,11 @@ from torch.nn import functional as F
 
 from natpp import kernels
 
+WINDOWS = (3, 5, 7)  # sides of the windows of convs that are fused, besides 1
+
 
 class Layers(nn.Sequential):
-    """`nn.Sequential` that fuses convolutions, each with its ReLU and batch norm, where the kernels can.
-
-    Fused modules are not called one by one; modules with hooks are not fused.
-    """
+    """`nn.Sequential` that fuses convs with their ReLU and batch norm where the kernels can and there are no hooks."""
 
     def forward(self, x: Tensor | fx.Proxy) -> Tensor:
         if isinstance(x, fx.Proxy) or not kernels.fast(x):
@@ -40,10 +37,7 @@ class Layers(nn.Sequential):
 def along(
     layers: Sequence[nn.Module], x: Tensor, call: Callable[[nn.Module, Tensor], Tensor], groups: int = 1
 ) -> Tensor:
-    """The output of a chain of layers, with separate batch statistics for each group of images.
-
-    Layers are called one by one, except those that a kernel computes together.
-    """
+    """The output of a chain of layers, fused where possible, with batch statistics for each group of images."""
     place = 0
     while place < len(layers):
         norms, halves = _halves(layers[place:])
@@ -75,7 +69,7 @@ def _halves(layers: Sequence[nn.Module]) -> tuple[list[Batched], list[kernels.Ha
     halves: list[kernels.Half] = []
     rest = list(layers)
     while len(rest) >= 3 and type(rest[0]) is nn.ReLU:
-        depthwise = rest[1] if len(rest) >= 4 and _is_depthwise(rest[1]) else None
+        depthwise = rest[1] if len(rest) >= 4 and _is_conv(rest[1], WINDOWS, depthwise=True) else None
         if depthwise is None and halves:
             break
         length = 3 if depthwise is None else 4
@@ -86,31 +80,21 @@ def _halves(layers: Sequence[nn.Module]) -> tuple[list[Batched], list[kernels.Ha
             shifted = pointwise.conv_2
             pointwise = pointwise.conv_1
             parts += [pointwise, shifted]
-        if not (_is_pointwise(pointwise) or (depthwise is None and shifted is None and _is_dense(pointwise))):
+        of_batch = norm.of_batch() if isinstance(norm, Batched) else None
+        if not isinstance(norm, Batched) or of_batch is None or any(map(_hooked, parts)):
             break
-        if not isinstance(norm, Batched) or any(map(_hooked, parts)):
+        sides = (1, *WINDOWS) if depthwise is None and shifted is None else (1,)
+        if not _is_conv(pointwise, sides) or (depthwise is not None and pointwise.stride != (1, 1)):
             break
-        if shifted is not None and not _is_pointwise(shifted):
-            break
-        assert isinstance(pointwise, nn.Conv2d)
-        if depthwise is not None and pointwise.stride != (1, 1):
-            break
-        of_batch = norm.of_batch()
-        if of_batch is None:
-            break
-        first = pointwise if depthwise is None else depthwise
-        assert isinstance(first, nn.Conv2d)
+        weight = None
+        if shifted is not None:
+            if not _is_conv(shifted, (1,)):
+                break
+            weight = shifted.weight
+        first = depthwise or pointwise
+        own = None if depthwise is None else depthwise.weight
         norms.append(norm)
-        halves.append(
-            kernels.Half(
-                None if depthwise is None else first.weight,
-                pointwise.weight,
-                of_batch,
-                first.stride[0],
-                first.dilation[0],
-                shifted.weight if isinstance(shifted, nn.Conv2d) else None,
-            )
-        )
+        halves.append(kernels.Half(own, pointwise.weight, of_batch, first.stride[0], first.dilation[0], weight))
         rest = rest[length:]
         if depthwise is None:
             break
@@ -122,49 +106,21 @@ def _length(halves: Sequence[kernels.Half]) -> int:
     return sum(3 if half.depthwise is None else 4 for half in halves)
 
 
-def _is_depthwise(layer: nn.Module) -> bool:
-    """Whether it is a depthwise convolution with square windows."""
-    return (
-        isinstance(layer, nn.Conv2d) and _is_centered(layer) and layer.groups == layer.in_channels == layer.out_channels
-    )
-
-
-def _is_dense(layer: nn.Module) -> bool:
-    """Whether it is a dense convolution with square windows."""
-    return isinstance(layer, nn.Conv2d) and _is_centered(layer) and layer.groups == 1
-
-
-def _is_centered(layer: nn.Conv2d) -> bool:
-    """Whether it has square windows centred on every pixel, or on every second one."""
+def _is_conv(layer: nn.Module, sides: Sequence[int], *, depthwise: bool = False) -> TypeGuard[nn.Conv2d]:
+    """Whether it is a dense or depthwise conv with square windows, centred on every pixel or on every second one."""
     if type(layer) is not nn.Conv2d or layer.bias is not None or layer.padding_mode != "zeros":
         return False
-    side, other = layer.kernel_size
-    (stride, _), (dilation, _) = layer.stride, layer.dilation
-    return (
-        side == other
-        and side in (3, 5, 7)
-        and layer.stride == (stride, stride)
-        and layer.dilation == (dilation, dilation)
-        and layer.padding == (dilation * (side // 2), dilation * (side // 2))
+    side, stride, dilation = layer.kernel_size[0], layer.stride[0], layer.dilation[0]
+    border = dilation * (side // 2)
+    square = (
+        layer.kernel_size == (side, side) and layer.stride == (stride, stride) and layer.padding == (border, border)
     )
-
-
-def _is_pointwise(layer: nn.Module) -> bool:
-    if type(layer) is not nn.Conv2d or layer.bias is not None:
-        return False
-    stride = layer.stride[0]
-    return (
-        layer.kernel_size == (1, 1)
-        and layer.groups == 1
-        and layer.stride == (stride, stride)
-        and layer.padding == (0, 0)
-    )
+    groups = layer.in_channels == layer.out_channels == layer.groups if depthwise else layer.groups == 1
+    return groups and square and side in sides and layer.dilation == (dilation, dilation)
 
 
 def _hooked(layer: nn.Module) -> bool:
-    """Whether it has hooks."""
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    return any(hooks)
+    return any((layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks))
 
 
 class BatchNorm2d(nn.BatchNorm2d, Batched):
@@ -176,29 +132,15 @@ class BatchNorm2d(nn.BatchNorm2d, Batched):
         if not self._by_batch or self.momentum is None or not kernels.fast(x):
             return super().forward(x)
         self.count()
-        y, _, _ = kernels.batch_norm(
-            x,
-            self.weight,
-            self.bias,
-            self.eps,
-            running_mean=self.running_mean if self._tracked else None,
-            running_var=self.running_var if self._tracked else None,
-            momentum=self.momentum,
-        )
-        return y
+        mean, var = self._running
+        return kernels.batch_norm(
+            x, self.weight, self.bias, self.eps, running_mean=mean, running_var=var, momentum=self.momentum
+        )[0]
 
     def of_batch(self) -> kernels.Norm | None:
         if not self._by_batch or self.momentum is None or not self.affine:
             return None
-        tracked = self._tracked
-        return kernels.Norm(
-            self.weight,
-            self.bias,
-            self.eps,
-            self.running_mean if tracked else None,
-            self.running_var if tracked else None,
-            self.momentum,
-        )
+        return kernels.Norm(self.weight, self.bias, self.eps, *self._running, self.momentum)
 
     def count(self) -> None:
         if self._tracked and self.num_batches_tracked is not None:
@@ -211,6 +153,10 @@ class BatchNorm2d(nn.BatchNorm2d, Batched):
     @property
     def _tracked(self) -> bool:
         return self.training and self.track_running_stats
+
+    @property
+    def _running(self) -> tuple[Tensor | None, Tensor | None]:
+        return (self.running_mean, self.running_var) if self._tracked else (None, None)
 
 
 class AvgPool2d(nn.AvgPool2d):
@@ -265,11 +211,7 @@ class FactorizedConv2d(nn.Module):
 
 
 class Pool2x2(nn.Module):
-    """2x2 pooling whose windows start at every pixel (stride 1) or every second pixel (stride 2).
-
-    Windows that cross the right or bottom border repeat the last pixel; for 2x2 windows this is the same as leaving out
-    what is beyond the border.
-    """
+    """2x2 pooling of windows at every pixel or every second one; at the right and bottom border it repeats pixels."""
 
     def __init__(self, kind: str, stride: int):
         super().__init__()

@@ -1,7 +1,6 @@
 """The structure of a network: stems, cells and blocks with their shapes, before anything is built.
 
-A network is a list of blocks. Block k reads earlier values (value 0 is the image) and computes value k + 1; the head
-reads the last value.
+Block k reads earlier values (value 0 is the image) and computes value k + 1; the head reads the last value.
 """
 
 from __future__ import annotations

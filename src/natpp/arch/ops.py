@@ -1,8 +1,7 @@
 """Operations of edges: the thirteen of the paper, and extras that published cells use.
 
-An operation is one entry: name, family, kernel, and its layers at a place. Its module, its cost and its form at a site
-of a module follow from the layers. To add an operation, add one entry here, or call `OPS.add` elsewhere. Convolutions
-have no bias, as in the published networks.
+Module, cost and form at a site of a module follow from an operation's layers at a place. To add an operation, add one
+entry here, or call `OPS.add` elsewhere. Convolutions have no bias, as in the published networks.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from natpp.arch.layers import (
     FACTORIZED,
@@ -121,12 +120,7 @@ class Op:
         return build_chain(self.layers(place))
 
     def forms(self, place: Place) -> tuple[Form, ...]:
-        """Its convolutions and poolings at a site of a module, which keeps norm and activation; empty for an identity.
-
-        Examples:
-            >>> [form.kind for form in OPS["max_pool_3x3"].forms(Place(16, 32))]
-            ['max', 'conv']
-        """
+        """Its convolutions and poolings at a site of a module, which keeps norm and activation; none if an identity."""
         return _forms(self.at_site or self.layers, self.name, place)
 
     @functools.cached_property
@@ -176,17 +170,15 @@ def _forms(layers: Callable[[Place], Chain], name: str, place: Place) -> tuple[F
         case _:
             raise SettingError(
                 f"{name} cannot replace a site of a module: that needs one square convolution or pooling, followed by "
-                "at most "
-                "a 1x1 convolution if it is depthwise or a pooling. Pass such layers as at_site"
+                "at most a 1x1 convolution if it is depthwise or a pooling. Pass such layers as at_site"
             )
     return tuple(form for form in found if form is not None)
 
 
 def input_map(place: Place) -> Chain:
     """Maps a cell's input to its channels: ReLU, 1x1 conv, BN; at stride 2 a factorized reduction."""
-    if place.stride == 2:
-        return ReLU(), FactorizedConv(place.channels_in, place.channels_out), BatchNorm(place.channels_out)
-    return ReLU(), Conv(place.channels_in, place.channels_out), BatchNorm(place.channels_out)
+    conv = FactorizedConv if place.stride == 2 else Conv
+    return ReLU(), conv(place.channels_in, place.channels_out), BatchNorm(place.channels_out)
 
 
 def _conv(*kernels: Size) -> Callable[[Place], Chain]:
@@ -196,11 +188,9 @@ def _conv(*kernels: Size) -> Callable[[Place], Chain]:
         convs = []
         channels = place.channels_in
         for kernel in kernels:
-            if len(kernels) > 1:  # 1 x k has the stride along the width, k x 1 along the height
-                stride = tuple(place.stride if side > 1 else 1 for side in kernel)
-            else:
-                stride = (place.stride, place.stride)
-            convs.append(Conv(channels, place.channels_out, kernel, (stride[0], stride[1])))
+            # 1 x k has the stride along the width, k x 1 along the height
+            down, across = (place.stride if side > 1 or len(kernels) == 1 else 1 for side in kernel)
+            convs.append(Conv(channels, place.channels_out, kernel, (down, across)))
             channels = place.channels_out
         return ReLU(), *convs, BatchNorm(place.channels_out)
 
@@ -227,11 +217,11 @@ def _separable(kernel: int, *, dilation: int = 1, repeats: int = 1) -> Callable[
     return layers
 
 
-def _pool(kind: str, kernel: int) -> Callable[[Place], Chain]:
+def _pool(kind: Literal["max", "avg"], kernel: int) -> Callable[[Place], Chain]:
     """Pooling; followed by a 1x1 conv and BN if the channels change."""
 
     def layers(place: Place) -> Chain:
-        pool = Pool("max" if kind == "max" else "avg", kernel, place.stride)
+        pool = Pool(kind, kernel, place.stride)
         if place.channels_in == place.channels_out:
             return (pool,)
         return pool, Conv(place.channels_in, place.channels_out), BatchNorm(place.channels_out)

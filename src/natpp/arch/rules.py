@@ -1,8 +1,7 @@
 """Rules: which operation may replace which, and their masks.
 
-`masks` applies a rule at all places of a cell in the network; under a strict budget, a transition must also not raise
-parameters or multiply-adds there. This is only a first filter: null → skip can make dead parts or an input conv live,
-and a new loose end widens the output. So `subjects.cells` also compares the costs of whole networks.
+Under a strict budget, a transition must also not raise parameters or multiply-adds at any of its places. This is only a
+first filter: null → skip can make dead parts live, so `subjects.cells` also compares the costs of whole networks.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ def nat(source: Op, target: Op, place: Place) -> bool:
 
 
 def two_level(source: Op, target: Op, place: Place) -> bool:
-    """The rule of NAT++: the type must not be more expensive, nor the kernel larger; skip and null as in NAT.
-
-    Max and average pooling are one type. Skip and null may only replace each other.
-    """
+    """The rule of NAT++: no type that costs more, no larger kernel; all pools are one type; skip and null as in NAT."""
     if nat(source, target, place):
         return True
     if source.family not in TYPE_ORDER or target.family not in TYPE_ORDER:
@@ -85,10 +81,7 @@ def _allowed(check: Rule, place: Place, entries: tuple[Op, ...]) -> Mask:
 
 
 def masks(arch: Architecture, rule: str, where: Setting, *, strict: bool = True) -> dict[str, Mask]:
-    """Per cell, which operations each edge may get: (edges, ops), with ops in the order of the registry.
-
-    A cell occurs at several places of the network; a transition is allowed if it is allowed at all of them. Fixed edges
-    keep their operation.
+    """Per cell, what is allowed on each edge at all places of the cell: (edges, ops), with ops in the registry's order.
 
     Examples:
         >>> from natpp.arch.networks import setting
@@ -146,13 +139,7 @@ def _places(
 
 
 def edge_names(arch: Architecture) -> dict[str, list[str]]:
-    """Per cell, a name for each edge; parallel edges are numbered.
-
-    Examples:
-        >>> from natpp.arch.rules import edge_names
-        >>> edge_names(natpp.load("darts"))["reduce"][:2]
-        ['reduce 0 → 2', 'reduce 1 → 2']
-    """
+    """Per cell, a name for each edge, such as `reduce 0 → 2`; parallel edges are numbered."""
     found: dict[str, list[str]] = {}
     for kind, graph in arch.cells():
         seen: Counter[str] = Counter()

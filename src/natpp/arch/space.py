@@ -1,8 +1,7 @@
 """Spaces of architectures, and sampling from them.
 
 As in the paper: the two sources of a node are uniform over earlier nodes, with repetition; operations are uniform over
-the thirteen, including null; all nodes are concatenated. A search samples from a `Space`, which also lists the
-operations of each edge, so that a supernet has weights for them.
+the thirteen, including null; all nodes are concatenated.
 """
 
 from __future__ import annotations
@@ -50,15 +49,10 @@ class Batch:
         return Architecture(**graphs)
 
     def masks(self, rule: str, channels: int, size: int = 32) -> Mask:
-        """The transitions that a rule allows on each edge: (count, 2, edges, operations).
-
-        Edges from the inputs of the reduction cell have stride 2, all others stride 1.
-        """
+        """What a rule allows on each edge: (count, 2, edges, operations); stride 2 at inputs of reduction cells."""
         at_stride = [allowed(rule, Place(channels, channels, stride, (size, size)), self.names) for stride in (1, 2)]
-        tables = np.stack(at_stride)  # (strides, 13, 13)
         reduces = np.array([0, 1])[None, :, None]
-        stride = reduces * (self.sources < NUM_INPUTS)
-        mask: Mask = tables[stride, self.ops]
+        mask: Mask = np.stack(at_stride)[reduces * (self.sources < NUM_INPUTS), self.ops]
         return mask
 
 
@@ -78,10 +72,7 @@ def sample_batch(
 
 
 class Space(ABC):
-    """The architectures that a search samples from, and the operations allowed on each edge.
-
-    Nodes are numbered as in `Graph.inputs`: two inputs, then one number per node, however many inputs it has.
-    """
+    """Architectures to sample, and the operations of each edge; nodes are numbered as in `Graph.inputs`."""
 
     @property
     @abstractmethod
@@ -98,11 +89,7 @@ class Space(ABC):
 
     @abstractmethod
     def draw(self, count: int, generator: np.random.Generator, *, fair: bool = False) -> list[Architecture]:
-        """Architectures sampled uniformly.
-
-        With `fair`, the operations of an edge are dealt rather than drawn: each occurs once before any occurs twice.
-        Each single architecture is still sampled uniformly.
-        """
+        """Uniform samples; with `fair`, each operation of an edge occurs once before any occurs twice."""
 
     @abstractmethod
     def one_graph(self, generator: np.random.Generator) -> GraphSpace:
@@ -173,7 +160,8 @@ class GraphSpace(Space):
     def choices(self, kind: str) -> Choices:
         graph = self.arch.graph(kind)
         found: dict[tuple[int, int], set[str]] = {}
-        for edge, options in zip(graph.edges, self.options[self._kind(kind)], strict=True):
+        own = self.options.get(kind, self.options["normal"])
+        for edge, options in zip(graph.edges, own, strict=True):
             if not edge.fixed:
                 found.setdefault((graph.names[edge.source], graph.names[edge.target]), set()).update(options)
         return {edge: _ordered(options) for edge, options in found.items()}
@@ -184,39 +172,31 @@ class GraphSpace(Space):
         return tuple(nodes) if graph.merged_concat is None else tuple(sorted(graph.merged_concat))
 
     def draw(self, count: int, generator: np.random.Generator, *, fair: bool = False) -> list[Architecture]:
-        columns: dict[str, list[list[str]]] = {}
-        for kind, edges in self.options.items():
-            columns[kind] = []
-            for options in edges:
-                if fair:
-                    drawn = _dealt(count, len(options), (), generator)
-                else:
-                    drawn = generator.integers(len(options), size=count)
-                columns[kind].append([options[number] for number in drawn.tolist()])
-        return [
-            self.arch.with_ops({kind: [column[index] for column in edges] for kind, edges in columns.items()})
-            for index in range(count)
-        ]
+        def column(options: tuple[str, ...]) -> list[str]:
+            size = len(options)
+            drawn = _dealt(count, size, (), generator) if fair else generator.integers(size, size=count)
+            return [options[number] for number in drawn.tolist()]
+
+        return _spread(self.arch, count, {kind: list(map(column, edges)) for kind, edges in self.options.items()})
 
     def one_graph(self, generator: np.random.Generator) -> GraphSpace:
         return self
 
-    def _kind(self, kind: str) -> str:
-        return kind if kind in self.options else "normal"
-
 
 def dealt_again(archs: Sequence[Architecture], generator: np.random.Generator) -> list[Architecture]:
     """Architectures of one graph with the operations of each edge permuted among them."""
-    columns = {
-        kind: [
-            generator.permutation(column).tolist()
-            for column in zip(*(arch.graph(kind).ops for arch in archs), strict=True)
-        ]
-        for kind, _ in archs[0].cells()
-    }
+    columns: dict[str, list[list[str]]] = {}
+    for kind, _ in archs[0].cells():
+        edges = zip(*(arch.graph(kind).ops for arch in archs), strict=True)
+        columns[kind] = [generator.permutation(column).tolist() for column in edges]
+    return _spread(archs[0], len(archs), columns)
+
+
+def _spread(arch: Architecture, count: int, columns: Mapping[str, Sequence[Sequence[str]]]) -> list[Architecture]:
+    """Architectures of one graph; `columns` has per cell and edge the operation of each."""
     return [
         arch.with_ops({kind: [column[index] for column in edges] for kind, edges in columns.items()})
-        for index, arch in enumerate(archs)
+        for index in range(count)
     ]
 
 

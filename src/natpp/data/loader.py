@@ -1,11 +1,10 @@
 """Batches of a loader: any iterable of (inputs, targets) that can be iterated over repeatedly, such as a `DataLoader`.
 
-Inputs go to the module: a tensor, a tuple of arguments or a dict of named ones. Targets go to the loss.
+Inputs are a tensor, a tuple of arguments or a dict of named ones.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -59,15 +58,15 @@ def count_batches(loader: Iterable[Any], name: str) -> int:
 
 def moved_to(tree: Any, device: torch.device) -> Any:
     """A batch on a device; images in the memory format that is fastest there."""
-    return tree_map(functools.partial(_moved, device=device), tree)
 
+    def moved(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        images = device.type == "cuda" and leaf.dim() == 4 and leaf.is_floating_point()
+        layout = torch.channels_last if images else torch.preserve_format
+        return leaf.to(device, non_blocking=True, memory_format=layout)
 
-def _moved(leaf: Any, device: torch.device) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
-    if device.type == "cuda" and leaf.dim() == 4 and leaf.is_floating_point():
-        return leaf.to(device, non_blocking=True, memory_format=torch.channels_last)
-    return leaf.to(device, non_blocking=True)
+    return tree_map(moved, tree)
 
 
 def samples_in(batch: Batch) -> int:
@@ -95,8 +94,7 @@ class Loaded:
     def of(train: Any, val: Any, steps: int) -> Loaded:
         """`steps` training batches, from as many passes as needed, and validation batches up to a limit.
 
-        Training batches that differ in shape from the first are left out, and so are validation batches of one sample,
-        which batch norms cannot handle.
+        Training batches of other shapes than the first are left out, as are validation batches of one sample.
         """
         learned: list[Batch] = []
         loader = checked_loader(train, "train")

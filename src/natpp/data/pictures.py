@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +38,8 @@ Found = TypeVar("Found")
 class Pictures:
     """Image files as an array of bytes (images, 3, size, size): the central square of each, resized.
 
-    For photographs the border is cropped as well, and `crops` gives random parts of any size and aspect ratio. Each
-    damaged image is reported once. Where a fixed number of images is needed, a damaged one is replaced by another of
-    its class, always the same one.
+    Each damaged image is reported once. Where a fixed number is needed, another of its class replaces it, always the
+    same one.
     """
 
     dtype = np.dtype(np.uint8)
@@ -75,7 +74,7 @@ class Pictures:
         return len(self) * 3 * self.size**2
 
     def __getitem__(self, chosen: NDArray[np.int64] | slice) -> Pixels:
-        return self.take(_numbers(chosen, len(self)))
+        return self.take(np.arange(len(self))[chosen])
 
     def take(self, chosen: NDArray[np.int64], crops: Crops | None = None) -> Pixels:
         """Images by index, or random parts of them; damaged ones are replaced by the next image of their class."""
@@ -88,7 +87,7 @@ class Pictures:
         self, chosen: NDArray[np.int64] | slice, crops: Crops | None = None
     ) -> tuple[Pixels, NDArray[np.bool_]]:
         """Images by index, and which of them could be read; the others are black."""
-        numbers = _numbers(chosen, len(self)).tolist()
+        numbers = np.arange(len(self))[chosen].tolist()
         pixels = np.zeros((len(numbers), 3, self.size, self.size), dtype=np.uint8)
 
         def decode(place: int) -> str | None:
@@ -172,7 +171,3 @@ def _pool(process: int) -> tuple[ThreadPoolExecutor, int]:
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = min(max(1, processors // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))), MOST_THREADS)
     return ThreadPoolExecutor(threads, thread_name_prefix="natpp-images"), threads
-
-
-def _numbers(chosen: NDArray[Any] | slice, count: int) -> NDArray[np.int64]:
-    return np.arange(count)[chosen]

@@ -115,9 +115,8 @@ def _named(name: str, root: str | Path | None) -> Images:
         raise NatppError(f"unknown data set {name!r}. {near} Or give the path of an image folder")
     if root is None:
         raise NatppError(
-            f"{name} needs the folder it is stored in: --root DIR, or root=DIR in Python (natpp data {name} --root DIR "
-            "puts "
-            "it there)"
+            f"{name} needs the folder it is stored in: --root DIR, or root=DIR in Python "
+            f"(natpp data {name} --root DIR puts it there)"
         )
     file = stored(name, root)
     if not file.is_file():

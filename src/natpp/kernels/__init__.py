@@ -1,9 +1,8 @@
 """Convs, batch norms and pools of channels-last tensors on a GPU; faster in training than torch's kernels.
 
-The kernels are written in Triton, which is installed with torch for GPUs. Torch operations compute the same without
-Triton, on a CPU, for other memory formats, and while compiling or exporting; also convs in float32, which tensor cores
-would round. `fast` alone makes this decision, with `fits` for convs; `plain` and the environment variable
-NATPP_KERNELS=plain turn the kernels off.
+They are written in Triton. Torch operations compute the same without it, on a CPU, for other memory formats, and while
+compiling or exporting; also convs in float32, which tensor cores would round. `fast` makes this decision, for convs
+with `fits`; `plain` and the environment variable NATPP_KERNELS=plain turn the kernels off.
 """
 
 from __future__ import annotations
@@ -26,18 +25,8 @@ from natpp.kernels import reference
 from natpp.kernels.conv_block import Half, Norm
 from natpp.kernels.tiles import aligned
 
-__all__ = [
-    "Half",
-    "Norm",
-    "average_pool",
-    "batch_norm",
-    "compile_ahead",
-    "fast",
-    "fits",
-    "max_pool",
-    "plain",
-    "separable",
-]
+__all__ = ["Half", "Norm", "average_pool", "batch_norm", "compile_ahead", "fast"]
+__all__ += ["fits", "max_pool", "plain", "separable"]
 
 LOG = logging.getLogger("natpp")
 LARGEST = 2**31 - 2**24  # numbers in a tensor, since offsets have 32 bits
@@ -65,9 +54,8 @@ def batch_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Images (images, channels, height, width) normalized by batch statistics, and these: mean, biased variance.
 
-    The images are `groups` equal parts, one after the other. Each is normalized by its own statistics, then all get the
-    same weight and bias. Mean and variance are (groups, channels), without gradients and at least in float32. Running
-    statistics, which need a single group, move towards those of the batch by `momentum`.
+    The images are `groups` equal parts, each normalized by its own statistics (groups, channels; at least float32).
+    Running statistics, which need a single group, move towards those of the batch by `momentum`.
     """
     if groups < 1 or x.shape[0] % groups:
         raise SettingError(f"{x.shape[0]} images cannot be split into {groups} equal groups")
@@ -85,10 +73,7 @@ def batch_norm(
 
 
 def separable(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | None = None) -> Tensor:
-    """Images after (ReLU, depthwise conv, 1x1 conv, batch norm) for each half, or (ReLU, conv, batch norm).
-
-    Batch norms work as in `batch_norm`. `added` is added to the result.
-    """
+    """Images after (ReLU, depthwise conv, 1x1 conv, batch norm) or (ReLU, conv, batch norm) per half, plus `added`."""
     if groups < 1 or x.shape[0] % groups:
         raise SettingError(f"{x.shape[0]} images cannot be split into {groups} equal groups")
     if groups > 1 and any(half.norm.running_mean is not None for half in halves):
@@ -107,8 +92,7 @@ def separable(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor 
 def fits(x: Tensor, halves: Sequence[Half], groups: int = 1, added: Tensor | None = None) -> bool:
     """Whether the kernels can compute these halves for images that are `fast`, and are faster than torch.
 
-    Depthwise and 1x1 conv become one dense conv on tensor cores, with taps times channels products per output. This is
-    faster up to MOST_PRODUCTS, and in half precision.
+    Depthwise and 1x1 conv become one dense conv: faster up to MOST_PRODUCTS taps times channels, and in half precision.
     """
     dtype = _computed_in(x)
     cast = torch.is_autocast_enabled(x.device.type)
@@ -194,8 +178,7 @@ def fast(x: object) -> bool:
 def compile_ahead(step: Callable[[], object], device: torch.device, kind: Hashable) -> int:
     """Compile the kernels that a step needs on all CPU cores; returns their number. The step's results are undefined.
 
-    The step runs with kernels that do nothing, so it must not read values. Once a step of a kind needed no new kernels,
-    later ones of that kind are skipped.
+    The step must not read values. Once a step of a kind needed no new kernels, later ones of that kind are skipped.
     """
     if device.type != "cuda" or _PLAIN.get() or _interpreted() or not _available(device):
         return 0

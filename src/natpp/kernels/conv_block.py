@@ -26,10 +26,10 @@ class Norm:
 
 @dataclass(frozen=True)
 class Half:
-    """ReLU, depthwise conv (k x k), 1x1 conv, batch norm; or ReLU, conv (k x k or 1x1), batch norm.
+    """ReLU, depthwise conv (k x k), 1x1 conv, batch norm; or ReLU, conv (k x k or 1x1), batch norm; the size stays.
 
-    The padding keeps the size. In a factorized reduction, a second 1x1 conv, on the input shifted by one row and
-    column, computes the remaining channels; both have stride 2.
+    In a factorized reduction, a second 1x1 conv, on the shifted input, makes the remaining channels; both have
+    stride 2.
     """
 
     depthwise: Tensor | None  # (channels, 1, k, k)

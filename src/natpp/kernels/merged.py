@@ -1,16 +1,14 @@
 """Kernels of separable convs, with depthwise and 1x1 weights merged into one dense conv, as a matrix product.
 
-On tensor cores, the many additional multiplications of the dense product are almost free; loading the windows is what
-costs time. So the input of a conv is first written to a buffer: after ReLU, in the dtype of the product, with enough
-zeros after each row and each image for a window that crosses a border (they also precede the next row or image). Then
-windows can simply be copied. A row of the first matrix is the window of a strip, which is a few adjacent pixels of the
-output. In each row of the image, this window is a contiguous run of memory, and neighbouring strips share most of it.
-The second matrix holds the weights in their positions for each pixel of the strip, and zeros elsewhere: it is (window
-row, column, channel in) x (pixel of the strip, channel out).
+On tensor cores, the many additional multiplications are almost free; loading the windows is what costs time. So the
+input of a conv is first written to a buffer: after ReLU, in the dtype of the product, with enough zeros after each row
+and each image for a window that crosses a border (they also precede the next row or image). A row of the first matrix
+is the window of a strip, which is a few adjacent pixels of the output. In each row of the image, this window is a
+contiguous run of memory. The second matrix holds the weights in their positions for each pixel of the strip, and zeros
+elsewhere: it is (window row, column, channel in) x (pixel of the strip, channel out).
 
-The gradient of the input is such a conv as well, on the gradient of the output, with transposed and flipped weights.
-The gradient of the merged weights is a product of two buffers over all strips. Both are computed in one launch. All
-sums are in float32.
+The gradient of the input is such a conv of the gradient of the output, with transposed and flipped weights. The
+gradient of the merged weights is a product of two buffers over all strips. All sums are in float32.
 """
 
 from __future__ import annotations
@@ -44,26 +42,10 @@ COPIES = {"num_warps": 4, "enable_fp_fusion": True}  # of kernels that copy
 
 @triton.jit
 def _merge(
-    block,
-    depthwise,
-    pointwise,
-    shifted,
-    target,
-    separable,
-    step_in,
-    step_tap,
-    kernel,
-    stride,
-    dilation,
-    channels_in,
-    channels_out,
-    first_out,
-    strip,
-    beside,
-    BACK: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    block, depthwise, pointwise, shifted, target,
+    separable, step_in, step_tap, kernel, stride, dilation, channels_in, channels_out, first_out, strip, beside,
+    BACK: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     """A block of the merged weights, of the conv itself or (BACK) of the conv for the gradient of its input.
 
     In `pointwise`, the next input channel is `step_in` numbers further, the next tap `step_tap`.
@@ -112,49 +94,13 @@ def _merge(
     ]
 )  # fmt: skip
 def prepare(
-    x,
-    buffer,
-    statistics,
-    counters,
-    weight,
-    bias,
-    depthwise,
-    pointwise,
-    shifted,
-    merged,
-    merged_back,
-    images,
-    height,
-    width,
-    rows,
-    columns,
-    lead,
-    numbered,
-    wide,
-    share,
-    programs,
-    groups,
-    separable,
-    step_in,
-    step_tap,
-    kernel,
-    stride,
-    dilation,
-    channels_out,
-    first_out,
-    strip,
-    beside,
-    merging,
-    strip_back,
-    beside_back,
-    eps,
-    NORMED: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    x, buffer, statistics, counters, weight, bias, depthwise, pointwise, shifted, merged, merged_back,
+    images, height, width, rows, columns, lead, numbered, wide, share, programs, groups,
+    separable, step_in, step_tap, kernel, stride, dilation, channels_out, first_out, strip, beside,
+    merging, strip_back, beside_back, eps,
+    NORMED: tl.constexpr, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
-):
+):  # fmt: skip
     """The inputs of a half: x (normalized if it has a norm) after ReLU, padded with zeros; and the merged weights.
 
     The first programs copy, the others merge; one of them zeroes the counters (2, groups) for the next kernels.
@@ -210,48 +156,17 @@ def prepare(
     ]
 )  # fmt: skip
 def forward(
-    buffer,
-    weights,
-    y,
-    partial,
-    statistics,
-    counters,
-    running_mean,
-    running_var,
-    strips,
-    height,
-    width,
-    rows,
-    columns,
-    corner,
-    wide,
-    wide_out,
-    kernel,
-    stride,
-    dilation,
-    strip,
-    across,
-    beside,
-    share,
-    momentum,
-    RECTIFIED: tl.constexpr,
-    RUNNING: tl.constexpr,
-    EVEN: tl.constexpr,
-    PERIOD: tl.constexpr,
-    ALIGN: tl.constexpr,
-    ALIGN_OUT: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_C: tl.constexpr,
+    buffer, weights, y, partial, statistics, counters, running_mean, running_var,
+    strips, height, width, rows, columns, corner, wide, wide_out, kernel, stride, dilation, strip, across, beside,
+    share, momentum,
+    RECTIFIED: tl.constexpr, RUNNING: tl.constexpr, EVEN: tl.constexpr, PERIOD: tl.constexpr, ALIGN: tl.constexpr,
+    ALIGN_OUT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
-):
+):  # fmt: skip
     """y, and its mean and variance (2, groups, channels), combined from the statistics of all blocks.
 
-    The strips of a group are divided among the blocks; the first window starts at pixel `corner` of the buffer.
-    Statistics are sums of y before rounding, and of its squares: with a mean of a hundred deviations, the variance is
-    accurate to a thousandth, which matches the precision of y in half precision. RECTIFIED: the buffer is x itself,
-    before ReLU.
+    The first window starts at pixel `corner` of the buffer. Statistics are sums of y before rounding, and of its
+    squares: with a mean of a hundred deviations, the variance is accurate to a thousandth. RECTIFIED: the buffer is x.
     """
     block = tl.program_id(0)
     group = tl.program_id(2)

@@ -35,29 +35,10 @@ SUMS = {"num_warps": 8, "enable_fp_fusion": True}  # of the last kernel
     ]
 )  # fmt: skip
 def through_norm(
-    y,
-    dz,
-    buffer,
-    sums,
-    gradients,
-    statistics,
-    weight,
-    images,
-    height,
-    width,
-    rows,
-    columns,
-    lead,
-    numbered,
-    stride,
-    wide,
-    wide_dz,
-    share,
-    eps,
-    ALIGN: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    y, dz, buffer, sums, gradients, statistics, weight,
+    images, height, width, rows, columns, lead, numbered, stride, wide, wide_dz, share, eps,
+    ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """The gradient of a norm's input, at the positions of the conv's input; with stride 2, zeros in between.
 
     The first program stores its group's gradients of the norm's weight and bias.
@@ -101,32 +82,13 @@ def through_norm(
 
 @triton.jit
 def _of_weights(
-    program,
-    buffer,
-    gradient,
-    partial,
-    pixels,
-    columns,
-    lead,
-    corner,
-    channels,
-    channels_out,
-    kernel,
-    dilation,
-    strip,
-    tall,
-    beside,
-    share,
-    RECTIFIED: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    program, buffer, gradient, partial,
+    pixels, columns, lead, corner, channels, channels_out, kernel, dilation, strip, tall, beside, share,
+    RECTIFIED: tl.constexpr, ALIGN: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     """A block of the gradient of the merged weights, over a share of the strips: partial (shares, depth, breadth).
 
-    These strips cover all pixels of the buffers, which store both tensors at the same positions; in the padding, the
-    gradient is zero.
+    Both buffers have all pixels at the same positions; in the padding, the gradient is zero.
     """
     blocks = tall * beside
     part = program // blocks
@@ -161,43 +123,12 @@ def _of_weights(
 
 @triton.jit
 def _of_input(
-    program,
-    programs,
-    gradient,
-    weights,
-    dx,
-    partial,
-    sums,
-    counters,
-    buffer,
-    before,
-    mean,
-    groups,
-    strips,
-    height,
-    width,
-    rows,
-    columns,
-    lead,
-    corner,
-    channels,
-    channels_in,
-    kernel,
-    dilation,
-    strip,
-    across,
-    beside,
-    share,
-    NORMED: tl.constexpr,
-    EVEN: tl.constexpr,
-    PERIOD: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-):
+    program, programs, gradient, weights, dx, partial, sums, counters, buffer, before, mean,
+    groups, strips, height, width, rows, columns, lead, corner, channels, channels_in, kernel, dilation, strip, across,
+    beside, share,
+    NORMED: tl.constexpr, EVEN: tl.constexpr, PERIOD: tl.constexpr, ALIGN: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+):  # fmt: skip
     """dx through conv and ReLU for a share of the strips, and its sums for the preceding norm, if any."""
     part = program % programs
     group = program // (programs * beside)
@@ -252,53 +183,14 @@ def _of_input(
     ]
 )  # fmt: skip
 def backward(
-    buffer,
-    gradient,
-    weights,
-    before,
-    mean,
-    dx,
-    partial_sums,
-    sums,
-    counters,
-    partial,
-    images,
-    groups,
-    height,
-    width,
-    rows,
-    columns,
-    lead,
-    corner,
-    corner_back,
-    wide,
-    wide_out,
-    kernel,
-    dilation,
-    strip,
-    beside,
-    tall,
-    share,
-    shares,
-    strip_back,
-    across_back,
-    beside_back,
-    share_back,
-    programs_back,
-    RECTIFIED: tl.constexpr,
-    NORMED: tl.constexpr,
-    EVEN: tl.constexpr,
-    PERIOD: tl.constexpr,
-    ALIGN: tl.constexpr,
-    ALIGN_OUT: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-):
+    buffer, gradient, weights, before, mean, dx, partial_sums, sums, counters, partial,
+    images, groups, height, width, rows, columns, lead, corner, corner_back, wide, wide_out, kernel, dilation, strip,
+    beside, tall, share, shares,
+    strip_back, across_back, beside_back, share_back, programs_back,
+    RECTIFIED: tl.constexpr, NORMED: tl.constexpr, EVEN: tl.constexpr, PERIOD: tl.constexpr, ALIGN: tl.constexpr,
+    ALIGN_OUT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_S: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+):  # fmt: skip
     """Backward through conv and ReLU: the first programs compute the gradient of the merged weights, the others dx.
 
     The window of the first pixel starts at `corner` in the buffer of x, and at `corner_back` in that of the gradient.
@@ -322,29 +214,11 @@ def backward(
 
 @triton.jit
 def _finished(
-    channel,
-    partial,
-    depthwise,
-    pointwise,
-    shifted,
-    found,
-    at,
-    separable,
-    step_in,
-    step_tap,
-    kernel,
-    dilation,
-    channels_in,
-    channels_out,
-    first_out,
-    strip,
-    depth,
-    beside,
+    channel, partial, depthwise, pointwise, shifted, found,
+    at, separable, step_in, step_tap, kernel, dilation, channels_in, channels_out, first_out, strip, depth, beside,
     shares,
-    BLOCK_T: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    TOGETHER: tl.constexpr,
-):
+    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, TOGETHER: tl.constexpr,
+):  # fmt: skip
     """The gradients of all weights of an input channel: those of depthwise convs, then the others."""
     tap = tl.arange(0, BLOCK_T)
     taps = kernel * kernel
@@ -387,11 +261,7 @@ def _finished(
                 folded_late(of_out, n, channels_out, 0).to(found.dtype.element_ty),
                 mask=n < channels_out,
             )
-    tl.store(
-        found + at + channel * taps + tap,
-        of_taps.to(found.dtype.element_ty),
-        mask=tap < taps * separable,
-    )
+    tl.store(found + at + channel * taps + tap, of_taps.to(found.dtype.element_ty), mask=tap < taps * separable)
 
 
 @triton.jit(

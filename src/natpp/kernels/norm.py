@@ -1,13 +1,10 @@
 """Batch norm in training for a channels-last tensor: two kernels forward and two backward.
 
 The pixels of a group are rows, divided into blocks. In each direction, the first kernel writes partial results of each
-block (mean, squared deviations and count; sums of gradients) to a small buffer, and the second kernel processes the
-rows. Blocks are combined in a fixed order, so results are bitwise reproducible: forward, each program of the second
-kernel combines them itself; backward, the last program of the first kernel to finish does, found by a counter that the
-forward pass set to zero. Statistics are in float32. In each tile, the mean is subtracted before squaring, and tiles and
-blocks are combined by their counts, so a large mean costs no precision.
-
-The kernels of other operations may replace the first or the second kernel; they use the same buffers.
+block to a small buffer, and the second kernel processes the rows. Blocks are combined in a fixed order, so results are
+bitwise reproducible: forward, each program of the second kernel combines them itself; backward, the last program of
+the first kernel to finish does, found by a counter that the forward pass set to zero. In each tile, the mean is
+subtracted before squaring, and tiles and blocks are combined by their counts, so a large mean costs no precision.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from torch import Tensor
 
 from natpp.kernels import reference
 from natpp.kernels.precompile import launch
-from natpp.kernels.tiles import columns_of, in_steps, on_device_of
+from natpp.kernels.tiles import columns_of, divided, in_steps, on_device_of
 
 TILE_BYTES = 16 * 1024  # bytes of a tensor that a program loads at once
 PARTS = 4096  # numbers of one kind that a program combines at once: blocks times columns
@@ -45,7 +42,18 @@ class Normalized(torch.autograd.Function):
         running_var: Tensor | None,
         momentum: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        y, statistics, counters = _forward(x, weight, bias, eps, groups, running_mean, running_var, momentum)
+        cut = _Cut(x, groups)
+        partial = cut.partial(x, 3)
+        statistics = torch.empty(2, groups, cut.channels, dtype=torch.float32, device=x.device)
+        running = running_mean, running_var, momentum
+        with on_device_of(x):
+            launch(
+                _partial_statistics, cut.first,
+                x, partial,
+                cut.rows, cut.columns, cut.share,
+                cut.align, cut.block_r, cut.block_c, **OPTIONS,
+            )  # fmt: skip
+            y, counters = normalize(x, statistics, partial, weight, bias, eps, groups, *running)
         mean, var = statistics
         ctx.save_for_backward(x, weight, bias, statistics, counters)
         ctx.mark_non_differentiable(mean, var)
@@ -73,38 +81,6 @@ class Normalized(torch.autograd.Function):
         )
 
 
-def _forward(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    groups: int,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    momentum: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalized images, mean and variance (2, groups, channels), and counters for the backward pass."""
-    cut = _Cut(x, groups)
-    partial = cut.partial(x, 3)
-    statistics = torch.empty(2, groups, cut.channels, dtype=torch.float32, device=x.device)
-    with on_device_of(x):
-        launch(
-            _partial_statistics,
-            cut.first,
-            x,
-            partial,
-            cut.rows,
-            cut.columns,
-            cut.share,
-            cut.align,
-            cut.block_r,
-            cut.block_c,
-            **OPTIONS,
-        )
-        y, counters = normalize(x, statistics, partial, weight, bias, eps, groups, running_mean, running_var, momentum)
-    return y, statistics, counters
-
-
 def normalize(
     x: Tensor,
     statistics: Tensor,
@@ -118,45 +94,23 @@ def normalize(
     momentum: float = 0.0,
     added: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Images normalized by mean and variance (2, groups, channels), and counters for `gradient_sums`.
+    """Images normalized by mean and variance (2, groups, channels), plus `added`, and counters for `gradient_sums`.
 
-    If partial statistics of blocks of rows are given (3, groups, blocks, channels: mean, squared deviations and count),
-    mean and variance are computed from them, and running statistics are updated. `added`, in the memory format of x, is
-    added to the result.
+    Partial statistics of blocks of rows (3, groups, blocks, channels: mean, squared deviations and count), if any, are
+    combined into mean and variance, and into the running statistics.
     """
     cut = _Cut(x, groups)
     y = torch.empty_like(x, memory_format=torch.channels_last)
     counters = torch.empty(groups, cut.first[1], dtype=torch.int32, device=x.device)
-    launch(
-        _normalize,
-        cut.second,
-        x,
-        y,
-        x if added is None else added,  # any pointer, since it is not read
-        statistics if partial is None else partial,
-        statistics,
-        counters,
-        statistics if weight is None else weight,
-        statistics if bias is None else bias,
-        statistics if running_mean is None else running_mean,
-        statistics if running_var is None else running_var,
-        cut.rows,
-        cut.columns,
-        0 if partial is None else partial.shape[2],
-        cut.second_share,
-        eps,
-        momentum,
-        partial is not None,
-        weight is not None,
-        bias is not None,
-        running_mean is not None,
-        added is not None,
-        cut.align,
-        cut.block_r,
-        cut.block_c,
-        PARTS // cut.block_c,
-        **OPTIONS,
-    )
+    launch(  # where there is none, any pointer, which is not read
+        _normalize, cut.second,
+        x, y, x if added is None else added, statistics if partial is None else partial, statistics, counters,
+        statistics if weight is None else weight, statistics if bias is None else bias,
+        statistics if running_mean is None else running_mean, statistics if running_var is None else running_var,
+        cut.rows, cut.columns, 0 if partial is None else partial.shape[2], cut.second_share, eps, momentum,
+        partial is not None, weight is not None, bias is not None, running_mean is not None, added is not None,
+        cut.align, cut.block_r, cut.block_c, PARTS // cut.block_c, **OPTIONS,
+    )  # fmt: skip
     return y, counters
 
 
@@ -169,24 +123,11 @@ def gradient_sums(x: Tensor, dy: Tensor, step: int, mean: Tensor, counters: Tens
     partial = cut.partial(x, 2)
     sums = torch.empty(2, groups, cut.channels, dtype=torch.float32, device=x.device)
     launch(
-        _partial_gradients,
-        cut.first,
-        x,
-        dy,
-        partial,
-        sums,
-        counters,
-        mean,
-        cut.rows,
-        cut.columns,
-        step // cut.align,
-        cut.share,
-        cut.align,
-        cut.block_r,
-        cut.block_c,
-        PARTS // cut.block_c,
-        **OPTIONS,
-    )
+        _partial_gradients, cut.first,
+        x, dy, partial, sums, counters, mean,
+        cut.rows, cut.columns, step // cut.align, cut.share,
+        cut.align, cut.block_r, cut.block_c, PARTS // cut.block_c, **OPTIONS,
+    )  # fmt: skip
     return sums
 
 
@@ -200,26 +141,11 @@ def _backward(
     with on_device_of(x):
         sums = gradient_sums(x, dy, step, statistics[0], counters, groups)
         launch(
-            _gradients,
-            cut.second,
-            x,
-            dy,
-            dx,
-            sums,
-            gradients,
-            statistics,
-            statistics if weight is None else weight,
-            cut.rows,
-            cut.columns,
-            step // cut.align,
-            cut.second_share,
-            eps,
-            weight is not None,
-            cut.align,
-            cut.block_r,
-            cut.block_c,
-            **OPTIONS,
-        )
+            _gradients, cut.second,
+            x, dy, dx, sums, gradients, statistics, statistics if weight is None else weight,
+            cut.rows, cut.columns, step // cut.align, cut.second_share, eps,
+            weight is not None, cut.align, cut.block_r, cut.block_c, **OPTIONS,
+        )  # fmt: skip
     dweight, dbias = gradients[:, 0] if groups == 1 else gradients.sum(1)
     return dx, dweight, dbias
 
@@ -235,16 +161,10 @@ class _Cut:
         self.columns = self.channels // self.align
         self.block_r = TILE_BYTES // x.element_size() // self.block_c
         across = -(-self.channels // self.block_c)
-        self.share, self.blocks = self._shared(PARTS // self.block_c)
-        self.second_share, second_blocks = self._shared(max(PROGRAMS // (across * groups), 1))
+        self.share, self.blocks = divided(self.rows, self.block_r, PARTS // self.block_c, TILES)
+        self.second_share, second_blocks = divided(self.rows, self.block_r, PROGRAMS // (across * groups), TILES)
         self.first = (self.blocks, across, groups)
         self.second = (second_blocks, across, groups)
-
-    def _shared(self, most: int) -> tuple[int, int]:
-        """Rows per block, a multiple of the tile, and the number of blocks; no block is empty."""
-        tiles = -(-self.rows // self.block_r)
-        share = max(-(-tiles // most), TILES) * self.block_r
-        return share, -(-self.rows // share)
 
     def partial(self, x: Tensor, count: int) -> Tensor:
         """An uninitialized buffer for `count` numbers per block and channel."""
@@ -362,9 +282,8 @@ def _partial_statistics(
     squares = tl.zeros((BLOCK_C,), dtype=tl.float32)
     tile = _load(start, row, last, channels, channels, column)
     for begin in range(first, last, BLOCK_R):
-        following = _load(
-            start, row + BLOCK_R, last, channels, channels, column
-        )  # prefetched while the current tile is processed
+        # prefetched while the current tile is processed
+        following = _load(start, row + BLOCK_R, last, channels, channels, column)
         value = tile.to(tl.float32)
         before = (begin - first).to(tl.float32)
         count = tl.minimum(last - begin, BLOCK_R).to(tl.float32)
@@ -385,45 +304,16 @@ def _partial_statistics(
 
 @triton.jit(
     do_not_specialize=[
-        "statistics",
-        "counters",
-        "weight",
-        "bias",
-        "running_mean",
-        "running_var",
-        "rows",
-        "columns",
-        "blocks",
+        "statistics", "counters", "weight", "bias", "running_mean", "running_var", "rows", "columns", "blocks",
         "second_share",
     ]
-)
+)  # fmt: skip
 def _normalize(
-    x,
-    y,
-    added,
-    partial,
-    statistics,
-    counters,
-    weight,
-    bias,
-    running_mean,
-    running_var,
-    rows,
-    columns,
-    blocks,
-    second_share,
-    eps,
-    momentum,
-    JOINED: tl.constexpr,
-    WEIGHT: tl.constexpr,
-    BIAS: tl.constexpr,
-    RUNNING: tl.constexpr,
-    ADDED: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-):
+    x, y, added, partial, statistics, counters, weight, bias, running_mean, running_var,
+    rows, columns, blocks, second_share, eps, momentum,
+    JOINED: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, RUNNING: tl.constexpr, ADDED: tl.constexpr,
+    ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+):  # fmt: skip
     """Normalize; with JOINED, by the combined statistics of blocks, which the first program of a column also stores."""
     group = tl.program_id(2)
     groups = tl.num_programs(2)
@@ -468,21 +358,10 @@ def _normalize(
 
 @triton.jit(do_not_specialize=["sums", "counters", "mean", "rows", "columns", "dy_columns", "share"])
 def _partial_gradients(
-    x,
-    dy,
-    partial,
-    sums,
-    counters,
-    mean,
-    rows,
-    columns,
-    dy_columns,
-    share,
-    ALIGN: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-):
+    x, dy, partial, sums, counters, mean,
+    rows, columns, dy_columns, share,
+    ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+):  # fmt: skip
     """Sums of dy and of dy times the deviation of x: (2, groups, channels), combined from blocks."""
     block = tl.program_id(0)
     group = tl.program_id(2)
@@ -521,23 +400,10 @@ def _partial_gradients(
 
 @triton.jit(do_not_specialize=["sums", "statistics", "weight", "rows", "columns", "dy_columns", "second_share"])
 def _gradients(
-    x,
-    dy,
-    dx,
-    sums,
-    gradients,
-    statistics,
-    weight,
-    rows,
-    columns,
-    dy_columns,
-    second_share,
-    eps,
-    WEIGHT: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    x, dy, dx, sums, gradients, statistics, weight,
+    rows, columns, dy_columns, second_share, eps,
+    WEIGHT: tl.constexpr, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """dx; the first program of a column also stores its group's gradients of weight and bias."""
     group = tl.program_id(2)
     groups = tl.num_programs(2)

@@ -26,13 +26,7 @@ class Pooled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel: int, stride: int) -> Tensor:
-        images, channels, height, width = x.shape
-        y = torch.empty(
-            (images, channels, -(-height // stride), -(-width // stride)),
-            dtype=x.dtype,
-            device=x.device,
-            memory_format=torch.channels_last,
-        )
+        y = _output(x, stride, x.dtype)
         _launch(_pool, x, y, x, y, kernel, stride)
         ctx.kernel, ctx.stride, ctx.shape = kernel, stride, x.shape
         return y
@@ -54,12 +48,7 @@ class MaxPooled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel: int, stride: int) -> Tensor:
-        images, channels, height, width = x.shape
-        shape = (images, channels, -(-height // stride), -(-width // stride))
-        y, taps = (
-            torch.empty(shape, dtype=dtype, device=x.device, memory_format=torch.channels_last)
-            for dtype in (x.dtype, torch.uint8)
-        )
+        y, taps = (_output(x, stride, dtype) for dtype in (x.dtype, torch.uint8))
         _launch(_max_pool, x, y, x, y, kernel, stride, taps)
         ctx.save_for_backward(taps)
         ctx.kernel, ctx.stride, ctx.shape = kernel, stride, x.shape
@@ -74,6 +63,13 @@ class MaxPooled(torch.autograd.Function):
         dx = torch.empty(ctx.shape, dtype=dy.dtype, device=dy.device, memory_format=torch.channels_last)
         _launch(_max_pool_back, dy, dx, dx, dy, ctx.kernel, ctx.stride, taps)
         return dx, None, None
+
+
+def _output(x: Tensor, stride: int, dtype: torch.dtype) -> Tensor:
+    """An uninitialized tensor for one value per window."""
+    images, channels, height, width = x.shape
+    shape = (images, channels, -(-height // stride), -(-width // stride))
+    return torch.empty(shape, dtype=dtype, device=x.device, memory_format=torch.channels_last)
 
 
 def _scattered(dy: Tensor, taps: Tensor, kernel: int, stride: int, shape: torch.Size) -> Tensor:
@@ -96,25 +92,11 @@ def _launch(
     grid = (-(-pixels // block_p), -(-channels // block_c))
     with on_device_of(source):
         launch(
-            function,
-            grid,
-            source,
-            target,
-            *others,
-            pixels,
-            channels // align,
-            step // align,
-            x.shape[2],
-            x.shape[3],
-            y.shape[2],
-            y.shape[3],
-            kernel,
-            stride,
-            align,
-            block_p,
-            block_c,
-            **OPTIONS,
-        )
+            function, grid,
+            source, target, *others,
+            pixels, channels // align, step // align, x.shape[2], x.shape[3], y.shape[2], y.shape[3],
+            kernel, stride, align, block_p, block_c, **OPTIONS,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -139,21 +121,10 @@ def _row(start, mask, image, row, across, height, width, step, KERNEL: tl.conste
 
 @triton.jit(do_not_specialize=["pixels", "columns", "steps", "height", "width", "height_out", "width_out"])
 def _pool(
-    x,
-    y,
-    pixels,
-    columns,
-    steps,
-    height,
-    width,
-    height_out,
-    width_out,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    x, y,
+    pixels, columns, steps, height, width, height_out, width_out,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, ALIGN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """y: each pixel is the mean of its window in x."""
     channels = columns * ALIGN
     step = steps * ALIGN  # from one pixel of the source to the next
@@ -180,20 +151,10 @@ def _pool(
 
 @triton.jit
 def _row_back(
-    start,
-    mask,
-    image,
-    row,
-    down,
-    across,
-    height,
-    width,
-    height_out,
-    width_out,
-    step,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
-):
+    start, mask, image, row, down, across,
+    height, width, height_out, width_out, step,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr,
+):  # fmt: skip
     """Gradient of each pixel from the windows of one row of the output."""
     inside = (row >= 0) & (row < height_out) & (row * STRIDE + KERNEL // 2 >= down)
     share = 1.0 / tl.maximum(_inside(row, height, KERNEL, STRIDE), 1).to(tl.float32)
@@ -210,21 +171,10 @@ def _row_back(
 
 @triton.jit(do_not_specialize=["pixels", "columns", "steps", "height", "width", "height_out", "width_out"])
 def _pool_back(
-    dy,
-    dx,
-    pixels,
-    columns,
-    steps,
-    height,
-    width,
-    height_out,
-    width_out,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    dy, dx,
+    pixels, columns, steps, height, width, height_out, width_out,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, ALIGN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """dx: each pixel sums the gradients of the windows it is in, divided by their sizes."""
     channels = columns * ALIGN
     step = steps * ALIGN  # from one pixel of the source to the next
@@ -253,20 +203,10 @@ def _pool_back(
 
 @triton.jit
 def _max_row(
-    best,
-    found,
-    start,
-    mask,
-    image,
-    i,
-    down,
-    across,
-    height,
-    width,
-    step,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
-):
+    best, found, start, mask, image,
+    i, down, across, height, width, step,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr,
+):  # fmt: skip
     """Update the maximum and its index in the window with one row of each window."""
     row = down * STRIDE + (i - KERNEL // 2)
     inside = (row >= 0) & (row < height)
@@ -283,22 +223,10 @@ def _max_row(
 
 @triton.jit(do_not_specialize=["pixels", "columns", "steps", "height", "width", "height_out", "width_out"])
 def _max_pool(
-    x,
-    y,
-    taps,
-    pixels,
-    columns,
-    steps,
-    height,
-    width,
-    height_out,
-    width_out,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    x, y, taps,
+    pixels, columns, steps, height, width, height_out, width_out,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, ALIGN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """y: each pixel is the maximum of its window in x; taps: the index of the maximum in the window."""
     channels = columns * ALIGN
     step = steps * ALIGN  # from one pixel of the source to the next
@@ -328,21 +256,10 @@ def _max_pool(
 
 @triton.jit
 def _max_row_back(
-    total,
-    start,
-    start_taps,
-    mask,
-    image,
-    i,
-    down,
-    across,
-    height_out,
-    width_out,
-    channels,
-    step,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
-):
+    total, start, start_taps, mask, image,
+    i, down, across, height_out, width_out, channels, step,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr,
+):  # fmt: skip
     """Add the gradients of those windows in one row of the output whose maximum is this pixel."""
     row = (down + KERNEL // 2) // STRIDE - i  # of windows that start at or above this pixel
     inside = (row >= 0) & (row < height_out) & (row * STRIDE + KERNEL // 2 >= down)
@@ -361,22 +278,10 @@ def _max_row_back(
 
 @triton.jit(do_not_specialize=["pixels", "columns", "steps", "height", "width", "height_out", "width_out"])
 def _max_pool_back(
-    dy,
-    dx,
-    taps,
-    pixels,
-    columns,
-    steps,
-    height,
-    width,
-    height_out,
-    width_out,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    dy, dx, taps,
+    pixels, columns, steps, height, width, height_out, width_out,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, ALIGN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """dx: each pixel sums the gradients of the windows whose maximum it is."""
     channels = columns * ALIGN
     step = steps * ALIGN  # from one pixel of the source to the next
@@ -392,37 +297,15 @@ def _max_pool_back(
     if KERNEL <= UNROLLED:
         for i in tl.static_range((KERNEL + STRIDE - 1) // STRIDE):
             total = _max_row_back(
-                total,
-                start,
-                start_taps,
-                mask,
-                image,
-                i,
-                down,
-                across,
-                height_out,
-                width_out,
-                channels,
-                step,
-                KERNEL,
-                STRIDE,
-            )
+                total, start, start_taps, mask, image,
+                i, down, across, height_out, width_out, channels, step,
+                KERNEL, STRIDE,
+            )  # fmt: skip
     else:
         for i in range((KERNEL + STRIDE - 1) // STRIDE):
             total = _max_row_back(
-                total,
-                start,
-                start_taps,
-                mask,
-                image,
-                i,
-                down,
-                across,
-                height_out,
-                width_out,
-                channels,
-                step,
-                KERNEL,
-                STRIDE,
-            )
+                total, start, start_taps, mask, image,
+                i, down, across, height_out, width_out, channels, step,
+                KERNEL, STRIDE,
+            )  # fmt: skip
     tl.store(dx + pixel[:, None] * channels + column[None, :], total.to(dx.dtype.element_ty), mask=mask)

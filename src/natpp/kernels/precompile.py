@@ -1,7 +1,7 @@
 """Compile kernels ahead of time, many in parallel.
 
-Triton compiles a kernel at its first launch, one at a time, which takes a minute for networks of many operations. So a
-step can run once without launching anything: its launches are recorded, then compiled on all cores.
+Triton compiles a kernel at its first launch, one at a time. So a step can run once without launching anything: its
+launches are recorded, then compiled on all cores.
 """
 
 from __future__ import annotations
@@ -52,11 +52,7 @@ def launch(kernel: Kernel, grid: tuple[int, ...], *given: Any, **options: Any) -
 
 
 def compile_for(step: Callable[[], object], kind: Hashable) -> int:
-    """Compile the new kernels of a step; returns their number. The results of the step itself are undefined.
-
-    Once a step of a kind needed no new kernels, later ones of that kind are skipped: kernels that they still miss are
-    compiled at launch.
-    """
+    """Compile the new kernels of a step (see `compile_ahead`); returns their number."""
     if kind in _NOTES.settled or not can_compile_ahead():
         return 0
     known = set(_NOTES.launches)

@@ -28,11 +28,7 @@ def batch_norm(
 
 
 def average_pool(x: Tensor, kernel: int, stride: int) -> Tensor:
-    """Means over windows around every pixel, or every second one; the padding is not averaged in.
-
-    On a GPU it never runs in channels-last memory, where torch's gradients of padded windows are wrong
-    (pytorch#188344).
-    """
+    """Means over windows, without padding; torch's gradients are wrong in channels-last memory (pytorch#188344)."""
     x = x.contiguous() if x.is_cuda else x
     return functional.avg_pool2d(x, kernel, stride, kernel // 2, count_include_pad=False)
 

@@ -1,13 +1,13 @@
 """ReLU, depthwise conv, 1x1 conv and batch norm of a channels-last tensor, once or several times in a row.
 
-A half is one such sequence. Its forward pass is two launches of the kernels in merged.py. The first normalizes its
-input (if there is a half before it), applies ReLU and copies it with zero padding, while other programs merge the
-weights; the second multiplies and computes the statistics. Only the last half is followed by a normalizing kernel.
-Backward, a half is two launches as well: through its norm into a zero-padded buffer, then through conv and ReLU. A last
-launch computes the gradients of the weights. No two programs add to the same value, so results are reproducible.
+A half is one such sequence. Forward, it is two launches. The first normalizes the input (if there is a half before
+it), applies ReLU and copies it with zero padding, while other programs merge the weights; the second multiplies and
+computes the statistics. Only the last half is followed by a normalizing kernel. Backward, it is two launches as well:
+through its norm into a zero-padded buffer, then through conv and ReLU. A last launch computes the gradients of the
+weights. No two programs add to the same value, so results are reproducible.
 
-A half without a depthwise conv is ReLU, 1x1 conv, batch norm, and reads x directly. A factorized reduction, with two
-1x1 convs, has windows of 2 x 2 pixels with weights in two corners.
+A half without a depthwise conv reads x directly. A factorized reduction has windows of 2 x 2 pixels with weights in
+two corners.
 """
 
 from __future__ import annotations
@@ -34,13 +34,7 @@ class Separated(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        halves: Sequence[Half],
-        groups: int,
-        dtype: torch.dtype,
-        added: Tensor | None,
-        *_: Tensor,
+        ctx: Any, x: Tensor, halves: Sequence[Half], groups: int, dtype: torch.dtype, added: Tensor | None, *_: Tensor
     ) -> Tensor:
         steps: list[Step] = []
         kept: list[Tensor] = []  # per half: the conv's input, the backward weights, the conv's output, …
@@ -149,12 +143,7 @@ def _finish(steps: Sequence[Step], partial: Sequence[Tensor]) -> Any:
         launch(
             merged_back.finish,
             (max(step.conv.channels_in for step in pair), len(pair)),
-            found,
-            *rows[begin],
-            *rows[min(begin + 1, len(rows) - 1)],
-            taps,
-            geometry.BREADTH,
-            FINISHED // taps,
-            **merged_back.SUMS,
-        )
+            found, *rows[begin], *rows[min(begin + 1, len(rows) - 1)],
+            taps, geometry.BREADTH, FINISHED // taps, **merged_back.SUMS,
+        )  # fmt: skip
     return iter(torch.split(found, [number for some in numbers for number in some]))

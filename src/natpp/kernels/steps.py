@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from natpp.kernels import geometry, merged, merged_back
 from natpp.kernels.conv_block import Half, Norm
 from natpp.kernels.geometry import Conv
 from natpp.kernels.precompile import launch
-from natpp.kernels.tiles import columns_of
+from natpp.kernels.tiles import Shares, columns_of, divided
 
 NUMBERS = 4096  # of a copied tile: 32 per thread
 COPYING = 528  # maximum copying programs: four per multiprocessor of an H200
@@ -27,21 +26,6 @@ MULTIPLIED = 2  # minimum tiles of strips per multiplying program
 LONG = 32  # the same for the gradient of weights, where each program writes its own partial sum
 JOINED = 4096  # partial results combined at once
 WIDE = 8  # maximum numbers copied at once: 16 bytes, which Triton up to 3.6 loads without the L1 cache, unlike 8
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """How pixels or strips are divided: `share` of them for each of `blocks` programs."""
-
-    share: int
-    blocks: int
-
-
-def _shared(count: int, tile: int, most: int, least: int) -> _Shared:
-    """At least `least` whole tiles per program, and no empty program."""
-    tiles = -(-count // tile)
-    share = max(-(-tiles // max(most, 1)), least) * tile
-    return _Shared(share, -(-count // share))
 
 
 class Step:
@@ -91,50 +75,41 @@ class Step:
         """Numbers that kernels need about the weights: whether they are separable, their sizes, and the strip."""
         conv = self.conv
         return (
-            int(self.half.depthwise is not None),
-            *self.steps_of_weight,
-            conv.kernel,
-            conv.dilation,
-            conv.channels_in,
-            conv.channels_out,
-            len(self.half.pointwise),
-            self.whole.strip,
-        )
+            int(self.half.depthwise is not None), *self.steps_of_weight, conv.kernel, conv.dilation,
+            conv.channels_in, conv.channels_out, len(self.half.pointwise), self.whole.strip,
+        )  # fmt: skip
 
     @functools.cached_property
-    def strips(self) -> _Shared:
+    def strips(self) -> Shares:
         """How strips are divided for the gradient of the weights: over whole buffers, so they may cross row ends."""
         whole = self.whole
         count = -(-self.images * self.rows * self.columns // whole.strip)
         room = max(MOST_PROGRAMS - self.cut_back.blocks * self.back.beside * self.groups, FOR_WEIGHTS)
-        return _shared(count, geometry.TALL[1], room // (whole.tall * whole.beside), LONG)
+        return divided(count, geometry.TALL[1], room // (whole.tall * whole.beside), LONG)
 
     @functools.cached_property
-    def cut_back(self) -> _Shared:
+    def cut_back(self) -> Shares:
         """How the strips of a group are divided among programs for the gradient of x."""
         return self._cut(self.back, MOST_PROGRAMS - FOR_WEIGHTS)
 
-    def _cut(self, conv: Conv, most: int) -> _Shared:
+    def _cut(self, conv: Conv, most: int) -> Shares:
         """How the strips of a group are divided among programs that sum up their results."""
         most = min(max(PARTS // conv.channels_out, LEAST), most) // self.groups
-        return _shared(conv.images // self.groups * conv.height * conv.across, geometry.STRIPS, most, MULTIPLIED)
+        return divided(conv.images // self.groups * conv.height * conv.across, geometry.STRIPS, most, MULTIPLIED)
 
-    def _copied(self, channels: int) -> tuple[_Shared, int, int]:
+    def _copied(self, channels: int) -> tuple[Shares, int, int]:
         """How the pixels of a buffer are divided among copying programs; rows and columns of a tile."""
         block_c, _ = columns_of(channels)
         across = -(-channels // block_c)
         block_r = NUMBERS // block_c
         size = self.images // self.groups * self.rows * self.columns
         last = self.pixels - (self.groups - 1) * size - (0 if self.groups == 1 else self.lead)  # of the last group
-        return _shared(last, block_r, COPYING // (across * self.groups), COPIED), block_r, block_c
+        return divided(last, block_r, COPYING // (across * self.groups), COPIED), block_r, block_c
 
     def prepare(
         self, x: Tensor, dtype: torch.dtype, norm: Norm | None, statistics: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The input of the product, merged weights for the conv and its gradient, and counters for both.
-
-        `norm` is first applied to x, with the statistics of x.
-        """
+        """The product's input, first normalized by `norm`; merged weights for conv and gradient; counters for both."""
         conv, back = self.conv, self.back
         weights = torch.empty(conv.depth, conv.beside * geometry.BREADTH, dtype=dtype, device=x.device)
         weights_back = torch.empty(back.depth, back.beside * geometry.BREADTH, dtype=dtype, device=x.device)
@@ -147,51 +122,19 @@ class Step:
         else:
             buffer = torch.empty(self.pixels, conv.channels_in, dtype=dtype, device=x.device)
         blocks = [one.depth // geometry.MERGED * one.beside for one in (conv, back)]
-        any_pointer = self.half.norm.weight
+        any_pointer = self.half.norm.weight  # which is not read
         launch(
-            merged.prepare,
-            (programs + sum(blocks), across, self.groups if programs else 1),
-            x,
-            buffer,
-            any_pointer if statistics is None else statistics,
-            counters,
-            any_pointer if norm is None else norm.weight,
-            any_pointer if norm is None else norm.bias,
-            *self.weights,
-            weights,
-            weights_back,
-            self.images // self.groups,
-            self.height,
-            self.width,
-            self.rows,
-            self.columns,
-            self.lead,
-            self.pixels,
-            conv.channels_in // self.align,
-            shared.share,
-            programs,
-            self.groups,
-            int(self.half.depthwise is not None),
-            *self.steps_of_weight,
-            conv.kernel,
-            conv.stride,
-            conv.dilation,
-            conv.channels_out,
-            len(self.half.pointwise),
-            conv.strip,
-            conv.beside,
-            blocks[0],
-            back.strip,
-            back.beside,
-            0.0 if norm is None else norm.eps,
-            norm is not None,
-            self.align,
-            block_r,
-            block_c,
-            geometry.MERGED,
-            geometry.BREADTH,
-            **merged.COPIES,
-        )
+            merged.prepare, (programs + sum(blocks), across, self.groups if programs else 1),
+            x, buffer, any_pointer if statistics is None else statistics, counters,
+            any_pointer if norm is None else norm.weight, any_pointer if norm is None else norm.bias, *self.weights,
+            weights, weights_back,
+            self.images // self.groups, self.height, self.width, self.rows, self.columns, self.lead, self.pixels,
+            conv.channels_in // self.align, shared.share, programs, self.groups,
+            int(self.half.depthwise is not None), *self.steps_of_weight, conv.kernel, conv.stride, conv.dilation,
+            conv.channels_out, len(self.half.pointwise), conv.strip, conv.beside,
+            blocks[0], back.strip, back.beside, 0.0 if norm is None else norm.eps,
+            norm is not None, self.align, block_r, block_c, geometry.MERGED, geometry.BREADTH, **merged.COPIES,
+        )  # fmt: skip
         return buffer, weights, weights_back, counters
 
     def forward(self, buffer: Tensor, weights: Tensor, counters: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,45 +152,16 @@ class Step:
         even = conv.even(self.groups)
         block_c, _ = columns_of(conv.channels_out)
         launch(
-            merged.forward,
-            (shared.blocks, conv.beside, self.groups),
-            buffer,
-            weights,
-            y,
-            partial,
-            statistics,
-            counters,
+            merged.forward, (shared.blocks, conv.beside, self.groups),
+            buffer, weights, y, partial, statistics, counters,
             statistics if norm.running_mean is None else norm.running_mean,
             statistics if norm.running_var is None else norm.running_var,
-            conv.images // self.groups * conv.height * conv.across,
-            conv.height,
-            conv.width,
-            self.rows,
-            self.columns,
-            self.corner,
-            conv.channels_in // self.align,
-            conv.channels_out // self.align_out,
-            conv.kernel,
-            conv.stride,
-            conv.dilation,
-            conv.strip,
-            conv.across,
-            conv.beside,
-            shared.share,
-            norm.momentum,
-            self.direct,
-            norm.running_mean is not None,
-            even,
-            conv.period if even else 0,
-            self.align,
-            self.align_out,
-            geometry.STRIPS,
-            geometry.DEPTH,
-            geometry.BREADTH,
-            block_c,
-            JOINED // block_c,
-            **merged.PRODUCTS,
-        )
+            conv.images // self.groups * conv.height * conv.across, conv.height, conv.width, self.rows, self.columns,
+            self.corner, conv.channels_in // self.align, conv.channels_out // self.align_out, conv.kernel, conv.stride,
+            conv.dilation, conv.strip, conv.across, conv.beside, shared.share, norm.momentum,
+            self.direct, norm.running_mean is not None, even, conv.period if even else 0, self.align, self.align_out,
+            geometry.STRIPS, geometry.DEPTH, geometry.BREADTH, block_c, JOINED // block_c, **merged.PRODUCTS,
+        )  # fmt: skip
         return y, statistics
 
     def through_norm(
@@ -259,32 +173,13 @@ class Step:
         buffer = torch.empty(self.pixels, channels, dtype=y.dtype, device=y.device)
         gradients = torch.empty(2, self.groups, channels, dtype=torch.float32, device=y.device)
         launch(
-            merged_back.through_norm,
-            (shared.blocks, -(-channels // block_c), self.groups),
-            y,
-            dz,
-            buffer,
-            sums,
-            gradients,
-            statistics,
-            self.half.norm.weight,
-            self.images // self.groups,
-            self.height_out,
-            self.width_out,
-            self.rows,
-            self.columns,
-            self.lead,
-            self.pixels,
-            self.half.stride,
-            channels // self.align_out,
-            step_of_dz // self.align_out,
-            shared.share,
+            merged_back.through_norm, (shared.blocks, -(-channels // block_c), self.groups),
+            y, dz, buffer, sums, gradients, statistics, self.half.norm.weight,
+            self.images // self.groups, self.height_out, self.width_out, self.rows, self.columns, self.lead,
+            self.pixels, self.half.stride, channels // self.align_out, step_of_dz // self.align_out, shared.share,
             self.half.norm.eps,
-            self.align_out,
-            block_r,
-            block_c,
-            **merged.COPIES,
-        )
+            self.align_out, block_r, block_c, **merged.COPIES,
+        )  # fmt: skip
         return buffer, gradients
 
     def backward(
@@ -296,10 +191,7 @@ class Step:
         counters: Tensor,
         before: tuple[Tensor, Tensor] | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of the half's input, their sums that its norm needs, and gradients of merged weights.
-
-        `before`: the output of the previous half, and its statistics.
-        """
+        """Gradients of the input, their sums for its norm, gradients of weights; `before`: the half before's output."""
         whole, back = self.whole, self.back
         shared, strips = self.cut_back, self.strips
         like = x if before is None else before[0]
@@ -312,53 +204,14 @@ class Step:
         partial = torch.empty(shape, dtype=torch.float32, device=x.device)
         programs = whole.tall * whole.beside * strips.blocks + shared.blocks * back.beside * self.groups
         launch(
-            merged_back.backward,
-            (programs,),
-            buffer,
-            gradient,
-            weights,
-            like,
-            sums if before is None else before[1],
-            dx,
-            parts,
-            sums,
-            counters,
-            partial,
-            self.images,
-            self.groups,
-            self.height,
-            self.width,
-            self.rows,
-            self.columns,
-            self.lead,
-            self.corner,
-            self.corner_back,
-            whole.channels_in // self.align,
-            whole.channels_out // self.align_out,
-            whole.kernel,
-            whole.dilation,
-            whole.strip,
-            whole.beside,
-            whole.tall,
-            strips.share,
-            strips.blocks,
-            back.strip,
-            back.across,
-            back.beside,
-            shared.share,
-            shared.blocks,
-            self.direct,
-            before is not None,
-            even,
-            back.period if even and before is not None else 0,
-            self.align,
-            self.align_out,
-            geometry.STRIPS,
-            geometry.DEPTH,
-            *geometry.TALL,
-            geometry.BREADTH,
-            block_c if before is not None else 16,
-            JOINED // block_c if before is not None else 16,
-            **merged.PRODUCTS,
-        )
+            merged_back.backward, (programs,),
+            buffer, gradient, weights, like, sums if before is None else before[1], dx, parts, sums, counters, partial,
+            self.images, self.groups, self.height, self.width, self.rows, self.columns, self.lead, self.corner,
+            self.corner_back, whole.channels_in // self.align, whole.channels_out // self.align_out, whole.kernel,
+            whole.dilation, whole.strip, whole.beside, whole.tall, strips.share, strips.blocks,
+            back.strip, back.across, back.beside, shared.share, shared.blocks,
+            self.direct, before is not None, even, back.period if even and before is not None else 0, self.align,
+            self.align_out, geometry.STRIPS, geometry.DEPTH, *geometry.TALL, geometry.BREADTH,
+            block_c if before is not None else 16, JOINED // block_c if before is not None else 16, **merged.PRODUCTS,
+        )  # fmt: skip
         return dx, sums, partial

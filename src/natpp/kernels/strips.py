@@ -38,10 +38,7 @@ def pixels_at(begin, rows, columns, lead, BLOCK: tl.constexpr):
 
 @triton.jit
 def share_of(block, group, size, lead, numbered, share):
-    """First and end pixel of the part of a buffer that a program fills; a group has `size` pixels.
-
-    The first group includes the leading zeros, the last group the trailing ones.
-    """
+    """First and end pixel of the part of a buffer that a program fills, with the zeros before and after all groups."""
     first = tl.where(group == 0, 0, lead + group * size)
     last = tl.where(group == tl.num_programs(2) - 1, numbered, lead + (group + 1) * size)
     first += block * share
@@ -96,10 +93,7 @@ def write(pointer, value, mask, EVEN: tl.constexpr):
 
 @triton.jit
 def folded_early(value, BLOCK_N: tl.constexpr, PERIOD: tl.constexpr):
-    """Sum over the pixels of a strip for columns (pixel, channel), if channels repeat with a PERIOD.
-
-    This is cheap, so fewer numbers are kept while tiles are multiplied.
-    """
+    """Sum over the pixels of a strip for columns (pixel, channel), if channels repeat with a PERIOD."""
     if PERIOD > 0:
         value = tl.sum(tl.reshape(value, (BLOCK_N // PERIOD, PERIOD)), axis=0)
     return value
@@ -140,23 +134,10 @@ def offset_of(k, run, further, ALIGN: tl.constexpr):
 
 @triton.jit
 def multiplied(
-    buffer,
-    weights,
-    place,
-    n,
-    columns,
-    channels,
-    kernel,
-    stride,
-    dilation,
-    strip,
-    beside,
-    RECTIFIED: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    buffer, weights, place, n,
+    columns, channels, kernel, stride, dilation, strip, beside,
+    RECTIFIED: tl.constexpr, ALIGN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     """The windows of some strips, starting at the pixels `place`, times columns `n` of the merged weights."""
     run = ((strip - 1) * stride + (kernel - 1) * dilation + 1) * channels
     depth = kernel * run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,9 +14,8 @@ from torch import Tensor
 def columns_of(channels: int) -> tuple[int, int]:
     """Columns of a tile, and the width of loads: the largest power of two up to 16 that divides the channels.
 
-    There are few different widths, so that few kernels are compiled. 32 columns of bf16 fill two memory sectors. If 32
-    does not divide the channels, much of the last tile would be empty and rows are not aligned, so tiles get 64
-    columns.
+    There are few different widths, so that few kernels are compiled. 32 columns of bf16 fill two memory sectors; if 32
+    does not divide the channels, tiles get 64, since much of the last one would be empty.
     """
     if channels <= 16:
         width = 16
@@ -26,6 +26,20 @@ def columns_of(channels: int) -> tuple[int, int]:
     return width, math.gcd(channels, 16)
 
 
+class Shares(NamedTuple):
+    """How pixels or strips are divided: `share` of them for each of `blocks` programs."""
+
+    share: int
+    blocks: int
+
+
+def divided(count: int, tile: int, most: int, least: int) -> Shares:
+    """At most `most` programs with at least `least` whole tiles each; no program is empty."""
+    tiles = -(-count // tile)
+    share = max(-(-tiles // max(most, 1)), least) * tile
+    return Shares(share, -(-count // share))
+
+
 def in_rows(tensor: Tensor) -> Tensor:
     """The tensor with memory (images, height, width, channels), aligned for wide loads; copied only if necessary."""
     tensor = tensor.contiguous(memory_format=torch.channels_last)
@@ -33,10 +47,7 @@ def in_rows(tensor: Tensor) -> Tensor:
 
 
 def in_steps(tensor: Tensor, align: int) -> tuple[Tensor, int]:
-    """The tensor, and the step from one pixel to the next; copied if steps vary or loads would not be aligned.
-
-    A slice of the channels of a larger tensor, such as the gradient of a concatenation, is used without copying.
-    """
+    """The tensor (also a slice of channels), and the step to the next pixel; copied if steps vary or are unaligned."""
     _, channels, height, width = tensor.shape
     step = tensor.stride(3) if width > 1 else tensor.stride(2) if height > 1 else tensor.stride(0)
     wanted = (height * width * step, 1, width * step, step)

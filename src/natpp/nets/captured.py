@@ -1,7 +1,6 @@
 """A training step captured as one CUDA graph, so that all its kernels are launched at once.
 
-Small kernels take less time to run than to launch one by one. What a step reads is copied into static buffers before
-each replay; what it changes (weights, statistics, momentum) is updated in place.
+What a step reads is copied into static buffers before each replay; what it changes is updated in place.
 """
 
 from __future__ import annotations
@@ -33,11 +32,10 @@ class Captured:
         *,
         blind: Hashable | None = None,
     ):
-        """Runs the step once to choose and load all kernels, restores the state, then captures the step.
+        """Runs the step once to choose and load all kernels, restores state and random state, then captures the step.
 
-        The random state is restored as well, so the first replay draws what the step would have drawn. With `blind`,
-        which names the kind of step, the kernels are first compiled in parallel in a pass whose results are undefined;
-        once a step of that kind needed no new kernels, this pass is skipped.
+        With `blind`, which names the kind of step, the kernels are first compiled in parallel, in a pass whose results
+        are undefined; once a step of that kind needed no new kernels, this pass is skipped.
         """
         before = [tensor.clone() for tensor in state]
 

@@ -24,21 +24,15 @@ from natpp.errors import SettingError, line_of
 from natpp.nets.call import call
 
 WARM_UP, ROUNDS = 5, 30
-FUSED = (
-    "attention",
-    "transformer",
-    "rnn",
-    "lstm",
-)  # in the names of kernels that hide matrix products
+FUSED = ("attention", "transformer", "rnn", "lstm")  # in the names of kernels that hide matrix products
 
 
 def module_cost(module: nn.Module, example_input: Any, *, latency: bool = False) -> Cost:
     """The cost of one forward pass in eval mode, on the device of the module and its input.
 
     The input is a tensor, a tuple of arguments or a dict of named arguments. Multiply-adds are half the operations that
-    `torch.utils.flop_counter` counts for this batch: convolutions and matrix products, including those in attention and
-    recurrent layers. One pass measures everything; a second one is needed only if a fused kernel hides its matrix
-    products, or if the first pass left something behind, such as a cache.
+    `torch.utils.flop_counter` counts for this batch. A second pass is needed only if a fused kernel hides its matrix
+    products, or if the first one left something behind, such as a cache.
     """
     example_input = _cloned(example_input)  # an in-place module must not change the caller's tensors
     run = functools.partial(call, module, example_input)
@@ -143,10 +137,7 @@ def _is_composite(func: Any) -> bool:
 
 
 class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of live tensors while active, starting with the inputs.
-
-    Weights and other existing tensors are not counted; a view is counted once, with the tensor it views.
-    """
+    """Counts the bytes of live tensors while active, inputs included, weights and other existing tensors not."""
 
     def __init__(self, inputs: Any = ()):
         super().__init__()  # type: ignore[no-untyped-call]
@@ -189,8 +180,7 @@ def unfused(module: nn.Module) -> Iterator[None]:
     torch.backends.mha.set_fastpath_enabled(False)
     recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
     try:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        with sdpa_kernel(SDPBackend.MATH), contextlib.ExitStack() as stack:
             if recurrent:
                 stack.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore")  # torch warns that weights are not contiguous
@@ -230,8 +220,7 @@ def _place(error: BaseException, module: nn.Module) -> str:
 
 
 def _synchronizer(example_input: Any) -> Callable[[], None]:
-    devices = {leaf.device for leaf in tree_leaves(example_input) if isinstance(leaf, Tensor)}
-    for device in devices:
+    for device in {leaf.device for leaf in tree_leaves(example_input) if isinstance(leaf, Tensor)}:
         if device.type == "cuda":
             return lambda: torch.cuda.synchronize(device)
         if device.type == "mps":

@@ -1,7 +1,7 @@
 """Networks of any architecture: stem, cells and head, as a trainable `nn.Module`.
 
-`Network(placed)` builds only what is live; `Network(placed, prune=False)` builds everything. Both use the same
-parameter names and compute the same function: a node without live inputs is zero, and an edge from it adds nothing.
+`prune=False` also builds what is dead. The names of parameters and the function stay the same: a node without live
+inputs is zero, and an edge from it adds nothing.
 """
 
 from __future__ import annotations
@@ -45,10 +45,7 @@ def network_cost(arch: Architecture, where: Setting, *, latency: bool = False) -
 
 
 class Network(nn.Module):
-    """Images (batch, 3, size, size) to logits (batch, classes).
-
-    With an auxiliary head it returns (logits, auxiliary logits) while training.
-    """
+    """Images (batch, 3, size, size) to logits (batch, classes); in training also auxiliary logits, if any."""
 
     def __init__(self, placed: Placed, *, prune: bool = True, auxiliary: bool = False, drop_path: float = 0.0):
         super().__init__()
@@ -63,19 +60,13 @@ class Network(nn.Module):
             else:
                 self.blocks[part.block.name] = Sum(part.block, reached=placed.reached[part.block.reads[0]])
         self.head = build_chain(layout.head)
-        self.auxiliary: AuxiliaryHead | None = None
-        if auxiliary:
-            self.auxiliary = AuxiliaryHead(placed)
-        self._readers = _last_blocks(placed) if prune else _all_readers(placed)
+        self.auxiliary = AuxiliaryHead(placed) if auxiliary else None
+        self._readers = _last_blocks(placed, prune=prune)
         self.drop_path = drop_path
 
     @property
     def drop_path(self) -> float | Tensor:
-        """Probability of dropping an edge for an image during training; may be changed at any step.
-
-        If it is a tensor with one element on the network's device, it can be changed between replays of a captured
-        step.
-        """
+        """Probability of dropping an edge for an image in training; a tensor can change between replays of a step."""
         return self._drop_path
 
     @drop_path.setter
@@ -178,8 +169,7 @@ class Cell(nn.Module):
         if total is None and not self.prune:
             source = states[0]
             assert source is not None
-            stride = self.block.stride
-            height, width = (-(-side // stride) for side in source.shape[2:])
+            height, width = (-(-side // self.block.stride) for side in source.shape[2:])
             return source.new_zeros(source.shape[0], self.block.channels, height, width)
         return total
 
@@ -265,18 +255,11 @@ def _last_readers(graph: Graph, liveness: Liveness) -> dict[int, int]:
     return readers | dict.fromkeys(graph.outputs, graph.num_nodes)
 
 
-def _last_blocks(placed: Placed) -> dict[int, int]:
-    """For each value that a live block reads, the last block to do so. The head reads the last value."""
+def _last_blocks(placed: Placed, *, prune: bool) -> dict[int, int]:
+    """For each value that is read (with `prune`, by what is live), the last block to do so; the head reads the last."""
     readers = {}
     for index, part in enumerate(placed.parts):
         for slot, value in enumerate(part.block.reads):
-            if not isinstance(part, CellPart) or part.liveness.inputs[slot]:
+            if not prune or not isinstance(part, CellPart) or part.liveness.inputs[slot]:
                 readers[value] = index
-    return readers | {len(placed.parts): len(placed.parts)}
-
-
-def _all_readers(placed: Placed) -> dict[int, int]:
-    readers: dict[int, int] = {}
-    for index, part in enumerate(placed.parts):
-        readers |= dict.fromkeys(part.block.reads, index)
     return readers | {len(placed.parts): len(placed.parts)}

@@ -1,8 +1,6 @@
 """The policy: a graph convolutional network that outputs a distribution over operations for every edge.
 
-`encode` turns an architecture into a graph of node and edge features, `collate` joins many architectures into one
-disjoint graph, and the network outputs logits for every edge that may change. Forbidden transitions have probability
-exactly zero (the paper's binary-masked softmax).
+Forbidden transitions have probability exactly zero (the paper's binary-masked softmax).
 """
 
 from __future__ import annotations
@@ -53,26 +51,20 @@ def encode_cells(cells: Iterable[tuple[str, Graph]], ops: Sequence[str] | None =
     nodes: list[tuple[int, int, int]] = []
     places: list[tuple[str, int]] = []
     for kind, graph in cells:
-        offset, cell = len(nodes), KINDS.index(kind)
-        links = {edge.source for edge in graph.edges if edge.fixed and not edge.is_null}
-        outputs = set(graph.outputs)
-        names = {0: offset, 1: offset + 1}
-        nodes += [(cell, 0, 0), (cell, 1, 0)]
-        for node in range(NUM_INPUTS, graph.num_nodes):
-            name = names[node] = len(nodes)  # the parts of a chain end up as one node
-            for number in graph.into(node):
-                edge = graph.edges[number]
-                if not edge.fixed:
-                    if edge.op not in index:
-                        raise FormatError(
-                            f"the policy does not know the operation {edge.op}: it was trained on another space "
-                            "(train one with natpp search: --extras for all operations, --arch for this architecture)"
-                        )
-                    codes.append(index[edge.op])
-                    ends.append((names[edge.source], name))
-                    places.append((kind, number))
-            if node not in links:
-                nodes.append((cell, 2, int(node in outputs)))
+        offset, cell, outputs = len(nodes), KINDS.index(kind), {graph.names[node] for node in graph.outputs}
+        nodes += [(cell, 0, 0), (cell, 1, 0)]  # the parts of a chain are one node
+        nodes += [(cell, 2, int(name in outputs)) for name in range(NUM_INPUTS, graph.names[-1] + 1)]
+        for number, edge in enumerate(graph.edges):
+            if edge.fixed:
+                continue
+            if edge.op not in index:
+                raise FormatError(
+                    f"the policy does not know the operation {edge.op}: it was trained on another space "
+                    "(train one with natpp search: --extras for all operations, --arch for this architecture)"
+                )
+            codes.append(index[edge.op])
+            ends.append((offset + graph.names[edge.source], offset + graph.names[edge.target]))
+            places.append((kind, number))
     sources, targets = np.array(ends, dtype=np.int64).reshape(-1, 2).T
     return Encoded(np.array(codes, dtype=np.int64), sources, targets, np.array(nodes, dtype=np.int64), tuple(places))
 
@@ -151,10 +143,7 @@ class Transitions(NamedTuple):
 
 
 def masked_log_softmax(logits: Tensor, mask: Tensor) -> Tensor:
-    """Log of the binary-masked softmax, Eq. (6) of the paper; masked entries get the lowest finite number.
-
-    Their probability is exactly 0, while gradients and entropy stay finite.
-    """
+    """Log of the binary-masked softmax, Eq. (6) of the paper; masked entries get the lowest finite number."""
     lowest = torch.finfo(logits.dtype).min
     return torch.where(mask, logits.masked_fill(~mask, lowest).log_softmax(dim=-1), lowest)
 
@@ -218,9 +207,7 @@ class Policy(nn.Module):
     def _paper(self, batch: GraphBatch) -> Tensor:
         """Z = A σ(A X W0) W1 W_FC, where A is the adjacency of the directed graph with self-loops.
 
-        Messages follow edges from source to target only, and the logits of an edge use both its nodes. (With both
-        directions in A, all nodes of a complete graph like that of NAS-Bench-201 would get the same features, so the
-        policy could not tell its edges apart.)
+        With both directions in A, all nodes of a complete graph like that of NAS-Bench-201 would get the same features.
         """
         cell, kind, _ = batch.nodes.T
         size = len(batch.nodes)
@@ -262,10 +249,8 @@ class _EdgeLayer(nn.Module):
     def forward(self, nodes: Tensor, carried: Tensor, batch: GraphBatch) -> Tensor:
         heard = torch.cat([nodes[batch.sources], carried], dim=-1)
         told = torch.cat([nodes[batch.targets], carried], dim=-1)
-        total = self.own(nodes)
-        total = total.index_add(0, batch.targets, self.forth(heard))
-        total = total.index_add(0, batch.sources, self.back(told))
-        out: Tensor = nodes + self.norm(total).relu()
+        total = self.own(nodes).index_add(0, batch.targets, self.forth(heard))
+        out: Tensor = nodes + self.norm(total.index_add(0, batch.sources, self.back(told))).relu()
         return out
 
 

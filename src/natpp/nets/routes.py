@@ -1,9 +1,8 @@
 """Which architectures of a supernet's step use which parts of the supernet.
 
-Values are (architectures * images, channels, height, width); the images of one architecture follow those of the one
-before. `needed` skips what is dead in an architecture. `Dealt` keeps the same shapes for all architectures of one graph
-whose operations are dealt from the same set: dead parts are computed but masked out, so that one captured step works
-for all of them.
+Values are (architectures * images, channels, height, width). `needed` skips what is dead in an architecture. `Dealt`
+keeps the same shapes for all architectures of one graph whose operations are dealt from the same set: dead parts are
+computed but masked out, so that one captured step works for all of them.
 """
 
 from __future__ import annotations
@@ -70,12 +69,10 @@ class FixedRoute(Route):
             images = len(states[source]) // self.count
             ordered = sorted_by(states[source], order, back, self.count)
             parts = torch.split(ordered, [size * images for size in sizes])
-            terms: list[Tensor | None] = []
-            for (op, members), part in zip(dealt.items(), parts, strict=True):
-                if OPS[op].family == "null":
-                    terms.append(None)
-                else:
-                    terms.append(_counting(apply(source, target, op, part, members.size), members))
+            terms = [
+                None if OPS[op].family == "null" else _counting(apply(source, target, op, part, members.size), members)
+                for (op, members), part in zip(dealt.items(), parts, strict=True)
+            ]
             shape = next(term for term in terms if term is not None)
             whole = [
                 zeros((size * images, *shape.shape[1:]), shape) if term is None else term
@@ -256,10 +253,7 @@ class Dealt(Routed):
         return True
 
     def _found(self, archs: Sequence[Architecture]) -> tuple[list[dict[EdgeKey | int, int]], Tensor, Tensor]:
-        """Per block, how many architectures use each edge or node; all their indices; which of them count.
-
-        The key -1 is a whole stem or residual block.
-        """
+        """Per block, how many use each edge or node (-1: the block); all their indices; which of them count."""
         networks = [alive_in(arch, self.where) for arch in archs]
         shape: list[dict[EdgeKey | int, int]] = []
         numbers: list[int] = []

@@ -1,14 +1,11 @@
 """A supernet: one network with weights for every operation on every edge; runs any architecture of a space.
 
-The architectures of a step run side by side, and share kernel launches where they use the same operation on the same
-edge. Each has its own images and batch statistics, so its output is the same as if it ran alone. Tensors are
-(architectures * images, channels, height, width): convolutions see more images, and batch norms are given the number of
-architectures.
+The architectures of a step run side by side, each with its own images and batch statistics, so its output is the same
+as if it ran alone. Tensors are (architectures * images, channels, height, width).
 
 Batch norms always use batch statistics, also when scoring, since running statistics would mix architectures. Pools are
-followed by a batch norm without weights, as in the paper. The output of a cell has channels for every node that may be
-concatenated; those that an architecture does not concatenate are zero. Two edges between the same nodes share the
-weights of an operation.
+followed by a batch norm without weights, as in the paper. Nodes that an architecture does not concatenate are zero in
+the output of its cell. Two edges between the same nodes share the weights of an operation.
 """
 
 from __future__ import annotations
@@ -31,6 +28,8 @@ from natpp.errors import FormatError, SettingError
 from natpp.files import write_whole
 from natpp.nets.routes import Route, Routed, apart, chosen, needed, only, summed, zeros
 from natpp.registry import OPS
+
+OUTSIDE = "the architecture is not of the space it was made for"
 
 
 class Drawn:
@@ -175,14 +174,11 @@ class SharedCell(nn.Module):
             if op not in self.choices.get((source, target), ()):
                 raise SettingError(
                     f"the supernet has no weights for {op} from node {source} to node {target} of a "
-                    f"{self.block.kind} cell: the architecture is not of the space it was made for"
+                    f"{self.block.kind} cell: {OUTSIDE}"
                 )
         for node in route.outputs:
             if node not in self.outputs:
-                raise SettingError(
-                    f"the supernet's cells do not concatenate node {node}: the architecture is not of the space it was "
-                    "made for"
-                )
+                raise SettingError(f"the supernet's cells do not concatenate node {node}: {OUTSIDE}")
 
     def forward(self, reads: list[Tensor], route: Route) -> Tensor:
         inputs: dict[int, Tensor] = {}

@@ -17,16 +17,9 @@ MOST_GROUPS = 3  # maximum groups of a 1x1 convolution to compute it densely; me
 class Workarounds(TorchFunctionMode):
     """Replaces some torch functions for channels-last images on a GPU while active; outputs stay channels-last.
 
-    Average pools with padding run on contiguous images: in channels-last memory their gradients on a GPU are silently
-    wrong in torch, at least up to 2.11 (pytorch#188344). 1x1 convolutions with two or three groups become dense ones
-    with zeros between the groups: for grouped ones, cuDNN copies images before and after (`benchmarks/workarounds.py`).
-
-    Examples:
-        >>> x = torch.ones(1, 2, 4, 4).contiguous(memory_format=torch.channels_last)
-        >>> with Workarounds():
-        ...     y = functional.avg_pool2d(x, 3, stride=1, padding=1)
-        >>> y.is_contiguous(memory_format=torch.channels_last)
-        True
+    Average pools with padding run on contiguous images: in channels-last memory their gradients on a GPU are wrong in
+    torch, at least up to 2.11 (pytorch#188344). 1x1 convolutions with two or three groups become dense: for grouped
+    ones, cuDNN copies images before and after (`benchmarks/workarounds.py`).
     """
 
     def __torch_function__(
@@ -42,12 +35,7 @@ def workarounds(device: torch.device) -> contextlib.AbstractContextManager[objec
 
 
 def _pooled(
-    input: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    *rest: Any,
-    **options: Any,
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, *rest: Any, **options: Any
 ) -> Tensor:
     if not _last(input) or padding in (0, (0, 0), [0, 0]):
         return functional.avg_pool2d(input, kernel_size, stride, padding, *rest, **options)
@@ -75,7 +63,5 @@ def _last(images: Tensor) -> bool:
     return images.dim() == 4 and images.is_contiguous(memory_format=torch.channels_last)
 
 
-DETOURS: dict[Callable[..., Any], Callable[..., Tensor]] = {
-    functional.avg_pool2d: _pooled,
-    functional.conv2d: _convolved,
-}
+DETOURS: dict[Callable[..., Any], Callable[..., Tensor]]
+DETOURS = {functional.avg_pool2d: _pooled, functional.conv2d: _convolved}

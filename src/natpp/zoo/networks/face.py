@@ -1,7 +1,7 @@
 """Networks that compute embeddings of face images, 112 x 112 pixels.
 
-LResNet34E-IR of Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition" (first version, 2018),
-and MobileFaceNet of Chen et al., "MobileFaceNets: Efficient CNNs for Accurate Real-Time Face Verification on Mobile
+LResNet34E-IR of Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", first version (2018);
+MobileFaceNet of Chen et al., "MobileFaceNets: Efficient CNNs for Accurate Real-Time Face Verification on Mobile
 Devices" (2018).
 """
 
@@ -67,10 +67,7 @@ class ImprovedBlock(nn.Module):
 
 
 class MobileFaceNet(nn.Module):
-    """Faces (batch, 3, 112, 112) to embeddings; Table 1 of the paper.
-
-    The last feature map is pooled by a depthwise 7x7 convolution instead of a mean.
-    """
+    """Faces (batch, 3, 112, 112) to embeddings, the last features pooled by a 7x7 conv; Table 1 of the paper."""
 
     def __init__(self, embedding: int):
         super().__init__()
@@ -98,10 +95,7 @@ class MobileFaceNet(nn.Module):
 
 
 class FaceBottleneck(nn.Module):
-    """1x1 conv to `expansion` times the channels, depthwise 3x3, 1x1 without activation.
-
-    The input is added if the shape does not change.
-    """
+    """1x1 conv to `expansion` times the channels, depthwise 3x3, linear 1x1; plus the input if the shape stays."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, expansion: int):
         super().__init__()

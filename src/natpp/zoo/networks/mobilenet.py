@@ -9,22 +9,14 @@ from torch import Tensor, nn
 
 from natpp.zoo.networks.weights import draw_weights
 
-STAGES = (  # expansion, channels, blocks, stride: Table 2 of the paper
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
+# Expansion, channels, blocks, stride: Table 2 of the paper.
+STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
 class MobileNetV2(nn.Module):
     """Images (batch, 3, height, width) to logits.
 
-    The small variant, for 32 x 32, has stride 1 in its first convolution and in the stage with 24 channels, so the last
-    feature map is 4 x 4. The other one, for 224 x 224, ends at 7 x 7.
+    The small variant, for 32 x 32, has stride 1 in its first convolution and in the stage with 24 channels.
     """
 
     def __init__(self, classes: int, *, small: bool):
@@ -50,10 +42,7 @@ class MobileNetV2(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """1x1 conv to `expansion` times the channels, depthwise 3x3, 1x1 without activation.
-
-    The input is added if the shape does not change.
-    """
+    """1x1 conv to `expansion` times the channels, depthwise 3x3, linear 1x1; plus the input if the shape stays."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, expansion: int):
         super().__init__()

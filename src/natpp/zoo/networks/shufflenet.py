@@ -16,8 +16,7 @@ STAGE_2_CHANNELS = {1: 144, 2: 200, 3: 240, 4: 272, 8: 384}  # by number of grou
 class ShuffleNet(nn.Module):
     """Images (batch, 3, height, width) to logits.
 
-    The small variant, for 32 x 32, has no stride or pooling before its third stage, so the stages run at 32, 16 and 8
-    pixels; the other one, for 224 x 224, runs at 28, 14 and 7.
+    The small variant, for 32 x 32, has no stride or pooling before its third stage.
     """
 
     def __init__(self, classes: int, *, groups: int, small: bool):
@@ -52,11 +51,7 @@ class ShuffleUnit(nn.Module):
 
 
 class WideningUnit(nn.Module):
-    """The first unit of a stage: its branch computes the additional channels, concatenated with the input.
-
-    With stride 2, the input is average-pooled (3x3). The first grouped convolution has a single group if the input is
-    narrow (stage 2).
-    """
+    """The first unit of a stage: its branch makes the additional channels; the input is pooled (3x3) at stride 2."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, first_groups: int, groups: int):
         super().__init__()

@@ -13,10 +13,9 @@ STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels, convolut
 
 
 class VGG16(nn.Module):
-    """Images (batch, 3, height, width) to logits.
+    """Images (batch, 3, height, width) to logits, from features pooled to `pooled` x `pooled`.
 
-    The last feature map is average-pooled to `pooled` x `pooled`; `hidden` is the width of the two hidden linear
-    layers. With batch norm, convolutions have no bias.
+    `hidden` is the width of the two hidden linear layers. With batch norm, convolutions have no bias.
     """
 
     def __init__(self, classes: int, *, pooled: int, hidden: int, batch_norm: bool):
