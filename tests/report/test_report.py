@@ -261,6 +261,9 @@ def test_a_search_by_short_trainings(runs: dict[str, Path]) -> None:
     for phase in ("scoring architectures", "predicting scores and choosing what to score", "learning the policy"):
         assert phase in found.text
     assert "Best candidates over time" in found.text
+    buttons = [given for tag, given in found.tags if tag == "button" and given.get("class") == "copy small"]
+    assert all(natpp.load(str(given["data-text"])) for given in buttons[:-1])  # the last one copies the command
+    assert len(buttons) > 1
     assert "standard deviation over" in found.text
     assert "Cost of an example the one of 2 inputs with the largest gain, score" in found.text
     chances = [allowed for allowed, _ in found.data["book"]["chances"] if allowed]

@@ -164,7 +164,7 @@ def search_page(source: Mapping[str, Any], trained: Folders, limit: int | None) 
         summary = {"config": config, "choices": searches.last(source["rows"], "choices")}
         page["copies"].append({"label": "Copy JSON", "text": json.dumps(summary, indent=1)})
     for row in rows:
-        row["copy"], row["form"] = copied_form(row.pop("arch"))
+        row["text"], row["form"] = copied_form(row.pop("arch"))
     scores = measured_rows(searches.measured(source))
     spent = searches.seconds(source["rows"])
     for what, found in (("curves", charts), ("best candidates over time", rows)):
