@@ -157,7 +157,7 @@ def test_a_module_with_its_blocks(tmp_path: Path) -> None:
     assert book[0] == book[1]
     saved = dict.fromkeys(("params", "madds"), 0.0)
     for change in page_of(result.to_dict())["changes"]:
-        saved = {name: saved[name] + change[name] for name in saved}
+        saved = {name: saved[name] + (change[name] or 0) for name in saved}
     assert saved["madds"] == result.cost_before.madds - result.cost_after.madds
     assert saved["params"] == result.cost_before.params - result.cost_after.params
     terms = [term for block in result.to_dict()["groups"] for term in block["decisions"]]

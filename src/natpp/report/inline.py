@@ -31,37 +31,30 @@ def cell_pair(before: Graph, after: Graph, names: tuple[str, ...]) -> tuple[str,
     return inline_svg(scenes[0], told), inline_svg(scenes[1], told)
 
 
-def cell_picture(graph: Graph, names: Sequence[str]) -> str:
+def cell_picture(graph: Graph) -> str:
     """A single graph."""
-    labels = [SAME_NODE if edge.fixed else edge.op for edge in graph.edges]
-    return inline_svg(
-        cell_scene(graph, gap=GAP), [f"{name}: {label}" for name, label in zip(names, labels, strict=True)]
-    )
+    told = [f"{edge.source} → {edge.target}: {SAME_NODE if edge.fixed else edge.op}" for edge in graph.edges]
+    return inline_svg(cell_scene(graph, gap=GAP), told)
 
 
 def inline_svg(scene: Scene, told: Sequence[str]) -> str:
     """The scene as an SVG element without its own colours."""
     margin = 2
     width, height = round(scene.width) + 2 * margin, round(scene.height) + 2 * margin
-    shapes = scene.moved(margin, margin)
     parts = [f'<svg class="graph" viewBox="0 0 {width} {height}" data-width="{width}" role="group">']
-    parts += [_element(shape) for shape in shapes if getattr(shape, "edge", None) is None]
     edges: dict[int, list[Shape]] = {}
-    for shape in shapes:
-        number = getattr(shape, "edge", None)
-        if number is not None:
-            edges.setdefault(number, []).append(shape)
+    for shape in scene.moved(margin, margin):
+        if isinstance(shape, Text) or shape.edge is None:
+            parts.append(_element(shape))
+        else:
+            edges.setdefault(shape.edge, []).append(shape)
     for number, own in sorted(edges.items()):  # below everything else: hit areas near the lines
         paths = " ".join(svg_path(shape.points) for shape in own if isinstance(shape, Curve))
         parts.append(f'<path class="near" data-near="{number}" d="{paths}"/>')
     for number, own in sorted(edges.items()):
         kind = next(CLASSES[shape.stroke] for shape in own if isinstance(shape, Box))
-        parts.append(
-            f'<g class="edge {kind}" data-edge="{number}" tabindex="-1" role="button" '
-            f'aria-label="{escape(told[number])}">'
-        )
-        parts += [_element(shape) for shape in own]
-        parts.append("</g>")
+        marks = f'data-edge="{number}" tabindex="-1" role="button" aria-label="{escape(told[number])}"'
+        parts += [f'<g class="edge {kind}" {marks}>', *map(_element, own), "</g>"]
     return "".join([*parts, "</svg>"])
 
 
