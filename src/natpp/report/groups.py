@@ -11,9 +11,10 @@ from natpp.arch.graph import NULL, Architecture
 from natpp.errors import NatppError
 from natpp.report.draw import TITLES
 from natpp.report.edges import Book
-from natpp.report.inline import cell_pair, cell_picture
+from natpp.report.inline import Pair, cell_pair, cell_picture
 from natpp.report.rows import Change, turn
 
+REMOVED = "removed"  # its output is no longer used; null is what was decided
 Place = Mapping[str, Any]  # a decision at one place, as a result tells it
 
 
@@ -22,60 +23,53 @@ class Cards(NamedTuple):
 
     cards: list[dict[str, Any]]
     changes: list[Change]
-    drawings: dict[str, tuple[str, str]]
+    drawings: dict[str, Pair]
     """by name: groups that look alike share one"""
 
 
 def group_cards(data: Mapping[str, Any], book: Book, limit: int | None = None) -> Cards:
     """The groups of a result, at most `limit`, with every decision in the book, and all changes."""
     told = {str(change["name"]): change for change in data["changes"]}
-    found = Cards([], [], {})
+    found, last = Cards([], [], {}), ""  # last: the group with operations before
     for group in data["groups"][:limit]:
-        places = group["decisions"]
-        numbers = [_booked(place, book) for place in places]
-        changes = [told.pop(str(place["name"]), None) for place in places]
-        found.changes.extend(
-            _change(place, number, change)
-            for place, number, change in zip(places, numbers, changes, strict=True)
-            if change is not None or _spent(place)[0] != _spent(place)[1]
-        )
-        drawing, edges = _drawn(group, numbers, found.drawings)
-        before, after = ([sum(_spent(place)[side][of] for place in places) for of in (0, 1)] for side in (0, 1))
+        rows = [(place, _booked(place, book), told.pop(str(place["name"]), None)) for place in group["decisions"]]
+        sites = [_site(*row) for row in rows if row[0]["places"]]
+        spent = [_spent(place) for place, _, _ in rows]
+        drawing, edges = _drawn(group, [number for _, number, _ in rows], found.drawings)
         card = {
             "name": str(group["name"]),
-            "note": _note_of(group),
-            "changed": sum(change is not None for change in changes),
-            "sites": [
-                _site(place, number, changed=change is not None)
-                for place, number, change in zip(places, numbers, changes, strict=True)
-                if place["places"]
-            ],
+            "note": _note_of(group, last),
+            "changed": sum(not _removed(place) for place, _, change in rows if change),
+            "removed": sum(_removed(place) for place, _, _ in rows),
+            "sites": sites,
             "drawing": drawing,
             "edges": edges,
-            "before": before,
-            "after": after,
+            "before": [sum(old[of] for old, _ in spent) for of in (0, 1)],
+            "after": [sum(new[of] for _, new in spent) for of in (0, 1)],
         }
         found.cards.append(card)
+        found.changes.extend(_change(*row) for row, (old, new) in zip(rows, spent, strict=True) if row[2] or old != new)
+        last = str(group["name"]) if sites else last
     for name, one in told.items():  # in groups that are left out
         found.changes.append(Change(None, name, str(one["before"]), str(one["after"]), one["probability"], None, None))
     found.changes.extend(_rest(data, found.changes))
     return found
 
 
-def _drawn(
-    group: Mapping[str, Any], numbers: Sequence[int], drawings: dict[str, tuple[str, str]]
-) -> tuple[str, list[int | None]]:
+def _drawn(group: Mapping[str, Any], numbers: Sequence[int], drawings: dict[str, Pair]) -> tuple[str, list[int | None]]:
     """The name of a group's drawing, and for every edge of it the number in the book; fixed edges have none."""
     before, after = (from_dict(group[side]).normal for side in ("before", "after"))
     pair = cell_pair(before, after, tuple(f"{edge.source} → {edge.target}" for edge in before.edges))
-    name = f"drawing-{hashlib.sha256(''.join(pair).encode()).hexdigest()[:12]}"
+    name = f"drawing-{hashlib.sha256((pair.before + pair.after).encode()).hexdigest()[:12]}"
     drawings[name] = pair
     free = iter(numbers)
     return name, [None if edge.fixed else next(free) for edge in before.edges]
 
 
-def _note_of(group: Mapping[str, Any]) -> str:
+def _note_of(group: Mapping[str, Any], last: str) -> str:
     words = ["reduction"] if group["kind"] == "reduce" else []
+    if not any(place["places"] for place in group["decisions"]):
+        words.append(f"the sum after {last}" if last else "a sum")
     return ", ".join([*words, *([f"{group['copies']} times"] if group["copies"] != 1 else [])])
 
 
@@ -106,7 +100,7 @@ def _spent(place: Place) -> list[Sequence[int]]:
     return [side or [0, 0] for side in place["spent"]]
 
 
-def _dropped(place: Place) -> bool:
+def _removed(place: Place) -> bool:
     """Whether its operation was removed because its output is no longer used."""
     before, after = place["spent"]
     return before is not None and after is None and place["after"] != NULL
@@ -115,33 +109,34 @@ def _dropped(place: Place) -> bool:
 def _note(place: Place, chances: Mapping[str, float]) -> str:
     if not chances:
         return "the file does not have the probabilities of its transitions"
-    if _dropped(place):
-        return "its output is no longer used"
+    if _removed(place):
+        return "removed, because its output is no longer used"
     if place["after"] != max(chances, key=lambda op: chances[op]):
         return "not the most likely one: sampled, or decided by the budget, the connection or a score"
     return ""
 
 
-def _site(place: Place, number: int, *, changed: bool) -> dict[str, Any]:
+def _site(place: Place, number: int, change: Place | None) -> dict[str, Any]:
     (old_params, old_madds), (new_params, new_madds) = _spent(place)
     return {
         "edge": number,
         "name": str(place["name"]),
         "before": str(place["before"]),
-        "after": "gone" if _dropped(place) else str(place["after"]),
-        "changed": changed,
+        "after": REMOVED if _removed(place) else str(place["after"]),
+        "changed": change is not None,
         "place": _where(place["places"]),
         "params_text": turn(old_params, new_params),
         "madds_text": turn(old_madds, new_madds),
     }
 
 
-def _change(place: Place, number: int, change: Mapping[str, Any] | None) -> Change:
+def _change(place: Place, number: int, change: Place | None) -> Change:
     """A row for a place: a decided change, or an operation that was removed along with others."""
-    after, probability = "nothing reads it", None
+    after, probability = str(place["after"]), None
     if change is not None:
         after = str(change["after"])
         probability = change.get("probability") if place["before"] != place["after"] else None
+    after = REMOVED if _removed(place) else after
     (old_params, old_madds), (new_params, new_madds) = _spent(place)
     saved = old_params - new_params, old_madds - new_madds
     return Change(number, str(place["name"]), str(place["before"]), after, probability, *saved)

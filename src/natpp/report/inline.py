@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from html import escape
+from typing import NamedTuple
 
 from natpp.arch.graph import Graph
 from natpp.report.draw import BLUE, GREEN, GREY, LINE, RED, SAME_NODE, YELLOW, cell_scene
@@ -12,11 +13,21 @@ from natpp.report.scene import Box, Curve, Scene, Shape, Text, arrow_corners, sv
 
 CLASSES = {RED: "changed", GREY: "dead", LINE: "plain"}
 GAP = 24  # between columns: two graphs are shown next to each other
+WIDE = 640  # wider graphs are shown below each other
 NODES = {GREEN[1]: "input", BLUE[1]: "node", YELLOW[1]: "output"}
 
 
+class Pair(NamedTuple):
+    """Two graphs as SVG elements."""
+
+    before: str
+    after: str
+    wide: bool
+    """they do not fit next to each other"""
+
+
 @functools.lru_cache(maxsize=1 << 10)
-def cell_pair(before: Graph, after: Graph, names: tuple[str, ...]) -> tuple[str, str]:
+def cell_pair(before: Graph, after: Graph, names: tuple[str, ...]) -> Pair:
     """Both graphs of a cell in the same layout; `names` describe the edges to screen readers."""
     labels = [[SAME_NODE if edge.fixed else edge.op for edge in graph.edges] for graph in (before, after)]
     widths = {index: max(map(text_width, pair)) for index, pair in enumerate(zip(*labels, strict=True))}
@@ -28,7 +39,7 @@ def cell_pair(before: Graph, after: Graph, names: tuple[str, ...]) -> tuple[str,
         f"{name}: {old} becomes {new}" if old != new else f"{name}: {old}, unchanged"
         for name, old, new in zip(names, *labels, strict=True)
     ]
-    return inline_svg(scenes[0], told), inline_svg(scenes[1], told)
+    return Pair(inline_svg(scenes[0], told), inline_svg(scenes[1], told), scenes[0].width > WIDE)
 
 
 def cell_picture(graph: Graph) -> str:
