@@ -56,7 +56,7 @@ Picture = Annotated[str | None, Flag("picture to write, .svg or .png", "FILE", s
 Shapes = Annotated[
     str | None, Flag("of a model: the shape of its input; several separated by semicolons", "1,3,224,224")
 ]
-Rule = Annotated[str, Among(RULES), Flag("nat, nat++ or cost", "STR")]
+Rule = Annotated[str, Among(RULES), Flag("nat, nat++ or cost")]
 Output = Annotated[str, Flag("the page to write; an earlier report there is replaced", "FILE", short="-o")]
 Images = Annotated[Data, Group(required=("data",))]
 Kept = Annotated[Run, Group(required=("out",))]
@@ -189,13 +189,13 @@ def transitions(
 def convert(
     arch: Arch,
     *,
-    to: Annotated[str, Among(FORMATS), Flag("json, genotype or nasbench201", "STR")],
+    form: Annotated[str, Among(FORMATS), Flag("json, genotype or nasbench201", name="to")],
     json: bool = False,
 ) -> None:
     """Write an architecture in another form."""
-    text = FORMATS[to](verbs.load(arch))
+    text = FORMATS[form](verbs.load(arch))
     if json:
-        print_json({"form": to, "text": text})
+        print_json({"form": form, "text": text})
     else:
         print(text)
 
