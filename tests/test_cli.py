@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
+from torch import nn
 
 import natpp
 from natpp.arch.formats import to_json
 from natpp.arch.ops import PAPER_OPS
 from natpp.cli import VERBS, main
 from natpp.cli.flags import Flag, flag_names, parse
+from natpp.core.learned import Learned, Scored
 from natpp.errors import SettingError
 from natpp.registry import MODELS, OPS, ZOO
+from natpp.runs.tunings import Finetuned
 
 Run = tuple[int, str, str]  # status, standard output, standard error
 Runner = Callable[..., Run]
@@ -246,6 +249,16 @@ def test_a_switch_that_is_on_is_switched_off() -> None:
     ):
         with pytest.raises(SettingError, match=re.escape(told)):
             parse(made, "made", [word])
+
+
+def test_one_thing_is_in_the_singular(run: Runner) -> None:
+    told = ok(run("cost", "vgg_block", "--cells", "1", "--channels", "1", "--classes", "1"))
+    assert "1 channel, 1 cell, 1 class," in told
+    learned = Learned([Scored(-1.0, (), 0.0)], 0, -2.0, None, "short", 1.0)  # type: ignore[arg-type]
+    assert "(1 candidate by short" in str(learned)
+    assert "the best of 1 candidate," in learned.measured["how"]
+    tuned = Finetuned(nn.Identity(), [{"epoch": 1, "seconds": 2.0, "loss": 0.5}], {})
+    assert str(tuned).startswith("1 epoch in")
 
 
 def test_a_network_with_an_unknown_setting_is_named() -> None:

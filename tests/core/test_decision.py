@@ -24,7 +24,7 @@ def test_a_plan_by_names_and_back() -> None:
         (lambda: Decision("edge", "operation", ()), "must be the original, and allowed"),
         (lambda: Decision("edge", "operation", (Option("null", "rule"),)), "must be the original, and allowed"),
         (lambda: Decision("edge", "operation", (Option("null"), Option("null", "rule"))), "lists an option twice"),
-        (lambda: check_plan((EDGE,), (0, 0)), "picks 2 options, expected one for each of 1 decisions"),
+        (lambda: check_plan((EDGE,), (0, 0)), "picks 2 options, expected one for each of 1 decision"),
         (lambda: check_plan((EDGE,), (3,)), "has 3 options, but the plan picks 3"),
         (lambda: check_plan((EDGE,), (2,)), "cannot become 'null': forbidden by connection"),
         (lambda: plan_of((EDGE,), {"normal 0 → 2": "conv3x3"}), "Did you mean 'conv_3x3'?"),

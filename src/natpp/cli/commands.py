@@ -36,7 +36,7 @@ from natpp.cli.subjects import (
 )
 from natpp.config import Among
 from natpp.data.named import Data
-from natpp.errors import SettingError
+from natpp.errors import SettingError, counted
 from natpp.files import write_whole
 from natpp.policies import default
 from natpp.registry import MODELS, OPS, RECIPES, RULES, ZOO
@@ -182,7 +182,7 @@ def transitions(
     for name in chosen:
         params, madds = OPS[name].cost(place)
         printed.add_row(name, f"{params:,}", f"{madds:,}", ", ".join(found[name]))
-    print(f"rule {rule}, {channels} channels, stride {stride}, {size} x {size}")
+    print(f"rule {rule}, {counted(channels, 'channel')}, stride {stride}, {size} x {size}")
     print_table(printed)
 
 

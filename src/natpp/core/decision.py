@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from natpp.errors import SettingError, UnknownNameError, did_you_mean
+from natpp.errors import SettingError, UnknownNameError, counted, did_you_mean
 
 Plan = tuple[int, ...]  # one option number per decision; all zeros: the unchanged subject
 REASONS = ("rule", "ops", "shape", "cost", "connection", "kept")
@@ -87,10 +87,13 @@ class Change:
 def check_plan(decisions: Sequence[Decision], plan: Plan) -> Plan:
     """The plan itself, if it picks one allowed option for every decision."""
     if len(plan) != len(decisions):
-        raise SettingError(f"the plan picks {len(plan)} options, expected one for each of {len(decisions)} decisions")
+        expected = f"expected one for each of {counted(len(decisions), 'decision')}"
+        raise SettingError(f"the plan picks {counted(len(plan), 'option')}, {expected}")
     for decision, number in zip(decisions, plan, strict=True):
         if not 0 <= number < len(decision.options):
-            raise SettingError(f"{decision.name!r} has {len(decision.options)} options, but the plan picks {number}")
+            raise SettingError(
+                f"{decision.name!r} has {counted(len(decision.options), 'option')}, but the plan picks {number}"
+            )
         if not (option := decision.options[number]).allowed:
             raise SettingError(f"{decision.name!r} cannot become {option.value!r}: forbidden by {option.why_not}")
     return plan

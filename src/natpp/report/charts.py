@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
+from natpp.errors import counted
+
 WIDTH, HEIGHT = 340, 196
 LEFT, RIGHT, TOP, BOTTOM = 44, 12, 12, 34
 Points = Sequence[tuple[float, float]]
@@ -97,5 +99,5 @@ def _thinned(points: Points, most: int) -> Points:
 
 
 def _told(one: Series) -> str:
-    ends = f"{one.points[0][1]:.4g} to {one.points[-1][1]:.4g}" if not one.dots else f"{len(one.points)} points"
+    ends = f"{one.points[0][1]:.4g} to {one.points[-1][1]:.4g}" if not one.dots else counted(len(one.points), "point")
     return f"{one.name} {ends}".strip()

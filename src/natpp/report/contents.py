@@ -13,11 +13,11 @@ from natpp.arch.groups import cell_groups
 from natpp.arch.networks import Setting, setting
 from natpp.arch.rules import changes as arch_changes
 from natpp.core.result import FORMAT
-from natpp.errors import FormatError
+from natpp.errors import FormatError, counted
 from natpp.report import searches
 from natpp.report.edges import Book
 from natpp.report.groups import copied_form, group_cards, picture
-from natpp.report.rows import change_rows, cost_rows, counted, measured_rows, plain, setting_rows, turn
+from natpp.report.rows import change_rows, cost_rows, measured_rows, plain, setting_rows, turn
 from natpp.report.sources import SEARCH, trained_accuracies
 
 Page = dict[str, Any]
@@ -217,7 +217,5 @@ def _command(settings: Mapping[str, Any], subject: str) -> str:
 
 
 def _where_text(where: Setting) -> str:
-    return (
-        f"the {where.network} network with {where.channels} channels, {where.cells} cells and images of "
-        f"{where.size} × {where.size}"
-    )
+    parts = f"{counted(where.channels, 'channel')}, {counted(where.cells, 'cell')}"
+    return f"the {where.network} network with {parts} and images of {where.size} × {where.size}"

@@ -16,6 +16,7 @@ from natpp.arch.graph import NUM_INPUTS, Architecture, Graph
 from natpp.arch.networks import Setting
 from natpp.arch.rules import same_graphs
 from natpp.core.measures import Cost
+from natpp.errors import counted
 from natpp.report.layered import Item, Vertex, layered
 from natpp.report.scene import Box, Curve, Scene, Shape, Text, beside, stacked, text_width
 
@@ -136,15 +137,15 @@ def _blocks_scene(network: Placed, total: Cost, costs: Sequence[tuple[int, int]]
     def alike(pair: tuple[Any, object]) -> tuple[str, str, bool]:
         block, part = pair[0].block, pair[0]
         kind = block.kind if isinstance(part, CellPart) else block.name
-        return kind, "{} channels, {} × {}".format(block.channels_out, *block.size_out), part.live
+        return kind, f"{counted(block.channels_out, 'channel')}, {block.size_out[0]} × {block.size_out[1]}", part.live
 
     for (kind, shape, alive), group in groupby(zip(network.parts, found, strict=True), key=alike):
-        parts = [counted for _, counted in group]
+        parts = [cost for _, cost in group]
         text = TITLES.get(kind, kind.replace("_", " "))
         text = f"{len(parts)} × {text}" if len(parts) > 1 else text
         cost = _cost_text(*map(sum, zip(*parts, strict=True))) if alive else "dead"
         rows.append((text, f"{shape}: {cost}", BLUE if kind in TITLES else ("#ffffff", LINE)))
-    rows.append(("classifier", f"{where.classes} classes: {_cost_text(*head)}", YELLOW))
+    rows.append(("classifier", f"{counted(where.classes, 'class')}: {_cost_text(*head)}", YELLOW))
     step, box_width = 46, max(text_width(text) for text, _, _ in rows) + 28
     shapes: list[Shape] = []
     for row, (text, note, colors) in enumerate(rows):

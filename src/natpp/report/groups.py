@@ -92,7 +92,7 @@ def _where(places: Sequence[Mapping[str, Any]]) -> str:
     sizes = " / ".join(dict.fromkeys("{} × {}".format(*one["size"]) for one in places))
     strides = "/".join(dict.fromkeys(str(one["stride"]) for one in places))
     copies = f", {len(places)} places" if len(places) > 1 else ""
-    return f"{channels} channels, {sizes}, stride {strides}{copies}"
+    return f"{channels} {'channel' if channels == '1' else 'channels'}, {sizes}, stride {strides}{copies}"
 
 
 def _spent(place: Place) -> list[Sequence[int]]:

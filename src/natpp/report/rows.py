@@ -110,10 +110,5 @@ def plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def counted(count: int, thing: str) -> str:
-    """A count with its noun."""
-    return f"{count or 'No'} {thing}{'' if count == 1 else 's'}"
-
-
 def _percent(share: float) -> str:
     return f"{100 * share:+.1f} %".replace("-", "−") if abs(share) >= 0.0005 else "± 0 %"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from natpp.arch.cost import cost_of
 from natpp.arch.formats import from_dict
 from natpp.arch.networks import Setting
+from natpp.errors import counted
 from natpp.report.charts import Series, chart, cost_text, number
 
 PHASES = {
@@ -198,7 +199,7 @@ def example_text(source: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """Which of the inputs the example is, and its scores."""
     before, after = result["settings"]["example"]
     tried = last(source["rows"], "examples")
-    of = "" if tried is None else f" of {len(tried['before'])} inputs"
+    of = "" if tried is None else f" of {counted(len(tried['before']), 'input')}"
     return f"the one{of} with the largest gain, score {number(before)} → {number(after)}"
 
 

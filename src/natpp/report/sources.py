@@ -14,7 +14,7 @@ from typing import Any
 
 from natpp.arch.formats import from_dict
 from natpp.core.result import FORMAT, VERSION
-from natpp.errors import FormatError, SettingError, shortened
+from natpp.errors import FormatError, SettingError, counted, shortened
 
 SEARCH, OLD_MODULE = "natpp search", "natpp module"
 LARGEST = 1 << 28  # maximum bytes of a file
@@ -150,7 +150,8 @@ def trained_accuracies(folders: Sequence[str | Path], before: dict[str, Any], af
         raise SettingError("the training runs differ in data, recipe or network: their accuracies cannot be compared")
     return {
         "what": "test accuracy, %",
-        "how": f"trained from scratch on {ways.pop()[0]} by {name}, {epochs} epochs; test images read once at the end",
+        "how": f"trained from scratch on {ways.pop()[0]} by {name}, {counted(epochs, 'epoch')}; "
+        "test images read once at the end",
         "spread": "standard deviation over seeds: " + ", ".join(f"{len(own)} {side}" for side, own in found.items()),
         **{side: fmean(own) if own else None for side, own in found.items()},
         **{f"{side}_spread": stdev(own) if len(own) > 1 else None for side, own in found.items()},

@@ -15,7 +15,7 @@ from torch import nn
 from natpp.core.result import Result
 from natpp.data.images import Images
 from natpp.data.named import Data
-from natpp.errors import SettingError
+from natpp.errors import SettingError, counted
 from natpp.files import write_whole
 from natpp.folder import Folder, catching_signals
 from natpp.fx.traced import copied
@@ -56,7 +56,7 @@ class Finetuned:
         if self.result is None:
             raise SettingError("only a result of natpp.optimize can be written: save the state_dict of your own module")
         figures = {"validation accuracy, %": self.validation_accuracy, "validation loss": self.validation_loss}
-        how = f"fine-tuned on {self.settings['data']} for {self.curve[-1]['epoch']} epochs; validation data"
+        how = f"fine-tuned on {self.settings['data']} for {counted(self.curve[-1]['epoch'], 'epoch')}; validation data"
         measured = tuple(
             {"what": what, "after": after, "how": how} for what, after in figures.items() if after is not None
         )
@@ -76,7 +76,7 @@ class Finetuned:
         last = self.curve[-1]
         names = ("loss", "train_accuracy", "validation_loss", "validation_accuracy")
         said = [f"{name.replace('_', ' ')} {last[name]:.4g}" for name in names if name in last]
-        return f"{last['epoch']} epochs in {last['seconds']:.1f} s: {', '.join(said)}"
+        return f"{counted(last['epoch'], 'epoch')} in {last['seconds']:.1f} s: {', '.join(said)}"
 
 
 def run_finetuning(
