@@ -8,14 +8,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+from natpp.runs.tunings import Finetuned
+from torch import nn
 
 import natpp
 from natpp.arch.formats import to_json
 from natpp.arch.ops import PAPER_OPS
 from natpp.cli import VERBS, main
-from natpp.cli.flags import flag_names
+from natpp.cli.flags import Flag, flag_names, parse
+from natpp.core.learned import Learned, Scored
+from natpp.errors import SettingError
 from natpp.registry import MODELS, OPS, ZOO
 
 Run = tuple[int, str, str]  # status, standard output, standard error
@@ -170,14 +175,24 @@ def test_sample(run: Runner) -> None:
         (("shw",), "unknown command 'shw'. Did you mean 'show'?"),
         (("cost",), "ARCH"),
         (("cost", "dart"), "Did you mean 'darts'?"),
-        (("cost", "darts", "enas"), "Unrecognized options: enas"),
+        (("cost", "darts", "enas"), "cost takes one ARCH|NETWORK|FILE.py:FUNCTION: 'enas' is one word too many"),
+        (("zoo", "darts"), "zoo takes only flags: 'darts' is one word too many"),
+        (("cost", "darts", "--latency=yes"), "--latency takes no value, but is followed by 'yes': leave that out"),
+        (("cost", "darts", "--latency", "yes"), "--latency takes no value, but is followed by 'yes': leave that out"),
+        (("convert", "darts", "--to", "nosuch"), "unknown form 'nosuch'. Known: json, genotype, nasbench201."),
+        (("convert", "darts"), "convert needs --to TO (json, genotype or nasbench201)"),
+        (
+            ("train", "darts"),
+            "train needs --out RUN (folder to keep the run in: settings, curves, checkpoints, the",
+        ),
+        (("score", "darts", "--train-steps", "x"), "train_steps is 'x', expected a whole number from 1 up"),
         (("cost", "darts", "--chanels", "3"), "Did you mean '--channels'?"),
         (("data", "cifar10", "--root", "x", "--form", "y"), "Did you mean '--from'?"),
         (("data", "cifar10", "--root", "x", "--source", "y"), "unknown flag --source. (natpp data"),
         (("cost", "darts", "--channels", "many"), "channels is 'many', expected a whole number from 1 up"),
         (("cost", "darts", "--channels", "0"), "channels is 0, expected a whole number from 1 up"),
         (("cost", "darts", "--network", "cifr"), "unknown network 'cifr'. Did you mean 'cifar'?"),
-        (("cost", "darts", "--network"), "Missing value for argument '"),
+        (("cost", "darts", "--network"), "--network has no value, expected --network NETWORK (cifar, imagenet"),
         (("cost", '{"normal": ['), "invalid JSON"),
         (("cost", "nowhere.json"), "no file 'nowhere.json'"),
         (("cost", "|conv_3x3~0|"), "Did you mean 'nor_conv_3x3'?"),
@@ -221,6 +236,34 @@ def test_wrong_input_is_one_line_and_status_2(
     assert err.startswith("natpp: ")
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_switch_that_is_on_is_switched_off() -> None:
+    def made(*, together: Annotated[bool, Flag("side by side")] = True) -> None:
+        """Do it."""
+
+    assert parse(made, "made", ["--no-together"])[0].keywords == {"together": False}  # type: ignore[attr-defined]
+    for word, told in (
+        ("--together", r"unknown flag --together. Did you mean '--no-together'?"),
+        ("--no-together=x", "--no-together takes no value, but is followed by 'x': leave that out"),
+    ):
+        with pytest.raises(SettingError, match=re.escape(told)):
+            parse(made, "made", [word])
+
+
+def test_one_thing_is_in_the_singular(run: Runner) -> None:
+    told = ok(run("cost", "vgg_block", "--cells", "1", "--channels", "1", "--classes", "1"))
+    assert "1 channel, 1 cell, 1 class," in told
+    learned = Learned([Scored(-1.0, (), 0.0)], 0, -2.0, None, "short", 1.0)  # type: ignore[arg-type]
+    assert "(1 candidate by short" in str(learned)
+    assert "the best of 1 candidate," in learned.measured["how"]
+    tuned = Finetuned(nn.Identity(), [{"epoch": 1, "seconds": 2.0, "loss": 0.5}], {})
+    assert str(tuned).startswith("1 epoch in")
+
+
+def test_a_network_with_an_unknown_setting_is_named() -> None:
+    with pytest.raises(SettingError, match=r"the network 'cifar' has no setting 'chanels'. Did you mean 'channels'"):
+        natpp.cost("darts", "cifar:chanels=3")
 
 
 def test_a_narrow_terminal_changes_no_message(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:

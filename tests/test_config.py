@@ -107,7 +107,7 @@ def test_only_what_differs_is_told() -> None:
         ("share=1", "share is 1, expected a number from 0 to below 1"),
         ("share=nan", "share is nan, expected a number from 0 to below 1"),
         ("inner.rate=0", "rate is 0, expected a number above 0"),
-        ("inner.step=3", "Inner has no setting 'step'. Did you mean 'steps'?"),
+        ("inner.step=3", "inner of Outer has no setting 'step'. Did you mean 'steps'?"),
         ("kind=man", "unknown kind 'man'. Did you mean 'many'?"),
         ("size=larg", "unknown size 'larg'. Did you mean 'large'?"),
         ("switch=yes", "switch is 'yes', expected true or false"),

@@ -83,7 +83,7 @@ class Config:
         if not isinstance(data, Mapping):
             raise FormatError(f"the settings of {cls.__name__} are damaged: {cut(data)} is not a JSON object")
         known = fields_of(cls)
-        _check_names(cls, data, FormatError)
+        _check_names(cls, data, FormatError, cls.__name__)
         read = {name: _read(known[name], value, name) for name, value in data.items()}
         return cls._made(None, read)
 
@@ -114,8 +114,8 @@ class Config:
         return words
 
     @classmethod
-    def parse(cls: type[C], text: str, since: C | None = None) -> C:
-        """The settings of a text, the others having their defaults (or those of `since`)."""
+    def parse(cls: type[C], text: str, since: C | None = None, of: str = "") -> C:
+        """The settings of a text, the others having their defaults (or those of `since`); `of` names it in errors."""
         given: dict[str, str] = {}
         name = ""
         for part in split(text):
@@ -131,13 +131,13 @@ class Config:
                 raise SettingError(
                     f"{cut(text)} starts without the name of a setting: write {next(iter(fields_of(cls)))}=…"
                 )
-        return cls._parsed(given, since)
+        return cls._parsed(given, since, of or cls.__name__)
 
     @classmethod
-    def _parsed(cls: type[C], given: Mapping[str, str], since: C | None) -> C:
+    def _parsed(cls: type[C], given: Mapping[str, str], since: C | None, of: str) -> C:
         """The settings of words by name, nested ones by dotted names."""
         known = fields_of(cls)
-        _check_names(cls, [name.partition(".")[0] for name in given], SettingError)
+        _check_names(cls, [name.partition(".")[0] for name in given], SettingError, of)
         read: dict[str, Any] = {}
         nested: dict[str, dict[str, str]] = {}
         for name, text in given.items():
@@ -149,10 +149,10 @@ class Config:
         for name, inner in nested.items():
             kinds = [kind for kind, _ in alternatives(known[name]) if _is_config(kind)]
             if not kinds:
-                raise SettingError(f"{name} of {cls.__name__} has no nested settings")
+                raise SettingError(f"{name} of {of} has no nested settings")
             before = _default(cls, name) if since is None else getattr(since, name)
             kind = type(before) if isinstance(before, Config) else kinds[0]
-            read[name] = kind._parsed(inner, before if isinstance(before, Config) else None)
+            read[name] = kind._parsed(inner, before if isinstance(before, Config) else None, f"{name} of {of}")
         return cls._made(since, read)
 
     @classmethod
@@ -239,11 +239,13 @@ def _all(config: Config) -> dict[str, Any]:
     return found
 
 
-def _check_names(config: type[Config], given: Iterable[object], error: type[SettingError | FormatError]) -> None:
+def _check_names(
+    config: type[Config], given: Iterable[object], error: type[SettingError | FormatError], of: str
+) -> None:
     """Raise an error for an unknown setting that suggests the nearest known one."""
     for name in given:
         if name not in fields_of(config):
-            raise error(f"{config.__name__} has no setting {name!r}. {did_you_mean(str(name), fields_of(config))}")
+            raise error(f"{of} has no setting {name!r}. {did_you_mean(str(name), fields_of(config))}")
 
 
 def _is_config(kind: Any) -> bool:

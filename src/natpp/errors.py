@@ -72,6 +72,11 @@ def is_the_users(frame: FrameType) -> bool:
     return frame.f_globals.get("__name__", "").partition(".")[0] not in NOT_THE_USERS
 
 
+def counted(number: int, thing: str) -> str:
+    """A number with its noun: 1 epoch, 2 epochs, 3 classes."""
+    return f"{number} {thing}{'' if number == 1 else 'es' if thing.endswith('s') else 's'}"
+
+
 def shortened(text: str, limit: int = 60) -> str:
     """The text in quotes on one line, truncated if it is long; for error messages."""
     line = " ".join(text.split())

@@ -68,7 +68,7 @@ class Registry(Mapping[str, T]):
             return entry
         if not isinstance(entry, Config):
             raise SettingError(f"the {self.kind} {name!r} has no settings, but {shortened(text)} was given")
-        return type(entry).parse(text, entry)
+        return type(entry).parse(text, entry, f"the {self.kind} {name!r}")
 
     def text_of(self, entry: T) -> str:
         """The shortest text that `given` reads as the entry."""

@@ -119,7 +119,7 @@ NODE = '["null", 0, 2], ["conv_3x3", 1, 2]'
         (f"Genotype(normal={'-' * 900}1, normal_concat=[2], reduce=[], reduce_concat=[2])", "names, numbers, lists"),
         (f"Genotype(normal=[('null', 0x{'f' * 5000})], normal_concat=[2], reduce=[], reduce_concat=[2])", "numbers"),
         (f'{{"normal": [{NODE}], "normal": [{NODE}], "normal_concat": [2]}}', "repeats a key"),
-        ('{"a\\nb": {}}', "holds 1 architectures"),
+        ('{"a\\nb": {}}', "holds 1 architecture ("),
         (f'{{"normal": [{NODE}], "normal_concat": ["a\\nb"]}}', "contains node 'a"),
         (f'{{"normal": [{NODE}], "normal_concat": [""]}}', "contains node ''"),
         (DARTS.replace("range(2, 6)", "__import__('os').getpid()", 1), "unlike line 1"),

@@ -362,7 +362,7 @@ def test_a_fine_tuned_result_is_saved_as_the_result_is(tmp_path: Path) -> None:
     for page in (tuned.report(tmp_path / "tuned.html"), write_report(tmp_path / "tuned", tmp_path / "again.html")):
         said = page.read_text(encoding="utf-8")
         assert "validation accuracy, %" in said
-        assert "fine-tuned on list for 1 epochs" in said
+        assert "fine-tuned on list for 1 epoch;" in said
     assert_same(outputs(restored.eval(), X), outputs(tuned.module.eval(), X))
     assert not torch.equal(restored.state_dict()["6.weight"], result.module.state_dict()["6.weight"])
     own = natpp.finetune(small(), data, "tune:epochs=1")

@@ -134,6 +134,19 @@ def test_nothing_overflows(name: str, width: int, browser: Any, pages: dict[str,
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_graphs_need_no_scrolling_on_a_laptop(name: str, browser: Any, pages: dict[str, Path]) -> None:
+    opened(browser, pages[name], 1200)
+    for block in css(browser, "details.block:nth-of-type(-n + 6)"):
+        browser.execute_script("arguments[0].open = true", block)
+    holders = css(browser, "details[open] .scroll")
+    assert holders
+    sizes = [
+        browser.execute_script("return [arguments[0].scrollWidth, arguments[0].clientWidth]", one) for one in holders
+    ]
+    assert all(wide <= room for wide, room in sizes)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_pointing_at_an_edge_tells_its_transitions(name: str, browser: Any, pages: dict[str, Path]) -> None:
     opened(browser, pages[name])
     assert not css(browser, "#details")[0].is_displayed()

@@ -38,6 +38,7 @@ from natpp.report.sources import read_source, trained_accuracies
 from natpp.runs.phases import PRESETS, Phases
 from natpp.runs.search import Search
 from natpp.scorers.predicted import PredictConfig
+from natpp.zoo import network
 from tests.asking import searched
 from tests.runs.test_search import TINY, images
 
@@ -157,11 +158,28 @@ def test_a_module_with_its_blocks(tmp_path: Path) -> None:
     assert book[0] == book[1]
     saved = dict.fromkeys(("params", "madds"), 0.0)
     for change in page_of(result.to_dict())["changes"]:
-        saved = {name: saved[name] + change[name] for name in saved}
+        saved = {name: saved[name] + (change[name] or 0) for name in saved}
     assert saved["madds"] == result.cost_before.madds - result.cost_after.madds
     assert saved["params"] == result.cost_before.params - result.cost_after.params
     terms = [term for block in result.to_dict()["groups"] for term in block["decisions"]]
     assert sum(term["spent"][0][1] for term in terms if term["places"]) == result.cost_before.madds
+
+
+def test_what_is_removed_has_one_word_and_sums_say_where_they_are() -> None:
+    resnet = natpp.optimize(network("resnet20"), example_input=torch.randn(1, 3, 32, 32), budget={"madds": 0.5})
+    data = resnet.to_dict()
+    made = page_of(data)
+    cards = {card["name"]: card for card in made["groups"]}
+    assert (cards["layer1.0"]["changed"], cards["layer1.0"]["removed"]) == (1, 2)
+    assert {site["after"] for site in cards["layer1.0"]["sites"]} == {"removed"}
+    told = {change["name"]: change["after"] for change in made["changes"]}
+    assert (told["layer1.0.conv1"], told["layer1.0 [4 → 5]"]) == ("removed", "null")
+    assert cards["add_3"]["note"] == "the sum after layer2.0"
+    found = page(data)
+    assert "1 changed , 2 removed" in found.text
+    assert "gone" not in found.text
+    bars = [str(given["style"]) for tag, given in found.tags if tag == "i"]
+    assert "width:0.0%" not in bars
 
 
 def test_a_module_that_learned(tmp_path: Path) -> None:
@@ -261,6 +279,9 @@ def test_a_search_by_short_trainings(runs: dict[str, Path]) -> None:
     for phase in ("scoring architectures", "predicting scores and choosing what to score", "learning the policy"):
         assert phase in found.text
     assert "Best candidates over time" in found.text
+    buttons = [given for tag, given in found.tags if tag == "button" and given.get("class") == "copy small"]
+    assert all(natpp.load(str(given["data-text"])) for given in buttons[:-1])  # the last one copies the command
+    assert len(buttons) > 1
     assert "standard deviation over" in found.text
     assert "Cost of an example the one of 2 inputs with the largest gain, score" in found.text
     chances = [allowed for allowed, _ in found.data["book"]["chances"] if allowed]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from natpp.arch.graph import KINDS, NULL, NUM_INPUTS, Architecture, Edge, Graph
-from natpp.errors import FormatError, NatppError, UnknownNameError, did_you_mean, shortened
+from natpp.errors import FormatError, NatppError, UnknownNameError, counted, did_you_mean, shortened
 
 VERSION = 1
 # Keys of a JSON file that describe its architecture but are not part of the value. `result`: how it was found.
@@ -80,7 +80,7 @@ def from_dict(data: Any) -> Architecture:
     known = ("version", *(f"{cell}{end}" for cell in KINDS for end in ("", "_concat")), *NOTES)
     if "normal" not in data and data and all(isinstance(value, dict) for value in data.values()):
         names = shortened(", ".join(list(data)[:3]))
-        raise FormatError(f"the JSON holds {len(data)} architectures ({names}, …). Give one of them")
+        raise FormatError(f"the JSON holds {counted(len(data), 'architecture')} ({names}, …). Give one of them")
     for key in data:
         if key not in known:
             raise FormatError(f"unknown JSON key {shortened(key)}. {did_you_mean(key, known)}")
@@ -229,7 +229,7 @@ def _genotype_edges(cell: str, rows: Any) -> list[tuple[str, Any, Any, bool]]:
     if lengths == {3}:
         return [(_alias(op), source, target, False) for op, source, target in rows]
     if len(rows) % 2:
-        raise FormatError(f"'{cell}' has {len(rows)} edges, expected two per node")
+        raise FormatError(f"'{cell}' has {counted(len(rows), 'edge')}, expected two per node")
     return [(_alias(op), source, NUM_INPUTS + index // 2, False) for index, (op, source) in enumerate(rows)]
 
 

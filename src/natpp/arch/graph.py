@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from natpp.arch.canonical import Nodes, canonical_inputs
 from natpp.core.blueprint import Join, reached_and_alive
-from natpp.errors import GraphError, shortened
+from natpp.errors import GraphError, counted, shortened
 from natpp.registry import OPS
 
 NUM_INPUTS = 2
@@ -104,7 +104,7 @@ class Graph:
             incoming[edge.target] += 1
         for node in range(NUM_INPUTS, self.edges[-1].target + 1):
             if incoming[node] != 2:
-                raise GraphError(f"node {node} has {_count(incoming[node], 'incoming edge')}, expected 2")
+                raise GraphError(f"node {node} has {counted(incoming[node], 'incoming edge')}, expected 2")
         if self.concat is not None:
             self._check_concat(tuple(self.concat))
         if any(edge.fixed for edge in self.edges):
@@ -176,7 +176,7 @@ class Graph:
     def with_ops(self, ops: Sequence[str]) -> Graph:
         """The same graph with other operations on its edges."""
         if len(ops) != len(self.edges):
-            raise GraphError(f"got {_count(len(ops), 'operation')} for {_count(len(self.edges), 'edge')}")
+            raise GraphError(f"got {counted(len(ops), 'operation')} for {counted(len(self.edges), 'edge')}")
         edges = []
         for edge, op in zip(self.edges, ops, strict=True):
             if edge.fixed and edge.op != op:
@@ -371,7 +371,3 @@ def _two_input_edges(nodes: Nodes) -> tuple[list[tuple[str, int, int, bool]], di
 
 def _quoted(node: object) -> str:
     return shortened(node) if isinstance(node, str) else shortened(repr(node))[1:-1]
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"

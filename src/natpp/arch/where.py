@@ -44,7 +44,7 @@ def as_setting(given: Setting | Where | str) -> Setting:
         return given
     if isinstance(given, str):
         name, _, text = given.partition(":")
-        given = Where.parse(text, Where(name))
+        given = Where.parse(text, Where(name), f"the network {name!r}")
     if not isinstance(given, Where):
         raise SettingError(f"expected a network's name or a Setting, not {shortened(repr(given))}")
     return given.setting()

@@ -40,7 +40,7 @@ from natpp.cli.subjects import (
 from natpp.config import Among
 from natpp.core.budget import Budget
 from natpp.data.named import Data
-from natpp.errors import SettingError
+from natpp.errors import SettingError, counted
 from natpp.files import write_whole
 from natpp.registry import MODELS, OPS, RECIPES, RULES, ZOO
 from natpp.report.page import check_target, write_report
@@ -65,7 +65,7 @@ Task = Annotated[
 Shapes = Annotated[
     str | None, Flag("of a model: the shape of its input; several separated by semicolons", "1,3,224,224")
 ]
-Rule = Annotated[str, Among(RULES), Flag("nat, nat++ or cost", "STR")]
+Rule = Annotated[str, Among(RULES), Flag("nat, nat++ or cost")]
 Output = Annotated[str, Flag("the page to write; an earlier report there is replaced", "FILE", short="-o")]
 Images = Annotated[Data, Group(required=("data",))]
 Kept = Annotated[Run, Group(leave_out=("workers",), required=("out",))]
@@ -189,20 +189,20 @@ def transitions(
     for name in chosen:
         params, madds = OPS[name].cost(place)
         printed.add_row(name, f"{params:,}", f"{madds:,}", ", ".join(found[name]))
-    print(f"rule {rule}, {channels} channels, stride {stride}, {size} x {size}")
+    print(f"rule {rule}, {counted(channels, 'channel')}, stride {stride}, {size} x {size}")
     print_table(printed)
 
 
 def convert(
     arch: Arch,
     *,
-    to: Annotated[str, Among(FORMATS), Flag("json, genotype or nasbench201", "STR")],
+    form: Annotated[str, Among(FORMATS), Flag("json, genotype or nasbench201", name="to")],
     json: bool = False,
 ) -> None:
     """Write an architecture in another form."""
-    text = FORMATS[to](load(arch))
+    text = FORMATS[form](load(arch))
     if json:
-        print_json({"form": to, "text": text})
+        print_json({"form": form, "text": text})
     else:
         print(text)
 

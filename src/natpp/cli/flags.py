@@ -13,8 +13,9 @@ import io
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, dataclass, field, fields, make_dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
+from itertools import pairwise
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -56,6 +57,37 @@ class Group:
 Command = Callable[..., None]
 
 
+class Asked(NamedTuple):
+    """One flag or word that a command takes."""
+
+    field: str
+    hint: Any
+    flag: Flag
+    default: Any
+    """MISSING if it has to be given"""
+    word: str
+    """what messages call its value"""
+
+    @property
+    def typed(self) -> str:
+        """How it is typed, `--seed`; of a word the placeholder."""
+        switched_off = "no-" if self.default is True else ""
+        return self.metavar if self.flag.positional else f"--{switched_off}{_typed(self.flag.name or self.field)}"
+
+    @property
+    def metavar(self) -> str:
+        return self.flag.metavar or _metavar(self.hint, _typed(self.flag.name or self.field))
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it takes no value."""
+        kinds = [kind for kind, _ in alternatives(self.hint) if kind is not type(None)]
+        return kinds == [bool] and self.default is not None
+
+    def __str__(self) -> str:
+        return f"{self.typed}{'' if self.flag.positional else f' {self.metavar}'} ({self.flag.help})"
+
+
 def parse(command: Command, verb: str, arguments: list[str]) -> tuple[Callable[[], None], bool]:
     """The command with the parameters that were given, and whether it is to be quiet."""
     wanted = _wanted(command)
@@ -63,21 +95,14 @@ def parse(command: Command, verb: str, arguments: list[str]) -> tuple[Callable[[
     plain = contextlib.redirect_stdout(help_text) if os.environ.get("NO_COLOR") else contextlib.nullcontext()
     try:
         with contextlib.redirect_stderr(said), plain:  # tyro colours its help on a terminal
-            found: Any = tyro.cli(
-                wanted,
-                prog=f"natpp {verb}",
-                description=summary(command),
-                args=arguments,
-                config=(tyro.conf.OmitArgPrefixes,),
-            )
+            config = (tyro.conf.OmitArgPrefixes,)
+            described = summary(command)
+            found: Any = tyro.cli(wanted, prog=f"natpp {verb}", description=described, args=arguments, config=config)
     except SystemExit as stop:
         if not stop.code:
             print(help_text.getvalue(), end="")
             raise SystemExit(0) from None
-        message = _one_line(said.getvalue())
-        if wrong := re.match(r"Unrecognized options: (--[\w-]+)", message):
-            near = difflib.get_close_matches(wrong[1][2:], flag_names(command), n=1, cutoff=0.6)
-            message = f"unknown flag {wrong[1]}." + (f" Did you mean '--{near[0]}'?" if near else "")
+        message = _reworded(_one_line(said.getvalue()), command, verb, arguments)
         raise SettingError(f"{message} (natpp {verb} --help lists the flags)") from None
     given = {name: _value(getattr(found, name), *_config_of(hint)) for name, hint in _hints(command).items()}
     return functools.partial(command, **given), found.quiet
@@ -90,77 +115,92 @@ def summary(command: Command) -> str:
 
 def flag_names(command: Command) -> list[str]:
     """The names of a command's flags, without dashes."""
-    found = ["quiet"]
+    return [one.typed[2:] for own in _asked(command).values() for one in own if not one.flag.positional]
+
+
+def _asked(command: Command) -> dict[str, list[Asked]]:
+    """What a command takes, by parameter: the fields of a config, or the parameter itself."""
+    found = {}
     for name, hint in _hints(command).items():
         config, group = _config_of(hint)
-        flag = next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Flag)), None)
         if config is not None:
-            found += [_typed(group.names.get(one, one)) for one in fields_of(config) if one not in group.leave_out]
-        elif flag is None or not flag.positional:
-            found.append(_typed(name if flag is None or flag.name is None else flag.name))
-    return found
+            found[name] = [_of_field(one, config, group) for one in fields(config) if one.name in fields_of(config)]
+            found[name] = [one for one in found[name] if one.field not in group.leave_out]
+        else:
+            flag = next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Flag)), Flag(JSON_HELP))
+            default = inspect.signature(command).parameters[name].default
+            found[name] = [Asked(name, hint, flag, MISSING if default is inspect.Parameter.empty else default, name)]
+    return found | {"quiet": [Asked("quiet", bool, Flag(QUIET_HELP), False, "quiet")]}
+
+
+def _of_field(one: Field[Any], config: type[Config], group: Group) -> Asked:
+    """The flag of a config's field."""
+    hint = fields_of(config)[one.name]
+    default = MISSING if one.name in group.required else None if group.changes else one.default
+    name = group.names.get(one.name, one.name)
+    flag = Flag(helps(config).get(one.name, ""), name=name)
+    return Asked(one.name, hint | None if group.changes else hint, flag, default, name)
 
 
 def _wanted(command: Command) -> type:
     """The dataclass that tyro makes flags from."""
     required: list[Any] = []
     others: list[Any] = []
-    for name, hint in _hints(command).items():
-        config, group = _config_of(hint)
+    hints = _hints(command)
+    for name, own in _asked(command).items():
+        config, _ = _config_of(hints.get(name))
         if config is not None:
-            others.append((name, _group(config, group), field()))
-            continue
-        flag = Flag(JSON_HELP) if name == "json" else next(one for one in hint.__metadata__ if isinstance(one, Flag))
-        default = inspect.signature(command).parameters[name].default
-        made = _flag(name, hint, flag, default)
-        (required if default is inspect.Parameter.empty else others).append(made)
-    others.append(_flag("quiet", bool, Flag(QUIET_HELP), False))
+            made = make_dataclass(config.__name__, map(_made, own), kw_only=True, frozen=True)
+            made.__doc__ = (config.__doc__ or "").split(". ")[0].splitlines()[0]
+            others.append((name, made, field()))
+        else:
+            (required if own[0].default is MISSING else others).append(_made(own[0]))
     return make_dataclass(summary(command), [*required, *others], kw_only=True, frozen=True)
 
 
-def _group(config: type[Config], group: Group) -> type:
-    """A dataclass with the flags of a config."""
-    found, told = [], helps(config)
-    for one in fields(config):
-        if one.name not in fields_of(config) or one.name in group.leave_out:
-            continue
-        default = one.default if one.default is not MISSING else inspect.Parameter.empty
-        if group.changes:
-            default = None
-        if one.name in group.required:
-            default = inspect.Parameter.empty
-        name = group.names.get(one.name, one.name)
-        hint = fields_of(config)[one.name]
-        flag = Flag(told.get(one.name, ""), name=name)
-        found.append(_flag(one.name, (hint | None) if group.changes else hint, flag, default))
-    made = make_dataclass(config.__name__, found, kw_only=True, frozen=True)
-    made.__doc__ = (config.__doc__ or "").split(". ")[0].splitlines()[0]
-    return made
-
-
-def _flag(name: str, hint: Any, flag: Flag, default: Any) -> tuple[str, Any, Any]:
+def _made(one: Asked) -> tuple[str, Any, Any]:
     """A field that tyro makes a flag from."""
-    kinds = [kind for kind, _ in alternatives(hint) if kind is not type(None)]
+    name, hint, flag, default, word = one
     named = _typed(flag.name or name)
-    short = [flag.short] if flag.short else None
-    marks: list[Any] = [tyro.conf.arg(name=named, help=flag.help, aliases=short)]
+    marks: list[Any] = [tyro.conf.arg(name=named, help=flag.help, aliases=[flag.short] if flag.short else None)]
     if flag.positional:
         marks = [tyro.conf.Positional, tyro.conf.arg(metavar=flag.metavar or named.upper(), help=flag.help)]
     elif flag.several:
         marks = [tyro.conf.arg(name=named, metavar=flag.metavar, help=flag.help)]
-    if kinds == [bool] and default is not None:
+    if one.is_switch:
         return name, Annotated[(tyro.conf.FlagCreatePairsOff[bool], *marks)], field(default=default)
-    made = field() if default is inspect.Parameter.empty else field(default=default)
+    made = field() if default is MISSING else field(default=default)
     if flag.several:
         return name, Annotated[(hint, *marks)], made
     spec = tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
-        metavar=flag.metavar or _metavar(hint, named),
-        instance_from_str=lambda words: words[0] if _is_word(hint) else parsed(name, hint, words[0]),
+        metavar=one.metavar,
+        instance_from_str=lambda words: words[0] if _is_word(hint) else parsed(word, hint, words[0]),
         is_instance=lambda value: True,
         str_from_instance=lambda value: [_shown(value, hint)],
     )
     return name, Annotated[(object, spec, *marks)], made
+
+
+def _reworded(message: str, command: Command, verb: str, arguments: list[str]) -> str:
+    """A message of tyro in our words: what was given, what was expected, what to try."""
+    every = [one for own in _asked(command).values() for one in own]
+    if found := re.match(r"Missing value for argument '(?:-\w/)?(--[\w-]+)'", message):
+        return f"{found[1]} has no value, expected {next(one for one in every if one.typed == found[1])}"
+    if message.startswith("Missing from"):
+        needed = [str(one) for one in every if one.default is MISSING and one.typed in message]
+        return f"{verb} needs {' and '.join(needed)}"
+    if not (found := re.match(r"Unrecognized options: ([^\s,]+)", message)):
+        return message
+    word = found[1]
+    if word.startswith("-"):
+        near = difflib.get_close_matches(word.lstrip("-"), flag_names(command), n=1, cutoff=0.6)
+        return f"unknown flag {word}." + (f" Did you mean '--{near[0]}'?" if near else "")
+    for switch in (one.typed for one in every if one.is_switch):
+        if f"{switch}={word}" in arguments or (switch, word) in pairwise(arguments):
+            return f"{switch} takes no value, but is followed by {word!r}: leave that out"
+    words = [one.typed for one in every if one.flag.positional]
+    return f"{verb} takes {f'one {words[0]}' if words else 'only flags'}: {word!r} is one word too many"
 
 
 def _value(found: Any, config: type[Config] | None, group: Group) -> Any:

@@ -11,6 +11,7 @@ from natpp.arch.formats import to_dict
 from natpp.arch.load import load
 from natpp.arch.rules import changes, same_graphs
 from natpp.cli.output import print_json, print_table
+from natpp.errors import counted
 from natpp.report.text import architecture_text, new_table
 from natpp.run import Run
 
@@ -64,7 +65,8 @@ def model_json(model: Model) -> dict[str, Any]:
 def print_cost(found: Cost, where: Setting) -> None:
     """The cost of an architecture in a network."""
     print(
-        f"{where.network} network: {where.channels} channels, {where.cells} cells, {where.classes} classes, "
+        f"{where.network} network: {counted(where.channels, 'channel')}, {counted(where.cells, 'cell')}, "
+        f"{counted(where.classes, 'class')}, "
         f"{where.size} x {where.size} image"
     )
     table = new_table("", "alive", "listed")

@@ -87,14 +87,9 @@ def reached_and_alive(
             for source in sources:
                 plans &= reached[source]
         elif plans:
-            some = 0
-            for source in sources:
-                some |= reached[source]
-            plans &= some
+            plans &= functools.reduce(operator.or_, [reached[source] for source in sources], 0)
         reached.append(plans)
-    alive = [0] * len(reached)
-    for number, plans in read.items():
-        alive[number] = plans
+    alive = [read.get(number, 0) for number in range(len(reached))]
     for number in range(len(reached) - 1, -1, -1):
         if plans := alive[number]:
             alive[number] = plans = plans & reached[number]
@@ -149,12 +144,11 @@ class Blueprint:
         passing = [passing[number] for number in numbers]
         reached, alive = reached_and_alive(*self._wiring, passing, {len(passing) - 1: everyone})
         for number in self.idle:
-            alive[number] = functools.reduce(
-                operator.and_, [alive[read] for read in self.steps[number].reads], reached[number]
-            )
+            read_by_it = (alive[read] for read in self.steps[number].reads)
+            alive[number] = functools.reduce(operator.and_, read_by_it, reached[number])
         connected = reached[-1]
-        for number in self._kept:
-            connected &= (alive if self.steps[number].keep == "alive" else reached)[number]
+        for number, keep in self._kept:
+            connected &= (alive if keep == "alive" else reached)[number]
         return Flow(reached, alive, connected)
 
     # What it costs.
@@ -232,8 +226,8 @@ class Blueprint:
         return gates, found
 
     @functools.cached_property
-    def _kept(self) -> list[int]:
-        return [number for number, step in enumerate(self.steps) if step.keep]
+    def _kept(self) -> list[tuple[int, str]]:
+        return [(number, step.keep) for number, step in enumerate(self.steps) if step.keep]
 
     @functools.cached_property
     def _fixed(self) -> list[bool]:

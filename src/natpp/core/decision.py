@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 
-from natpp.errors import SettingError, UnknownNameError, did_you_mean
+from natpp.errors import SettingError, did_you_mean
 
 Plan = tuple[int, ...]  # one option number per decision; all zeros: the unchanged subject
 REASONS = ("rule", "ops", "shape", "cost", "connection", "kept")
@@ -57,12 +57,7 @@ class Decision:
 
     def number(self, value: Hashable) -> int:
         """The number of an option."""
-        values = [option.value for option in self.options]
-        if value not in values:
-            raise UnknownNameError(
-                f"unknown option {value!r} of {self.name!r}. {did_you_mean(str(value), map(str, values))}"
-            )
-        return values.index(value)
+        return [option.value for option in self.options].index(value)
 
 
 @dataclass(frozen=True)
@@ -82,38 +77,3 @@ class Change:
     after: Hashable
     probability: float | None = None
     """the policy's probability; 1 for what was removed because its output is no longer used, None if unknown"""
-
-
-def check_plan(decisions: Sequence[Decision], plan: Plan) -> Plan:
-    """The plan itself, if it picks one allowed option for every decision."""
-    if len(plan) != len(decisions):
-        raise SettingError(f"the plan picks {len(plan)} options, expected one for each of {len(decisions)} decisions")
-    for decision, number in zip(decisions, plan, strict=True):
-        if not 0 <= number < len(decision.options):
-            raise SettingError(f"{decision.name!r} has {len(decision.options)} options, but the plan picks {number}")
-        if not (option := decision.options[number]).allowed:
-            raise SettingError(f"{decision.name!r} cannot become {option.value!r}: forbidden by {option.why_not}")
-    return plan
-
-
-def changes_of(decisions: Sequence[Decision], plan: Plan) -> dict[str, Hashable]:
-    """What a plan changes: the new value of each changed decision, by name.
-
-    Examples:
-        >>> from natpp.core.decision import Decision, Option, changes_of, plan_of
-        >>> kernel, width = (Decision(name, "width", (Option(1), Option(0.5))) for name in ("kernel", "width"))
-        >>> changes_of([kernel, width], (0, 1)), plan_of([kernel, width], {"width": 0.5})
-        ({'width': 0.5}, (0, 1))
-    """
-    return {one.name: one.options[number].value for one, number in zip(decisions, plan, strict=True) if number}
-
-
-def plan_of(decisions: Sequence[Decision], changes: Mapping[str, Hashable]) -> Plan:
-    """The plan that makes these changes: the inverse of `changes_of`."""
-    names = [decision.name for decision in decisions]
-    if len(set(names)) < len(names):
-        raise SettingError("two decisions have the same name")
-    if unknown := sorted(changes.keys() - set(names)):
-        raise UnknownNameError(f"unknown decision {unknown[0]!r}. {did_you_mean(unknown[0], names)}")
-    plan = tuple(one.number(changes[one.name]) if one.name in changes else 0 for one in decisions)
-    return check_plan(decisions, plan)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from natpp.errors import counted
+
 if TYPE_CHECKING:
     from natpp.nets.policy import Policy
 
@@ -57,7 +59,7 @@ class Learned:
 
     @property
     def _chosen(self) -> str:
-        best = f"the best of {len(self.scored)} candidates, scored once each"
+        best = f"the best of {counted(len(self.scored), 'candidate')}, scored once each"
         if self.finals:
             best += f", and of the {len(self.finals)} first of them by a longer fine-tuning"
         return best
@@ -78,5 +80,5 @@ class Learned:
         }
 
     def __str__(self) -> str:
-        spent = f"{len(self.scored)} candidates by {self.scorer} in {self.seconds:.0f} s"
+        spent = f"{counted(len(self.scored), 'candidate')} by {self.scorer} in {self.seconds:.0f} s"
         return f"validation loss {-self.original:.4f} → {-self.scored[self.best].score:.4f} ({spent})"

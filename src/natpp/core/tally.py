@@ -66,13 +66,9 @@ class Tally:
 
     def change(self, options: Mapping[int, int]) -> set[int]:
         """Change some decisions; returns the steps that became alive or dead."""
-        shaped: set[int] = set()
-        for decision, option in options.items():
-            if self._plan.get(decision, option) != option:
-                self._plan[decision] = option
-                shaped.update(self.blueprint.shaped[decision])
-        opened = []
-        for number in shaped:
+        changed, opened = self._changed(options), []
+        self._plan.update(changed)
+        for number in {number for decision in changed for number in self.blueprint.shaped[decision]}:
             step, before = self._steps[number], self._prices[number]
             after = self._prices[number] = step.prices[tuple([self._plan[one] for one in step.by])]
             if self._alive[number] or step.fixed:
@@ -84,26 +80,26 @@ class Tally:
 
     def tried(self, options: Mapping[int, int]) -> Price:
         """What the plan would cost with some decisions changed."""
-        changed = {one: option for one, option in options.items() if self._plan.get(one, option) != option}
-        saved = self._repriced(changed)
-        if saved is not None:
-            return saved
-        before = {one: self._plan[one] for one in changed}
-        self.change(changed)
-        found = self.cost
-        self.change(before)
-        return found
+        return self._if(options)[0]
 
     def connected(self, options: Mapping[int, int]) -> bool:
         """Whether the plan would be connected with some decisions changed."""
-        changed = {one: option for one, option in options.items() if self._plan.get(one, option) != option}
-        if self._repriced(changed) is not None:
-            return not self.missing
+        return self._if(options)[1]
+
+    def _if(self, options: Mapping[int, int]) -> tuple[Price, bool]:
+        """The cost and the connection with some decisions changed."""
+        changed = self._changed(options)
+        if (price := self._repriced(changed)) is not None:
+            return price, not self.missing
         before = {one: self._plan[one] for one in changed}
         self.change(changed)
-        found = not self.missing
+        found = self.cost, not self.missing
         self.change(before)
         return found
+
+    def _changed(self, options: Mapping[int, int]) -> dict[int, int]:
+        """The options that differ from the plan's; decisions that shape nothing are left out."""
+        return {one: option for one, option in options.items() if self._plan.get(one, option) != option}
 
     def _repriced(self, changed: Mapping[int, int]) -> Price | None:
         """The cost if only prices change; None if a step starts or stops passing its input on."""

@@ -28,7 +28,7 @@ from natpp.arch.modules import MaxPool2d
 from natpp.arch.ops import Place
 from natpp.errors import SettingError, did_you_mean
 from natpp.fx.aliasing import changed_values, mutated, shared_tensors
-from natpp.fx.traced import Traced, value
+from natpp.fx.traced import Traced, some_of, value
 from natpp.registry import OPS
 
 Keep = str | type[nn.Module] | Iterable[str | type[nn.Module]]
@@ -122,10 +122,7 @@ def called_twice(traced: Traced) -> list[str]:
     """A note that names the convolutions that are called more than once, if any."""
     calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
     found = [path for path, count in calls.items() if count > 1 and isinstance(traced.parts[path], nn.Conv2d)]
-    if not found:
-        return []
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return [f"{', '.join(found[:3])}{more}: called more than once, and kept as they are"]
+    return [f"{some_of(found)}: called more than once, and kept as they are"] if found else []
 
 
 def own_modes(traced: Traced) -> list[str]:
@@ -136,9 +133,8 @@ def own_modes(traced: Traced) -> list[str]:
         for path, part in traced.module.named_modules()
         if type(part).train is not nn.Module.train and not any(f"{path}.".startswith(f"{one}.") for one in kept)
     ]
-    if not found:
-        return []
-    return [f"{', '.join(dict.fromkeys(found))} overrides train(), but the result does not: it is trained as a whole"]
+    whose = ", ".join(dict.fromkeys(found))
+    return [f"{whose} overrides train(), but the result does not: it is trained as a whole"] if found else []
 
 
 class _Finder:

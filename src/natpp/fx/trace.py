@@ -19,14 +19,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx.node import Node
 from torch.nn.parameter import is_lazy
 
 from natpp.errors import SettingError
-from natpp.fx.modes import by_mode, differences_of, in_mode, switches_itself
+from natpp.fx.modes import Difference, by_mode, differences_of, in_mode, switches_itself
 from natpp.fx.patches import DRAWS, OwnGradient, own_gradients_stop, quiet_logs
-from natpp.fx.traced import Traced, TraceError
-from natpp.fx.tracer import Leaves, Stopped, Tracer, Unregistered, followed, part_at, states_of_chance
+from natpp.fx.traced import Traced, TraceError, part_at, some_of
+from natpp.fx.tracer import Leaves, Stopped, Tracer, Unregistered, followed, states_of_chance
 
 
 def trace(module: nn.Module, example_input: Any) -> Traced:
@@ -38,13 +37,15 @@ def trace(module: nn.Module, example_input: Any) -> Traced:
 
 
 def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArguments) -> Traced:
+    from natpp.nets.measure import module_cost
+
     leaves = Leaves()
     by_name, left_out = isinstance(example_input, dict), ""  # left_out: where training mode takes a different path
     kept_for_training: Stopped | None = None
     watched = False  # whether to check every step for random draws, which is slow
     while True:
         chance = states_of_chance()
-        differences: list[tuple[Node, Any, Any, Any]] = []
+        differences: list[Difference] = []
         try:
             with in_mode(module, training=False):
                 tracer = Tracer(arguments, leaves, by_name=by_name, watched=watched)
@@ -70,7 +71,7 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
             if kept_for_training is not None and not module.training and not left_out:
                 leaves, left_out = Leaves(), kept_for_training.where  # keeping the submodule whole does not help either
                 continue
-            _check_runs(module, example_input)
+            module_cost(module, example_input)  # if it does not run at all, this says what is wrong
             if isinstance(stopped.__cause__, OwnGradient):
                 raise _refused(module, stopped) from stopped
             if isinstance(stopped.__cause__, Unregistered):
@@ -96,14 +97,11 @@ def _unread(module: nn.Module, parts: Mapping[str, Any]) -> list[str]:
     read = {id(part) for part in parts.values() if isinstance(part, Tensor)}
     read |= {id(held) for part in parts.values() if isinstance(part, nn.Module) for held in part.parameters()}
     found = [name for name, parameter in module.named_parameters() if id(parameter) not in read]
-    if not found:
-        return []
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return [f"{', '.join(found[:3])}{more}: not read by the forward in eval mode, and left out of the result"]
+    return [f"{some_of(found)}: not read by the forward in eval mode, and left out of the result"] if found else []
 
 
-def _compared(module: nn.Module, tracer: Tracer) -> list[tuple[Node, Any, Any, Any]]:
-    """Constants that differ in training mode: (node, path into its arguments, in training, otherwise)."""
+def _compared(module: nn.Module, tracer: Tracer) -> list[Difference]:
+    """Constants that differ in training mode."""
     try:
         followed(module, tracer)
     except Stopped as stopped:
@@ -119,14 +117,10 @@ def _check_module(module: nn.Module) -> None:
         raise TraceError(f"{kind} is compiled by torch.jit: give the module it was compiled from")
     if hasattr(module, "_orig_mod"):
         raise TraceError("the module is compiled by torch.compile: give its _orig_mod, and compile the result")
-    lazy = next((path for path, part in module.named_modules() if _is_lazy(part)), None)
+    held = ((path, (*part._parameters.values(), *part._buffers.values())) for path, part in module.named_modules())
+    lazy = next((path for path, own in held if any(is_lazy(one) for one in own if one is not None)), None)
     if lazy is not None:
         raise TraceError(f"{lazy or kind} has no weights yet: call the module once to initialize its lazy layers")
-
-
-def _is_lazy(part: nn.Module) -> bool:
-    held = (*part._parameters.values(), *part._buffers.values())
-    return any(tensor is not None and is_lazy(tensor) for tensor in held)
 
 
 def _bound(module: nn.Module, example_input: Any) -> inspect.BoundArguments:
@@ -155,13 +149,6 @@ def _bound(module: nn.Module, example_input: Any) -> inspect.BoundArguments:
         ) from None
     bound.apply_defaults()
     return bound
-
-
-def _check_runs(module: nn.Module, example_input: Any) -> None:
-    """Raise if the module does not run on the example at all."""
-    from natpp.nets.measure import module_cost
-
-    module_cost(module, example_input)  # raises an error that says what is wrong
 
 
 def _second_way(module: nn.Module, example_input: Any, stopped: Stopped) -> Traced:

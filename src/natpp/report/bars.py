@@ -35,9 +35,8 @@ def cost_bars_picture(place: Place, suffix: str) -> bytes:
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2, sharey=True)
-    for axes, column, label, color in zip(
-        panels, (1, 2), ("parameters", "multiply-adds"), ("#4a7bc0", "#c9a227"), strict=True
-    ):
+    columns = ((1, "parameters", "#4a7bc0"), (2, "multiply-adds", "#c9a227"))
+    for axes, (column, label, color) in zip(panels, columns, strict=True):
         lengths = [float(row[column]) for row in rows]
         bars = axes.barh([row[0] for row in rows], lengths, color=color)
         axes.bar_label(bars, labels=[f"{length:,.0f}" for length in lengths], fontsize=8, padding=3)

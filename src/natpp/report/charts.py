@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
+
+from natpp.errors import counted
 
 WIDTH, HEIGHT = 340, 196
 LEFT, RIGHT, TOP, BOTTOM = 44, 12, 12, 34
@@ -25,8 +27,8 @@ class Series:
 
 def chart(series: Sequence[Series], across: str, up: str) -> str:
     """A chart; `across` and `up` label its axes."""
-    shown = [Series(_finite(one.points), one.kind, one.name, one.dots) for one in series]
-    shown = [one for one in shown if one.points]
+    finite = (replace(one, points=_finite(one.points)) for one in series)
+    shown = [one for one in finite if one.points]
     if not shown:
         return ""
     xs, ys = ([point[axis] for one in shown for point in one.points] for axis in (0, 1))
@@ -40,37 +42,27 @@ def chart(series: Sequence[Series], across: str, up: str) -> str:
     low_y, high_y = min(*ys, y_ticks[0]), max(*ys, y_ticks[-1])
 
     def place(x: float, y: float) -> tuple[float, float]:
-        across_share = (x - low_x) / ((high_x - low_x) or 1)
-        up_share = (y - low_y) / ((high_y - low_y) or 1)
-        return LEFT + across_share * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up_share * (HEIGHT - TOP - BOTTOM)
+        right, above = (x - low_x) / ((high_x - low_x) or 1), (y - low_y) / ((high_y - low_y) or 1)
+        return LEFT + right * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - above * (HEIGHT - TOP - BOTTOM)
 
     label = escape(f"{up} over {across}: " + "; ".join(_told(one) for one in shown))
     parts = [f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">']
     for value in y_ticks:
-        _, y = place(low_x, value)
+        at = f'x="{LEFT - 6}" y="{(y := place(low_x, value)[1]):.1f}" dy="0.35em" text-anchor="end"'
         parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
-        parts.append(
-            f'<text class="tick" x="{LEFT - 6}" y="{y:.1f}" dy="0.35em" text-anchor="end">{number(value)}</text>'
-        )
+        parts.append(f'<text class="tick" {at}>{number(value)}</text>')
     for value in x_ticks:
-        x, _ = place(value, low_y)
-        parts.append(
-            f'<text class="tick" x="{x:.1f}" y="{HEIGHT - BOTTOM + 14}" text-anchor="middle">{number(value)}</text>'
-        )
+        at = f'x="{place(value, low_y)[0]:.1f}" y="{HEIGHT - BOTTOM + 14}" text-anchor="middle"'
+        parts.append(f'<text class="tick" {at}>{number(value)}</text>')
     parts.append(f'<text class="axis" x="{WIDTH - RIGHT}" y="{HEIGHT - 3}" text-anchor="end">{escape(across)}</text>')
     for one in shown:
         placed = [place(*point) for point in _thinned(one.points, MOST_DOTS if one.dots else MOST_POINTS)]
-        if one.dots:
-            parts.append(f'<g class="dots {one.kind}">')
-            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4"/>' for x, y in placed]
-            parts.append("</g>")
-        else:
+        if not one.dots:
             path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in placed)
             parts.append(f'<path class="series {one.kind}" d="{path}"/>')
-            if len(placed) == 1:
-                parts.append(
-                    f'<g class="dots {one.kind}"><circle cx="{placed[0][0]:.1f}" cy="{placed[0][1]:.1f}" r="2.4"/></g>'
-                )
+        if one.dots or len(placed) == 1:
+            circles = (f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4"/>' for x, y in placed)
+            parts += [f'<g class="dots {one.kind}">', *circles, "</g>"]
     return "".join([*parts, "</svg>"])
 
 
@@ -85,14 +77,16 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     return [round(index * step, 12) for index in range(first, last + 1)]
 
 
+def cost_text(value: float, digits: int = 3, smallest: float = 1e3) -> str:
+    """A number with few digits and, if it is not below `smallest`, a unit: 528 M."""
+    units = ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"))
+    size, unit = next((one for one in units if abs(value) >= max(one[0], smallest)), (1, ""))
+    return f"{value / size:.{digits}g}{unit}".replace("-", "−")
+
+
 def number(value: float) -> str:
     """A number in its shortest readable form."""
-    if value == 0:
-        return "0"
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
-            return f"{value / (1e3 if unit == 'k' else size):.4g} {unit}".replace("-", "−")
-    return f"{value:.4g}".replace("-", "−")
+    return cost_text(value or 0, digits=4, smallest=1e4)
 
 
 def _finite(points: Points) -> list[tuple[float, float]]:
@@ -105,5 +99,5 @@ def _thinned(points: Points, most: int) -> Points:
 
 
 def _told(one: Series) -> str:
-    ends = f"{one.points[0][1]:.4g} to {one.points[-1][1]:.4g}" if not one.dots else f"{len(one.points)} points"
+    ends = f"{one.points[0][1]:.4g} to {one.points[-1][1]:.4g}" if not one.dots else counted(len(one.points), "point")
     return f"{one.name} {ends}".strip()

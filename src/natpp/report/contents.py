@@ -13,11 +13,11 @@ from natpp.arch.groups import cell_groups
 from natpp.arch.networks import Setting, setting
 from natpp.arch.rules import changes as arch_changes
 from natpp.core.result import FORMAT
-from natpp.errors import FormatError
+from natpp.errors import FormatError, counted
 from natpp.report import searches
 from natpp.report.edges import Book
 from natpp.report.groups import copied_form, group_cards, picture
-from natpp.report.rows import change_rows, cost_rows, counted, measured_rows, plain, setting_rows, turn
+from natpp.report.rows import change_rows, cost_rows, measured_rows, plain, setting_rows, turn
 from natpp.report.sources import SEARCH, trained_accuracies
 
 Page = dict[str, Any]
@@ -57,6 +57,7 @@ def result_page(data: Mapping[str, Any], trained: Folders, limit: int | None) ->
     book, settings, missing = Book(), data["settings"], []
     cards, changes, drawings = group_cards(data, book, limit)
     kept, count = {key: value for key, value in data.items() if key != "module"}, len(data["groups"])
+    places = sum(len(group["decisions"]) for group in data["groups"])
     if not any("options" in place for group in data["groups"] for place in group["decisions"]):
         missing.append("how likely each transition was, and what was masked: the result does not say")
     if limit is not None:
@@ -70,15 +71,18 @@ def result_page(data: Mapping[str, Any], trained: Folders, limit: int | None) ->
     for card in cards:
         card["widths"] = [100 * card[side][1] / most for side in ("before", "after")]
         card["madds"] = turn(card["before"][1], card["after"][1])
-    accuracy = trained_accuracies(trained, data["before"], data["after"]) if trained else None
-    learned, where = data.get("learned"), settings.get("network")
+    accuracy = [trained_accuracies(trained, data["before"], data["after"])] if trained else []
+    learned, where, of_cells = data.get("learned"), settings.get("network"), "after" in data
+    subject = repr(settings.get("name") or "…") if of_cells else "module, example_input=x"
     return {
         "title": str(settings.get("name") or f"An optimized {data.get('subject', 'architecture')}"),
-        "lead": f"{_counted(data)} by the policy {settings.get('policy', 'that was given')} under the rule "
+        "lead": f"{counted(len(data['changes']), 'change')} at {counted(places, 'place')} in "
+        f"{counted(count, 'cell' if of_cells else 'block')} by the policy "
+        f"{settings.get('policy', 'that was given')} under the rule "
         f"{settings.get('rule', '–')} with the budget {plain(settings.get('budget', '–'))}."
         + (f" Costs are of what is alive in {_where_text(Setting(**where))}." if where else ""),
         "measures": cost_rows(data),
-        "measured": measured_rows([*data.get("measured", ()), *([] if accuracy is None else [accuracy])]),
+        "measured": measured_rows([*data.get("measured", ()), *accuracy]),
         "groups": cards,
         "drawings": drawings,
         "changes": change_rows(changes),
@@ -87,20 +91,11 @@ def result_page(data: Mapping[str, Any], trained: Folders, limit: int | None) ->
         "book": book.data(),
         "copies": [_answer(data), {"label": "Copy JSON", "text": json.dumps(kept, separators=(",", ":"))}],
         "settings": setting_rows({**settings, **_learning(settings), "versions": data.get("versions", {})}),
-        "command": _command(
-            settings, repr(settings.get("name") or "…") if "after" in data else "module, example_input=x"
-        ),
+        "command": _command(settings, subject),
         "command_note": "" if settings.get("command") else PYTHON,
         "notes": [str(note) for note in data.get("notes", ())],
         "missing": missing,
     }
-
-
-def _counted(data: Mapping[str, Any]) -> str:
-    """How much changed, in words."""
-    changed, free = len(data["changes"]), sum(len(group["decisions"]) for group in data["groups"])
-    unit = "cell" if "after" in data else "block"
-    return f"{counted(changed, 'change')} at {counted(free, 'place')} in {counted(len(data['groups']), unit)}"
 
 
 def _answer(data: Mapping[str, Any]) -> dict[str, str]:
@@ -157,16 +152,14 @@ def search_page(source: Mapping[str, Any], trained: Folders, limit: int | None) 
     charts, absent = searches.curves(source)
     rows = searches.candidates(source, where)
     if arch is None and rows:
-        text, form = copied_form(rows[0]["arch"])
-        page["copies"] = [{"label": f"Copy best {form}", "text": text}]
         page["best"] = picture(rows[0]["arch"])
+    for row in rows:
+        row["text"], row["form"] = copied_form(row.pop("arch"))
     if arch is None:
         summary = {"config": config, "choices": searches.last(source["rows"], "choices")}
-        page["copies"].append({"label": "Copy JSON", "text": json.dumps(summary, indent=1)})
-    for row in rows:
-        row["copy"], row["form"] = copied_form(row.pop("arch"))
+        best = [{"label": f"Copy best {row['form']}", "text": row["text"]} for row in rows[:1]] or page["copies"]
+        page["copies"] = [*best, {"label": "Copy JSON", "text": json.dumps(summary, indent=1)}]
     scores = measured_rows(searches.measured(source))
-    spent = searches.seconds(source["rows"])
     for what, found in (("curves", charts), ("best candidates over time", rows)):
         if not found:
             missing.append(f"{what}: not in the run's files")
@@ -184,7 +177,7 @@ def search_page(source: Mapping[str, Any], trained: Folders, limit: int | None) 
         "quality": "Score and accuracy" if page.get("measured") else "Score" if scores else "Accuracy",
         "measured": [*scores, *page.get("measured", ())],
         "curves": charts,
-        "seconds": spent,
+        "seconds": searches.seconds(source["rows"]),
         "candidates": rows,
         "settings": setting_rows(searches.settings(config)),
         "command": command,
@@ -224,7 +217,5 @@ def _command(settings: Mapping[str, Any], subject: str) -> str:
 
 
 def _where_text(where: Setting) -> str:
-    return (
-        f"the {where.network} network with {where.channels} channels, {where.cells} cells and images of "
-        f"{where.size} × {where.size}"
-    )
+    parts = f"{counted(where.channels, 'channel')}, {counted(where.cells, 'cell')}"
+    return f"the {where.network} network with {parts} and images of {where.size} × {where.size}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from natpp.arch.blueprints import CellPart, Placed, alive_in
 from natpp.arch.cost import cost_of, counts_by_block
@@ -15,6 +16,7 @@ from natpp.arch.graph import NUM_INPUTS, Architecture, Graph
 from natpp.arch.networks import Setting
 from natpp.arch.rules import same_graphs
 from natpp.core.measures import Cost
+from natpp.errors import counted
 from natpp.report.layered import Item, Vertex, layered
 from natpp.report.scene import Box, Curve, Scene, Shape, Text, beside, stacked, text_width
 
@@ -72,10 +74,8 @@ def cell_scene(
 ) -> Scene:
     """One cell. `before` marks changes against another graph, `dead=False` leaves out dead edges.
 
-    `live` says which edges are live in the cell's place; by default both inputs are assumed to carry data.
-
-    `widths` are minimum widths of labels, so that two drawings of one graph align; `labels` replaces the default
-    labels, `gap` is the space between columns.
+    `live` says which edges are live in the cell's place; by default both inputs are assumed to carry data. `widths` are
+    minimum widths of labels, so that two drawings align; `labels` replaces the labels, `gap` is between columns.
     """
     live = graph.liveness().live if live is None else live
     drawn = [i for i, edge in enumerate(graph.edges) if live[i] or (dead and not (edge.fixed and edge.is_null))]
@@ -92,43 +92,39 @@ def cell_scene(
     for index in drawn:
         width = max(text_width(labels[index]), (widths or {}).get(index, 0)) + 14
         items["edge", index] = Item(2 * depth[graph.edges[index].target] - 1, width, LABEL_HEIGHT)
-    items["output"] = Item(2 * max(depth) + 1, text_width("output") + 16, NODE - 6)
-    edges: list[tuple[Vertex, Vertex]] = []
+    items["output", 0] = Item(2 * max(depth) + 1, text_width("output") + 16, NODE - 6)
+    lines: list[tuple[Vertex, Vertex]] = []
     for index in drawn:
         edge = graph.edges[index]
-        edges += [(("node", edge.source), ("edge", index)), (("edge", index), ("node", edge.target))]
-    edges += [(("node", node), "output") for node in graph.outputs if node in shown]
-    placed = layered(items, edges, column_gap=gap)
+        lines += [(("node", edge.source), ("edge", index)), (("edge", index), ("node", edge.target))]
+    lines += [(("node", node), ("output", 0)) for node in graph.outputs if node in shown]
+    placed = layered(items, lines, column_gap=gap)
 
     shapes: list[Shape] = []
-    for number, line in enumerate(placed.lines):
-        ends = number >= 2 * len(drawn)
-        index = drawn[number // 2] if not ends else -1
-        color = LINE if ends else _color(graph, index, before, live)
-        dashed = not ends and graph.edges[index].is_null
-        width = 2.0 if color == RED else 1.4
-        shapes.append(Curve(line, color, width, dashed, arrow=ends or number % 2 == 1, edge=None if ends else index))
-    for vertex, (x, y) in placed.centres.items():
-        item = items[vertex]
-        if vertex == "output":
-            shapes.append(Box(x, y, item.width, item.height, "output", *YELLOW))
-        elif vertex[0] == "node":  # type: ignore[index]
-            node = vertex[1]  # type: ignore[index]
-            shapes.append(Box(x, y, item.width, item.height, _node_text(node), *(GREEN if node < NUM_INPUTS else BLUE)))
+    for (start, end), line in zip(lines, placed.lines, strict=True):
+        if end[0] == "output":
+            shapes.append(Curve(line, LINE, arrow=True))
         else:
-            index = vertex[1]  # type: ignore[index]
+            index = end[1] if end[0] == "edge" else start[1]
             color = _color(graph, index, before, live)
-            text_color = DARK if color == LINE else color
-            width = text_width(labels[index]) + 14
-            label = Box(x, y, width, item.height, labels[index], "#ffffff", color, text_color, radius=11, edge=index)
+            width, dashed = 2.0 if color == RED else 1.4, graph.edges[index].is_null
+            shapes.append(Curve(line, color, width, dashed, arrow=end[0] == "node", edge=index))
+    for (kind, number), (x, y) in placed.centres.items():
+        item = items[kind, number]
+        if kind == "output":
+            shapes.append(Box(x, y, item.width, item.height, "output", *YELLOW))
+        elif kind == "node":
+            colors = GREEN if number < NUM_INPUTS else BLUE
+            shapes.append(Box(x, y, item.width, item.height, _node_text(number), *colors))
+        else:
+            color, dashed = _color(graph, number, before, live), graph.edges[number].is_null
+            width, text_color = text_width(labels[number]) + 14, DARK if color == LINE else color
+            label = Box(x, y, width, item.height, labels[number], "#ffffff", color, text_color, radius=11, edge=number)
             shapes.append(label)
             if width < item.width:  # extend the line from the column's edge to the label
-                gap = (item.width - width) / 2
-                dashed = graph.edges[index].is_null
-                shapes += [
-                    Curve(((x - width / 2 - gap, y), (x - width / 2, y)), color, 1.4, dashed, edge=index),
-                    Curve(((x + width / 2, y), (x + width / 2 + gap, y)), color, 1.4, dashed, edge=index),
-                ]
+                for inner, outer in ((x - width / 2, x - item.width / 2), (x + width / 2, x + item.width / 2)):
+                    ends = (min(inner, outer), y), (max(inner, outer), y)
+                    shapes.append(Curve(ends, color, 1.4, dashed, edge=number))
     return Scene(placed.width, placed.height, tuple(shapes))
 
 
@@ -137,34 +133,29 @@ def _blocks_scene(network: Placed, total: Cost, costs: Sequence[tuple[int, int]]
     where = network.layout.setting
     rows: list[tuple[str, str, tuple[str, str]]] = [("image", f"3 channels, {where.size} × {where.size}", GREEN)]
     *found, head = costs
-    keyed = [
-        (
-            part.block.kind if isinstance(part, CellPart) else part.block.name,
-            f"{part.block.channels_out} channels, {part.block.size_out[0]} × {part.block.size_out[1]}",
-            part.live,
-            counted,
-        )
-        for part, counted in zip(network.parts, found, strict=True)
-    ]
-    for (kind, shape, alive), group in groupby(keyed, key=lambda row: row[:3]):
-        parts = [counted for *_, counted in group]
+
+    def alike(pair: tuple[Any, object]) -> tuple[str, str, bool]:
+        block, part = pair[0].block, pair[0]
+        kind = block.kind if isinstance(part, CellPart) else block.name
+        return kind, f"{counted(block.channels_out, 'channel')}, {block.size_out[0]} × {block.size_out[1]}", part.live
+
+    for (kind, shape, alive), group in groupby(zip(network.parts, found, strict=True), key=alike):
+        parts = [cost for _, cost in group]
         text = TITLES.get(kind, kind.replace("_", " "))
         text = f"{len(parts)} × {text}" if len(parts) > 1 else text
         cost = _cost_text(*map(sum, zip(*parts, strict=True))) if alive else "dead"
         rows.append((text, f"{shape}: {cost}", BLUE if kind in TITLES else ("#ffffff", LINE)))
-    rows.append(("classifier", f"{where.classes} classes: {_cost_text(*head)}", YELLOW))
+    rows.append(("classifier", f"{counted(where.classes, 'class')}: {_cost_text(*head)}", YELLOW))
     step, box_width = 46, max(text_width(text) for text, _, _ in rows) + 28
     shapes: list[Shape] = []
     for row, (text, note, colors) in enumerate(rows):
-        y = 16 + row * step
-        shapes.append(Box(box_width / 2, y, box_width, 28, text, *colors))
-        shapes.append(Text(box_width + 12, y, note, "#555555"))
+        x, y = box_width / 2, 16 + row * step
+        shapes += [Box(x, y, box_width, 28, text, *colors), Text(box_width + 12, y, note, "#555555")]
         if row:
-            x = box_width / 2
             shapes.append(Curve(((x, y - step + 14), (x, y - 14)), LINE))
     height = 16 + len(rows) * step
-    living = f"alive: {total.live_params:,} parameters, {total.live_madds:,} MAdds"
-    listed = f"listed: {total.params:,} parameters, {total.madds:,} MAdds"
+    living = f"alive: {_cost_text(total.live_params, total.live_madds)}"
+    listed = f"listed: {_cost_text(total.params, total.madds)}"
     memory = f"peak memory: {total.peak_memory_bytes:,} bytes"
     shapes += [Text(0, height + 20 * line, text) for line, text in enumerate((living, listed, memory))]
     width = max(box_width + 12 + max(text_width(note) for _, note, _ in rows), text_width(living), text_width(listed))

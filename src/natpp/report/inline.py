@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from html import escape
+from typing import NamedTuple
 
 from natpp.arch.graph import Graph
 from natpp.report.draw import BLUE, GREEN, GREY, LINE, RED, SAME_NODE, YELLOW, cell_scene
@@ -12,11 +13,21 @@ from natpp.report.scene import Box, Curve, Scene, Shape, Text, arrow_corners, sv
 
 CLASSES = {RED: "changed", GREY: "dead", LINE: "plain"}
 GAP = 24  # between columns: two graphs are shown next to each other
+WIDE = 640  # wider graphs are shown below each other
 NODES = {GREEN[1]: "input", BLUE[1]: "node", YELLOW[1]: "output"}
 
 
+class Pair(NamedTuple):
+    """Two graphs as SVG elements."""
+
+    before: str
+    after: str
+    wide: bool
+    """they do not fit next to each other"""
+
+
 @functools.lru_cache(maxsize=1 << 10)
-def cell_pair(before: Graph, after: Graph, names: tuple[str, ...]) -> tuple[str, str]:
+def cell_pair(before: Graph, after: Graph, names: tuple[str, ...]) -> Pair:
     """Both graphs of a cell in the same layout; `names` describe the edges to screen readers."""
     labels = [[SAME_NODE if edge.fixed else edge.op for edge in graph.edges] for graph in (before, after)]
     widths = {index: max(map(text_width, pair)) for index, pair in enumerate(zip(*labels, strict=True))}
@@ -28,40 +39,33 @@ def cell_pair(before: Graph, after: Graph, names: tuple[str, ...]) -> tuple[str,
         f"{name}: {old} becomes {new}" if old != new else f"{name}: {old}, unchanged"
         for name, old, new in zip(names, *labels, strict=True)
     ]
-    return inline_svg(scenes[0], told), inline_svg(scenes[1], told)
+    return Pair(inline_svg(scenes[0], told), inline_svg(scenes[1], told), scenes[0].width > WIDE)
 
 
-def cell_picture(graph: Graph, names: Sequence[str]) -> str:
+def cell_picture(graph: Graph) -> str:
     """A single graph."""
-    labels = [SAME_NODE if edge.fixed else edge.op for edge in graph.edges]
-    return inline_svg(
-        cell_scene(graph, gap=GAP), [f"{name}: {label}" for name, label in zip(names, labels, strict=True)]
-    )
+    told = [f"{edge.source} → {edge.target}: {SAME_NODE if edge.fixed else edge.op}" for edge in graph.edges]
+    return inline_svg(cell_scene(graph, gap=GAP), told)
 
 
 def inline_svg(scene: Scene, told: Sequence[str]) -> str:
     """The scene as an SVG element without its own colours."""
     margin = 2
     width, height = round(scene.width) + 2 * margin, round(scene.height) + 2 * margin
-    shapes = scene.moved(margin, margin)
     parts = [f'<svg class="graph" viewBox="0 0 {width} {height}" data-width="{width}" role="group">']
-    parts += [_element(shape) for shape in shapes if getattr(shape, "edge", None) is None]
     edges: dict[int, list[Shape]] = {}
-    for shape in shapes:
-        number = getattr(shape, "edge", None)
-        if number is not None:
-            edges.setdefault(number, []).append(shape)
+    for shape in scene.moved(margin, margin):
+        if isinstance(shape, Text) or shape.edge is None:
+            parts.append(_element(shape))
+        else:
+            edges.setdefault(shape.edge, []).append(shape)
     for number, own in sorted(edges.items()):  # below everything else: hit areas near the lines
         paths = " ".join(svg_path(shape.points) for shape in own if isinstance(shape, Curve))
         parts.append(f'<path class="near" data-near="{number}" d="{paths}"/>')
     for number, own in sorted(edges.items()):
         kind = next(CLASSES[shape.stroke] for shape in own if isinstance(shape, Box))
-        parts.append(
-            f'<g class="edge {kind}" data-edge="{number}" tabindex="-1" role="button" '
-            f'aria-label="{escape(told[number])}">'
-        )
-        parts += [_element(shape) for shape in own]
-        parts.append("</g>")
+        marks = f'data-edge="{number}" tabindex="-1" role="button" aria-label="{escape(told[number])}"'
+        parts += [f'<g class="edge {kind}" {marks}>', *map(_element, own), "</g>"]
     return "".join([*parts, "</svg>"])
 
 

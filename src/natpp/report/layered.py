@@ -7,12 +7,15 @@ as order and spacing allow.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 SWEEPS = 24
-Vertex = Hashable
+Vertex = tuple[Any, ...]
+Columns = list[list[Vertex]]
+Neighbours = dict[Vertex, list[Vertex]]
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,15 @@ def layered(
             full[bend] = Item(column, 0, passing)
             chain.append(bend)
         chains.append([*chain, end])
-    columns: list[list[Vertex]] = [[] for _ in range(1 + max(item.column for item in items.values()))]
+    columns: Columns = [[] for _ in range(1 + max(item.column for item in items.values()))]
     for vertex, item in full.items():
         columns[item.column].append(vertex)
-    before: dict[Vertex, list[Vertex]] = {vertex: [] for vertex in full}
-    after: dict[Vertex, list[Vertex]] = {vertex: [] for vertex in full}
+    before: Neighbours = {vertex: [] for vertex in full}
+    after: Neighbours = {vertex: [] for vertex in full}
     for chain in chains:
-        for left, right in pairwise(chain):
-            after[left].append(right)
-            before[right].append(left)
+        for earlier, later in pairwise(chain):
+            after[earlier].append(later)
+            before[later].append(earlier)
     columns = _ordered(columns, before, after)
     rows = _rows(columns, full, before, after, row_gap)
 
@@ -89,9 +92,7 @@ def layered(
     return Placed({vertex: centres[vertex] for vertex in items}, lines, x - column_gap, height)
 
 
-def _ordered(
-    columns: list[list[Vertex]], before: dict[Vertex, list[Vertex]], after: dict[Vertex, list[Vertex]]
-) -> list[list[Vertex]]:
+def _ordered(columns: Columns, before: Neighbours, after: Neighbours) -> Columns:
     """The row order with the fewest crossings found in a few sweeps."""
     best, fewest = columns, _crossings(columns, after)
     current = columns
@@ -101,11 +102,8 @@ def _ordered(
         current = [list(column) for column in current]
         places = {vertex: float(row) for column in current for row, vertex in enumerate(column)}
         for column in current if forward else reversed(current):
-            keys = {}
-            for vertex in column:
-                near = [places[other] for other in neighbours[vertex]]
-                keys[vertex] = sum(near) / len(near) if near else places[vertex]
-            column.sort(key=lambda vertex: keys[vertex])
+            keys = {vertex: _mean([places[other] for other in neighbours[vertex]], places[vertex]) for vertex in column}
+            column.sort(key=keys.__getitem__)
             places.update({vertex: float(row) for row, vertex in enumerate(column)})
         crossings = _crossings(current, after)
         if crossings < fewest:
@@ -113,7 +111,7 @@ def _ordered(
     return best
 
 
-def _crossings(columns: list[list[Vertex]], after: dict[Vertex, list[Vertex]]) -> int:
+def _crossings(columns: Columns, after: Neighbours) -> int:
     places = {vertex: row for column in columns for row, vertex in enumerate(column)}
     total = 0
     for column in columns:
@@ -123,11 +121,7 @@ def _crossings(columns: list[list[Vertex]], after: dict[Vertex, list[Vertex]]) -
 
 
 def _rows(
-    columns: list[list[Vertex]],
-    items: dict[Vertex, Item],
-    before: dict[Vertex, list[Vertex]],
-    after: dict[Vertex, list[Vertex]],
-    gap: float,
+    columns: Columns, items: dict[Vertex, Item], before: Neighbours, after: Neighbours, gap: float
 ) -> dict[Vertex, float]:
     """Centres of rows: close to their neighbours, in order, and without overlap."""
     rows: dict[Vertex, float] = {}
@@ -140,10 +134,7 @@ def _rows(
             rows[vertex] -= y / 2
     for sweep in range(SWEEPS):
         for column in columns if sweep % 2 == 0 else reversed(columns):
-            wanted = []
-            for vertex in column:
-                near = [rows[other] for other in before[vertex] + after[vertex]]
-                wanted.append(sum(near) / len(near) if near else rows[vertex])
+            wanted = [_mean([rows[other] for other in before[one] + after[one]], rows[one]) for one in column]
             distances = [0.0] * min(len(column), 1)
             for upper, lower in pairwise(column):
                 distances.append(distances[-1] + (items[upper].height + items[lower].height) / 2 + gap)
@@ -152,6 +143,10 @@ def _rows(
                 rows[vertex] = base + distance
     top = min(rows[vertex] - items[vertex].height / 2 for vertex in rows)
     return {vertex: row - top for vertex, row in rows.items()}
+
+
+def _mean(values: Sequence[float], otherwise: float) -> float:
+    return sum(values) / len(values) if values else otherwise
 
 
 def _nondecreasing(values: list[float]) -> list[float]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from natpp.errors import FormatError, NatppError
 from natpp.files import write_whole
+from natpp.report.charts import cost_text
 from natpp.report.contents import page_of
 from natpp.report.sources import read_source
 
@@ -84,33 +85,22 @@ def report_html(source: Mapping[str, Any], *, trained: Sequence[str | Path] = ()
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader = FileSystemLoader(FOLDER)
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters["cost"] = cost_text
+    return made
 
 
 def _rendered(page: Mapping[str, Any]) -> str:
     from natpp import __version__
 
-    script = (FOLDER / "script.js").read_text(encoding="utf-8")
+    script, style = ((FOLDER / name).read_text(encoding="utf-8") for name in ("script.js", "style.css"))
     known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    text = (
-        _environment()
-        .get_template("page.html")
-        .render(
-            page,
-            style=(FOLDER / "style.css").read_text(encoding="utf-8"),
-            script=script,
-            script_hash=known,
-            data=_json({"book": page["book"], "copies": [one["text"] for one in page["copies"]]}),
-            natpp=__version__,
-        )
+    data = _json({"book": page["book"], "copies": [one["text"] for one in page["copies"]]})
+    template = _environment().get_template("page.html")
+    return f"{MARK}\n" + template.render(
+        page, style=style, script=script, script_hash=known, data=data, natpp=__version__
     )
-    return f"{MARK}\n{text}"
 
 
 def _json(data: Any) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from natpp.report.charts import number
-from natpp.report.edges import Change, cost_text
+from natpp.report.charts import cost_text, number
 
 MEASURES = (
     ("multiply-adds", "madds"),
@@ -18,10 +17,23 @@ SHOWN = ("name", "command", "learned")  # settings that have their own sections 
 WHOLE = ("budget", "price")  # settings with several parts that are shown as one
 
 
+class Change(NamedTuple):
+    """A row of the table of changes."""
+
+    edge: int | None
+    """number in the book; None if it is not a single edge"""
+    name: str
+    before: str
+    after: str
+    probability: float | None
+    params: int | None
+    """saved cost; None if the file does not have it"""
+    madds: int | None
+
+
 def cost_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Live costs before and after, as numbers and bar widths."""
-    found = []
-    costs = [data["cost_before"], data["cost_after"]]
+    found, costs = [], [data["cost_before"], data["cost_after"]]
     for name, key in MEASURES:
         before, after = (cost.get(f"live_{key}", cost.get(key)) for cost in costs)
         if before is None or after is None:
@@ -56,25 +68,10 @@ def measured_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def change_rows(changes: Sequence[Change]) -> list[dict[str, Any]]:
-    """Changes, the largest saving first."""
+    """Changes with the width of their bars, the largest saving first."""
     ordered = sorted(changes, key=lambda one: (-(one.madds or 0), -(one.params or 0)))
-    most = max((abs(one.madds) for one in changes if one.madds is not None), default=0) or 1
-    return [
-        {
-            "edge": one.edge,
-            "name": one.name,
-            "before": one.before,
-            "after": one.after,
-            "probability": -1 if one.probability is None else one.probability,
-            "probability_text": "" if one.probability is None else f"{one.probability:.2f}",
-            "params": one.params or 0,
-            "params_text": _saved(one.params),
-            "madds": one.madds or 0,
-            "madds_text": _saved(one.madds),
-            "width": 100 * max(one.madds or 0, 0) / most,
-        }
-        for one in ordered
-    ]
+    most = max((abs(one.madds or 0) for one in changes), default=0) or 1
+    return [one._asdict() | {"width": 100 * max(one.madds or 0, 0) / most} for one in ordered]
 
 
 def setting_rows(data: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -113,14 +110,5 @@ def plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def counted(count: int, thing: str) -> str:
-    """A count with its noun."""
-    return f"{count or 'No'} {thing}{'' if count == 1 else 's'}"
-
-
 def _percent(share: float) -> str:
     return f"{100 * share:+.1f} %".replace("-", "−") if abs(share) >= 0.0005 else "± 0 %"
-
-
-def _saved(value: int | None) -> str:
-    return "" if value is None else cost_text(value).replace("-", "−")

@@ -5,7 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape, quoteattr
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FONT = "DejaVu Sans, Verdana, Geneva, sans-serif"
 CHARACTER = 0.63  # width of a character in units of the font size; an upper bound for the fonts above
@@ -14,11 +18,20 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Box:
-    """A rounded rectangle with one line of text, given by its centre."""
+class Placed:
+    """What has a place on the canvas."""
 
     x: float
     y: float
+
+    def moved(self, dx: float, dy: float) -> Self:
+        return replace(self, x=self.x + dx, y=self.y + dy)
+
+
+@dataclass(frozen=True)
+class Box(Placed):
+    """A rounded rectangle with one line of text, given by its centre."""
+
     width: float
     height: float
     text: str = ""
@@ -30,24 +43,20 @@ class Box:
     edge: int | None = None
     """the edge of the graph that it belongs to"""
 
-    def moved(self, dx: float, dy: float) -> Box:
-        return replace(self, x=self.x + dx, y=self.y + dy)
+    @property
+    def label(self) -> Text:
+        return Text(self.x, self.y, self.text, self.color, self.font, "middle")
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(Placed):
     """One line of text; `x` is its start, middle or end, `y` its middle."""
 
-    x: float
-    y: float
     text: str
     color: str = "#222222"
     font: float = 12
     anchor: str = "start"
     bold: bool = False
-
-    def moved(self, dx: float, dy: float) -> Text:
-        return replace(self, x=self.x + dx, y=self.y + dy)
 
 
 @dataclass(frozen=True)
@@ -128,18 +137,15 @@ def to_svg(scene: Scene) -> str:
                     f'rx="{shape.radius:g}" fill="{shape.fill}" stroke="{shape.stroke}"/>'
                 )
                 if shape.text:
-                    middle = Text(shape.x, shape.y, shape.text, shape.color, shape.font, "middle")
-                    parts.append(_svg_text(middle))
+                    parts.append(_svg_text(shape.label))
             case Text():
                 parts.append(_svg_text(shape))
             case Curve():
-                path = svg_path(shape.points)
                 dashes = ' stroke-dasharray="5 4"' if shape.dashed else ""
                 line = f'fill="none" stroke="{shape.stroke}" stroke-width="{shape.width:g}"{dashes}'
-                parts.append(f'<path d="{path}" {line}/>')
+                parts.append(f'<path d="{svg_path(shape.points)}" {line}/>')
                 if shape.arrow:
-                    corners = arrow_corners(shape.points[-1])
-                    parts.append(f'<polygon points="{corners}" fill="{shape.stroke}"/>')
+                    parts.append(f'<polygon points="{arrow_corners(shape.points[-1])}" fill="{shape.stroke}"/>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -159,36 +165,20 @@ def to_png(scene: Scene, scale: float = 2.0) -> bytes:
     axes.axis("off")
 
     def write(text: Text, order: int) -> None:
-        axes.text(
-            text.x,
-            text.y,
-            text.text,
-            color=text.color,
-            fontsize=text.font * 0.72,
-            ha={"start": "left", "middle": "center", "end": "right"}[text.anchor],
-            va="center_baseline",
-            weight="bold" if text.bold else "normal",
-            zorder=order,
-        )
+        align = {"start": "left", "middle": "center", "end": "right"}[text.anchor]
+        look: dict[str, Any] = {"color": text.color, "weight": "bold" if text.bold else "normal", "zorder": order}
+        axes.text(text.x, text.y, text.text, fontsize=text.font * 0.72, ha=align, va="center_baseline", **look)
 
     for order, shape in enumerate(scene.shapes):
         match shape:
             case Box():
-                left, top = shape.x - shape.width / 2, shape.y - shape.height / 2
+                corner = shape.x - shape.width / 2, shape.y - shape.height / 2
                 style = f"round,pad=0,rounding_size={min(shape.radius, shape.height / 2)}"
-                patch = FancyBboxPatch(
-                    (left, top),
-                    shape.width,
-                    shape.height,
-                    boxstyle=style,
-                    facecolor=shape.fill,
-                    edgecolor=shape.stroke,
-                    linewidth=0.8,
-                    zorder=order,
-                )
-                axes.add_patch(patch)
+                colors: dict[str, Any] = {"facecolor": shape.fill, "edgecolor": shape.stroke, "linewidth": 0.8}
+                box = FancyBboxPatch(corner, shape.width, shape.height, boxstyle=style, zorder=order, **colors)
+                axes.add_patch(box)
                 if shape.text:
-                    write(Text(shape.x, shape.y, shape.text, shape.color, shape.font, "middle"), order)
+                    write(shape.label, order)
             case Text():
                 write(shape, order)
             case Curve():
@@ -197,17 +187,9 @@ def to_png(scene: Scene, scale: float = 2.0) -> bytes:
                     middle_x = (x0 + x1) / 2
                     vertices += [(middle_x, y0), (middle_x, y1), (x1, y1)]
                     codes += [Path.CURVE4] * 3
-                style_ = (0, (4, 3)) if shape.dashed else "solid"
-                axes.add_patch(
-                    PathPatch(
-                        Path(vertices, codes),
-                        fill=False,
-                        edgecolor=shape.stroke,
-                        linewidth=shape.width * 0.72,
-                        linestyle=style_,
-                        zorder=order,
-                    )
-                )
+                line = {"linewidth": shape.width * 0.72, "linestyle": (0, (4, 3)) if shape.dashed else "solid"}
+                curve = Path(vertices, codes)
+                axes.add_patch(PathPatch(curve, fill=False, edgecolor=shape.stroke, zorder=order, **line))
                 if shape.arrow:
                     axes.add_patch(Polygon(_arrow(shape.points[-1]), color=shape.stroke, zorder=order, linewidth=0))
     buffer = io.BytesIO()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
+from itertools import accumulate
+from statistics import stdev
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from natpp.arch.cost import cost_of
 from natpp.arch.formats import from_dict
 from natpp.arch.networks import Setting
-from natpp.report.charts import Series, chart, number
-from natpp.report.edges import cost_text
+from natpp.errors import counted
+from natpp.report.charts import Series, chart, cost_text, number
 
 PHASES = {
     "weights": "training the supernet",
@@ -71,38 +75,25 @@ def curves(source: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     weights = of_phase(rows, "weights")
     add("loss of the supernet", [Series(_line(weights, "epoch", "loss"))], "epochs")
     accuracy = _line(weights, "epoch", "accuracy")
-    add(
-        "accuracy of the supernet, %",
-        [Series(accuracy)],
-        "epochs",
-        "mean of eight random architectures on the validation set",
-    )
+    note = "mean of eight random architectures on the validation set"
+    add("accuracy of the supernet, %", [Series(accuracy)], "epochs", note)
     if weights and not accuracy:
         missing.append("the supernet's accuracy after every epoch: not recorded by the version that made this run")
     scored = of_phase(rows, "scores")
-    dots = (
-        []
-        if config.get("price")
-        else [(index + 1, row["value"]) for index, row in enumerate(source["scores"]) if row.get("value") is not None]
-    )
-    add(
-        "score",
-        [
-            Series(dots, "faint", "each", dots=True),
-            Series(_line(scored, "step", "mean"), "second", "mean so far"),
-            Series(_line(scored, "step", "best"), "first", "best so far"),
-        ],
-        "architectures scored",
-        score_name(config),
-    )
+    kept = [] if config.get("price") else list(enumerate(source["scores"], start=1))
+    series = [
+        Series(
+            [(step, row["value"]) for step, row in kept if row.get("value") is not None], "faint", "each", dots=True
+        ),
+        Series(_line(scored, "step", "mean"), "second", "mean so far"),
+        Series(_line(scored, "step", "best"), "first", "best so far"),
+    ]
+    add("score", series, "architectures scored", score_name(config))
     rounds = of_phase(rows, "predictions")
-    final, chosen = ([row for row in rounds if (row["round"] == "final") == last_one] for last_one in (True, False))
-    points = _pairs(rounds)
-    if points:
-        series = [
-            Series(_pairs(chosen), "first", "rounds", dots=True),
-            Series(_pairs(final), "second", "final", dots=True),
-        ]
+    if points := _pairs(rounds):
+        chosen = _pairs([row for row in rounds if row["round"] != "final"])
+        final = _pairs([row for row in rounds if row["round"] == "final"])
+        series = [Series(chosen, "first", "rounds", dots=True), Series(final, "second", "final", dots=True)]
         found.append(_predicted_figure(series, points))
     elif scored and config.get("scorer") == "short":
         missing.append(
@@ -117,12 +108,11 @@ def curves(source: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
 def learned_curves(learned: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The charts of a policy learned on a module."""
     scores = [float(score) for score in learned["scores"]]
-    best = [max(scores[: place + 1]) for place in range(len(scores))]
     places, own = range(1, len(scores) + 1), float(learned["original"])
     series = [
         Series([(1, own), (len(scores), own)], "second", "the module as it is"),
         Series(list(zip(places, scores, strict=True)), "faint", "each", dots=True),
-        Series(list(zip(places, best, strict=True)), "first", "best so far"),
+        Series(list(zip(places, accumulate(scores, max), strict=True)), "first", "best so far"),
     ]
     note = f"minus the validation loss, by {learned['scorer']}, {learned['seconds']:.0f} s in all"
     found = [figure("score of candidates", series, "candidates scored", note)]
@@ -131,10 +121,10 @@ def learned_curves(learned: Mapping[str, Any]) -> list[dict[str, Any]]:
     if points:
         found.append(_predicted_figure([Series(points, dots=True)], points))
     steps = list(enumerate(learned.get("policy") or [], start=1))
-    for place, title in ((0, "reward: improvement over the module"), (1, "entropy of the policy")):
-        if steps:
-            line = Series([(step, row[place]) for step, row in steps])
-            found.append(figure(title, [line], "steps of the policy"))
+    titles = ("reward: improvement over the module", "entropy of the policy") if steps else ()
+    for place, title in enumerate(titles):
+        line = Series([(step, row[place]) for step, row in steps])
+        found.append(figure(title, [line], "steps of the policy"))
     return found
 
 
@@ -169,11 +159,8 @@ def phase_rows(spent: Mapping[str, float]) -> list[dict[str, Any]]:
 
 def candidates(source: Mapping[str, Any], where: Setting) -> list[dict[str, Any]]:
     """Every candidate that was the best so far, latest first."""
-    found = [
-        (row["step"], row.get("seconds"), row["best"], row["candidate"])
-        for row in of_phase(source["rows"], "scores")
-        if "candidate" in row
-    ]
+    scores = [row for row in of_phase(source["rows"], "scores") if "candidate" in row]
+    found = [(row["step"], row.get("seconds"), row["best"], row["candidate"]) for row in scores]
     if not found and not source["config"].get("price"):
         best = float("-inf")
         for index, row in enumerate(source["scores"]):
@@ -182,18 +169,10 @@ def candidates(source: Mapping[str, Any], where: Setting) -> list[dict[str, Any]
                 found.append((index + 1, None, best, row["arch"]))
     rows = []
     for step, at, score, data in reversed(found):
-        arch = from_dict(data)
-        cost = cost_of(arch, where)
-        rows.append(
-            {
-                "arch": arch,
-                "step": step,
-                "seconds": "–" if at is None else f"{at:,.0f}",
-                "score": number(score),
-                "params": cost_text(cost.live_params),
-                "madds": cost_text(cost.live_madds),
-            }
-        )
+        cost = cost_of(arch := from_dict(data), where)
+        costs = {"params": cost_text(cost.live_params), "madds": cost_text(cost.live_madds)}
+        after = "–" if at is None else f"{at:,.0f}"
+        rows.append({"arch": arch, "step": step, "seconds": after, "score": number(score), **costs})
     return rows
 
 
@@ -220,7 +199,7 @@ def example_text(source: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """Which of the inputs the example is, and its scores."""
     before, after = result["settings"]["example"]
     tried = last(source["rows"], "examples")
-    of = "" if tried is None else f" of {len(tried['before'])} inputs"
+    of = "" if tried is None else f" of {counted(len(tried['before']), 'input')}"
     return f"the one{of} with the largest gain, score {number(before)} → {number(after)}"
 
 
@@ -237,28 +216,14 @@ def signed(value: float) -> str:
 
 def spearman(points: Sequence[tuple[float, float]]) -> float | None:
     """Spearman's rank correlation; None if one of the two variables is constant."""
-    ranks = [_ranks([point[axis] for point in points]) for axis in (0, 1)]
-    means = [fmean(one) for one in ranks]
-    spread = [sum((rank - mean) ** 2 for rank in one) for one, mean in zip(ranks, means, strict=True)]
-    if not all(spread):
-        return None
-    both = sum((a - means[0]) * (b - means[1]) for a, b in zip(*ranks, strict=True))
-    return float(both / (spread[0] * spread[1]) ** 0.5)
+    ranks = [_ranks(column) for column in zip(*points, strict=True)]
+    return None if any(np.ptp(one) == 0 for one in ranks) else float(np.asarray(np.corrcoef(ranks))[0, 1])
 
 
-def _ranks(values: Sequence[float]) -> list[float]:
+def _ranks(values: Sequence[float]) -> NDArray[np.float64]:
     """Ranks starting at 1; ties share their mean rank."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    start = 0
-    while start < len(order):
-        end = start
-        while end + 1 < len(order) and values[order[end + 1]] == values[order[start]]:
-            end += 1
-        for place in order[start : end + 1]:
-            ranks[place] = (start + end) / 2 + 1
-        start = end + 1
-    return ranks
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places])
 
 
 def _pairs(rounds: Rows) -> list[tuple[float, float]]:

@@ -5,6 +5,7 @@ This needs no torch, and nothing that is read is executed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from natpp.arch.formats import from_dict
 from natpp.core.result import FORMAT, VERSION
-from natpp.errors import FormatError, SettingError, shortened
+from natpp.errors import FormatError, SettingError, counted, shortened
 
 SEARCH, OLD_MODULE = "natpp search", "natpp module"
 LARGEST = 1 << 28  # maximum bytes of a file
@@ -43,11 +44,8 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise FormatError(f"cannot read {shortened(str(path))}: {error.strerror}") from None
     except (ValueError, RecursionError):
-        raise FormatError(
-            f"{str(path)!r} is not valid JSON. Expected a search folder, the folder of a saved module, or the file "
-            "that "
-            "natpp optimize wrote"
-        ) from None
+        expected = "Expected a search folder, the folder of a saved module, or the file that natpp optimize wrote"
+        raise FormatError(f"{str(path)!r} is not valid JSON. {expected}") from None
 
 
 def _known(data: Any, path: Path) -> dict[str, Any]:
@@ -100,7 +98,6 @@ def read_search(folder: Path) -> dict[str, Any]:
         )
     if "preset" not in config or "rule" not in config:
         raise FormatError(f"{str(folder)!r} is not a natpp search: its config.json has no preset or rule")
-    result = folder / "result.json"
     chosen = folder / "architecture.json"
     return {
         "format": SEARCH,
@@ -108,7 +105,7 @@ def read_search(folder: Path) -> dict[str, Any]:
         "config": config,
         "rows": _lines(folder / "metrics.jsonl"),
         "scores": _lines(folder / "scores.jsonl"),
-        "result": _kept(result),
+        "result": _kept(folder / "result.json"),
         "chosen": read_json(chosen) if chosen.is_file() else None,
         "ended": (folder / "policy.safetensors").is_file(),
     }
@@ -125,24 +122,14 @@ def _kept(file: Path) -> dict[str, Any] | None:
 def _lines(file: Path) -> list[dict[str, Any]]:
     """The rows of a JSON lines file, except a last row truncated by a crash."""
     found = []
-    if not file.is_file():
-        return []
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            found.append(row)
-    return found
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else ():
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return [row for row in found if isinstance(row, dict)]
 
 
-def trained_accuracies(
-    folders: Sequence[str | Path], before: dict[str, Any], after: dict[str, Any]
-) -> dict[str, Any] | None:
+def trained_accuracies(folders: Sequence[str | Path], before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     """Mean test accuracies of two architectures trained from scratch, with their spread over seeds."""
-    if not folders:
-        return None
     wanted = {side: from_dict(arch).essence() for side, arch in (("before", before), ("after", after))}
     found: dict[str, list[float]] = {"before": [], "after": []}
     ways = set()
@@ -160,15 +147,12 @@ def trained_accuracies(
         ways.add((str(row.get("data")), json.dumps([row["recipe"], row.get("network")], sort_keys=True)))
         name, epochs = row.get("name") or "a recipe of its own", row["recipe"].get("epochs")
     if len(ways) > 1:
-        raise SettingError(
-            "the training runs differ in data, recipe or network, so their accuracies cannot be compared"
-        )
-    measured: dict[str, Any] = {
+        raise SettingError("the training runs differ in data, recipe or network: their accuracies cannot be compared")
+    return {
         "what": "test accuracy, %",
-        "how": f"trained from scratch on {ways.pop()[0]} by {name}, {epochs} epochs; test images read once at the end",
+        "how": f"trained from scratch on {ways.pop()[0]} by {name}, {counted(epochs, 'epoch')}; "
+        "test images read once at the end",
         "spread": "standard deviation over seeds: " + ", ".join(f"{len(own)} {side}" for side, own in found.items()),
+        **{side: fmean(own) if own else None for side, own in found.items()},
+        **{f"{side}_spread": stdev(own) if len(own) > 1 else None for side, own in found.items()},
     }
-    for side, own in found.items():
-        measured[side] = fmean(own) if own else None
-        measured[f"{side}_spread"] = stdev(own) if len(own) > 1 else None
-    return measured

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from natpp.arch.graph import Architecture, Edge, Graph
 from natpp.arch.rules import changes, same_graphs
+from natpp.errors import counted
 from natpp.report.draw import TITLES
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ def architecture_text(arch: Architecture, against: Architecture | None = None) -
         lines += [_heading(kind, graph), *_nodes(graph, before), ""]
     if against is not None:
         if comparable:
-            count = len(changes(against, arch))
-            lines.append(f"{count} edge{'' if count == 1 else 's'} changed")
+            lines.append(f"{counted(len(changes(against, arch)), 'edge')} changed")
         else:
             lines.append("The two graphs differ, so no changes are marked.")
     return "\n".join(lines).rstrip()

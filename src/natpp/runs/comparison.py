@@ -18,7 +18,7 @@ from natpp.arch.graph import Architecture
 from natpp.arch.networks import setting
 from natpp.core.scores import Score
 from natpp.core.subject import Row
-from natpp.errors import SettingError
+from natpp.errors import SettingError, counted
 from natpp.methods.base import picked
 from natpp.methods.learning import PRESETS, LearnConfig
 from natpp.methods.policy import PolicyMethod
@@ -150,7 +150,7 @@ def compare(table_file: str | Path, config: Benchmark, watch: Watch | None = Non
 def held_out_split(table: Table, count: int, seed: int) -> tuple[list[Architecture], list[Architecture]]:
     """Subjects to evaluate on and to learn from, drawn from the product order of all architectures."""
     if count >= len(table):
-        raise SettingError(f"holdout is {count}, but the table has {len(table)} architectures")
+        raise SettingError(f"holdout is {count}, but the table has {counted(len(table), 'architecture')}")
     order = sorted(range(len(table)), key=lambda row: _place(table.archs[row]))
     drawn = np.random.default_rng(seed).permutation(len(table))
     archs = [table.archs[order[number]] for number in drawn.tolist()]

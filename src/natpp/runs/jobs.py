@@ -28,7 +28,7 @@ from natpp.core.result import Result
 from natpp.data.batches import Batches
 from natpp.data.images import SMALL_IMAGE, Images
 from natpp.data.named import Data
-from natpp.errors import FormatError, SettingError, did_you_mean
+from natpp.errors import FormatError, SettingError, counted, did_you_mean
 from natpp.files import write_whole
 from natpp.folder import catching_signals, read_search
 from natpp.methods.answer import result_of
@@ -247,7 +247,7 @@ def _measured(scores: ShortScorer, found: Result) -> tuple[dict[str, Any], ...]:
             "before_spread": spreads[0],
             "after_spread": spreads[1],
             "spread": f"standard error over {images} validation images",
-            "how": f"one short training each, {scores.config.steps} steps in a small network, on images set "
+            "how": f"one short training each, {counted(scores.config.steps, 'step')} in a small network, on images set "
             "aside to choose by",
         },
     )

@@ -18,7 +18,7 @@ from natpp.arch.formats import to_dict
 from natpp.arch.graph import Architecture
 from natpp.core.result import Result
 from natpp.data.named import Data
-from natpp.errors import NatppError, SettingError
+from natpp.errors import NatppError, SettingError, counted
 from natpp.files import whole_folder
 from natpp.folder import catching_signals
 from natpp.fx.traced import copied
@@ -92,7 +92,7 @@ class Trained:
                 "trainings from scratch"
             )
         figures = {"validation accuracy, %": self.validation_accuracy, "validation loss": self.validation_loss}
-        how = f"fine-tuned on {self.settings['data']} for {self.curve[-1]['epoch']} epochs; validation data"
+        how = f"fine-tuned on {self.settings['data']} for {counted(self.curve[-1]['epoch'], 'epoch')}; validation data"
         found = self.result.to_dict() if isinstance(self.result, Result) else self.result
         rows = [{"what": what, "after": after, "how": how} for what, after in figures.items() if after is not None]
         return found | {"measured": [*found["measured"], *rows]}
@@ -115,7 +115,7 @@ class Trained:
     def __str__(self) -> str:
         last = self.curve[-1] | self.measured
         said = [f"{name.replace('_', ' ')} {last[name]:.4g}" for name in SHOWN if name in last]
-        return f"{last['epoch']} epochs in {last['seconds']:.1f} s: {', '.join(said)}"
+        return f"{counted(last['epoch'], 'epoch')} in {last['seconds']:.1f} s: {', '.join(said)}"
 
 
 def run_training(arch: Architecture, data: Data | Task, recipe: Recipe, *, run: Run = Run()) -> Trained:

@@ -44,7 +44,7 @@ class Content:
     @property
     def flipped(self) -> list[str]:
         """Parameters in channels-last memory format."""
-        return [name for name, tensor in self.module.named_parameters() if is_flipped(tensor)]
+        return [name for name, tensor in self.module.named_parameters() if _is_flipped(tensor)]
 
     @property
     def modes(self) -> dict[str, bool]:
@@ -67,18 +67,15 @@ def content_of(module: fx.GraphModule, example: Any) -> Content:
     seen: dict[int, str] = {}
 
     def walk(holder: nn.Module, prefix: str) -> None:
-        for name, tensor in (*holder._parameters.items(), *holder._buffers.items()):
-            if tensor is not None:
-                tensors[prefix + name] = tensor
+        held = (*holder._parameters.items(), *holder._buffers.items())
+        tensors.update({prefix + name: tensor for name, tensor in held if tensor is not None})
         for name, part in holder._modules.items():
             path = prefix + name
             if part is None:
                 continue
-            if id(part) in seen:
-                same[path] = seen[id(part)]
-                continue
-            seen[id(part)] = path
-            if type(part) is nn.Module:
+            if (known := seen.setdefault(id(part), path)) != path:
+                same[path] = known
+            elif type(part) is nn.Module:
                 walk(part, f"{path}.")
             else:
                 layers[path] = describe(part)
@@ -100,10 +97,8 @@ def _same_tensors(module: nn.Module, parts: Mapping[str, str]) -> dict[str, str]
     same = {}
     for named in (module.named_parameters, module.named_buffers):
         for name, tensor in named(remove_duplicate=False):
-            if any(name.startswith(f"{path}.") for path in parts):
-                continue
-            known = first.setdefault(id(tensor), name)
-            if known != name:
+            inside = any(name.startswith(f"{path}.") for path in parts)
+            if not inside and (known := first.setdefault(id(tensor), name)) != name:
                 same[name] = known
     return same
 
@@ -119,6 +114,6 @@ def _foreign(graph: fx.Graph) -> Iterator[str]:
             yield f".{node.target}()"
 
 
-def is_flipped(tensor: Tensor) -> bool:
+def _is_flipped(tensor: Tensor) -> bool:
     last = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d if tensor.dim() == 5 else None
     return last is not None and tensor.is_contiguous(memory_format=last) and not tensor.is_contiguous()

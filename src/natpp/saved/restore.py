@@ -49,8 +49,8 @@ def restore_module(folder: str | Path, original: nn.Module | None = None) -> nn.
     missing = data.get("given")
     if missing and original is None:
         raise SettingError(
-            f"{str(folder)!r} has custom parts ({', '.join(map(str, missing[:3]))}): pass the"
-            " original model to restore them, natpp.restore(folder, module=original)"
+            f"{str(folder)!r} has custom parts ({', '.join(map(str, missing[:3]))}): pass the original model to "
+            "restore them, natpp.restore(folder, module=original)"
         )
     foreign = _Foreign(original, example_of(data["example"])) if missing and original is not None else _Foreign()
     weights = _tensors(path / WEIGHTS)
@@ -240,10 +240,7 @@ def _fill(
         if first not in modules:
             holder, name = _holder(module, path)
             source, source_name = _holder(module, first)
-            if name in holder._parameters:
-                setattr(holder, name, source._parameters[source_name])
-            else:
-                holder._buffers[name] = source._buffers[source_name]
+            setattr(holder, name, getattr(source, source_name))
     frozen, flipped = set(data["frozen"]), set(data["channels_last"])
     for name, parameter in module.named_parameters():
         if name in flipped:

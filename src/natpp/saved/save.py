@@ -57,12 +57,8 @@ def save_module(module: nn.Module, example: Any, told: Mapping[str, Any], folder
         for file in fresh.iterdir():
             file.chmod((fresh / ARCHITECTURE).stat().st_mode)  # safetensors makes files readable for their owner only
     if missing is not None:
-        LOG.warning(
-            "%s: %s was not written: %s. Restore it with natpp.restore(folder, module=original)",
-            folder,
-            SOURCE,
-            missing,
-        )
+        how = "Restore it with natpp.restore(folder, module=original)"
+        LOG.warning("%s: %s was not written: %s. %s", folder, SOURCE, missing, how)
     elif content.given:
         parts = ", ".join(content.given[:3])
         LOG.warning("%s: %s are custom: restore with natpp.restore(folder, module=original)", folder, parts)
@@ -88,9 +84,7 @@ def content_data(content: Content) -> dict[str, Any]:
 
 
 def _layer_data(layer: Layer | None, part: nn.Module) -> dict[str, Any]:
-    if layer is None or not layer.known:
-        return {"given": address_of(type(part))}
-    return _known_data(layer)
+    return _known_data(layer) if layer is not None and layer.known else {"given": address_of(type(part))}
 
 
 def _known_data(layer: Layer) -> dict[str, Any]:
@@ -139,9 +133,8 @@ def _write_tensors(file: Path, tensors: Mapping[str, Any]) -> None:
     taken: set[int] = set()
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
-            raise UnwritableError(
-                f"cannot save {name} of the state dict: it is a {type(tensor).__name__}, expected a tensor"
-            )
+            kind = type(tensor).__name__
+            raise UnwritableError(f"cannot save {name} of the state dict: it is a {kind}, expected a tensor")
         plain = tensor.detach().cpu().contiguous()
         storage = plain.untyped_storage()
         if storage.data_ptr() in taken or storage.nbytes() != plain.nbytes:

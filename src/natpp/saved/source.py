@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import keyword
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain, count
 from typing import Any
 
 from torch import Tensor, nn
@@ -82,6 +83,7 @@ class _Source:
         self.content, self.module = content, content.module
         self.imports: dict[str, str] = {}  # address → name in the file
         self.own: set[type[nn.Module]] = set()
+        self.names = _Names([])
         self.original = False  # whether parts are taken from the original model
         self.name = type(self.module).__name__
         if self.name in RESERVED:
@@ -157,12 +159,9 @@ class _Source:
                 lines.append(self._assigned(path, _zeros(tensor)))
         for path in content.constants:
             made = f'constants["{path}"].clone()'
-            inside = path not in content.tensors  # a layer's own
-            lines.append(
-                f"        {self._place('self', path)} = {made}"
-                if inside
-                else f'        self._put("{path}", {made}, persistent=False)'
-            )
+            own = f'self._put("{path}", {made}, persistent=False)'
+            of_a_layer = f"{self._place('self', path)} = {made}"
+            lines.append(f"        {own if path in content.tensors else of_a_layer}")
         for path, first in content.same.items():
             if self._is_layer(first):
                 lines.append(self._assigned(path, self._place("self", first)))
@@ -222,92 +221,79 @@ class _Source:
     def _forward(self) -> list[str]:
         nodes = list(self.module.graph.nodes)
         last = {read: index for index, node in enumerate(nodes) for read in node.all_input_nodes}
-        names = _Names(node for node in nodes if node.op == "placeholder")
-        arguments = ["self", *(self._argument(node) for node in nodes if node.op == "placeholder")]
-        lines = [f"    def forward({', '.join(arguments)}):"]
+        given = [node for node in nodes if node.op == "placeholder"]
+        defaults = [f"={self._text(node.args[0])}" if node.args else "" for node in given]
+        arguments = [f"{node.target}{default}" for node, default in zip(given, defaults, strict=True)]
+        lines = [f"    def forward({', '.join(['self', *arguments])}):"]
+        names = self.names = _Names(given)
         owner = ""
         for index, node in enumerate(nodes):
             if node.op == "placeholder":
                 continue
             if node.op == "output":
-                lines.append(f"        return {self._text(node.args[0], names)}")
+                lines.append(f"        return {self._text(node.args[0])}")
                 continue
             if node.op == "call_module":
                 above = str(node.target).rpartition(".")[0]
                 if above != owner and above:
                     lines.append(f"        # {above}")
                 owner = above
-            shown = self._call(node, names)
-            dying = [read for read in node.all_input_nodes if last[read] == index and read in names]
+            shown = self._call(node)
+            dying = [read for read in node.all_input_nodes if last[read] == index and names.of[read].isidentifier()]
             if _stays(node):
-                names.inline(node, shown)
+                names.of[node] = shown
                 continue
-            for read in dying:
-                names.release(read)
-            if node.users:
-                name = names.take(node, dying)
-                lines.append(f"        {name} = {shown}")
-            else:
-                lines.append(f"        {shown}")
+            names.free += [names.of[read] for read in dying]
+            lines.append(f"        {names.take(node, dying)} = {shown}" if node.users else f"        {shown}")
         return lines
 
-    def _argument(self, node: Node) -> str:
-        target = str(node.target)
-        return f"{target}={self._text(node.args[0])}" if node.args else target
-
-    def _call(self, node: Node, names: _Names) -> str:
+    def _call(self, node: Node) -> str:
         if node.op == "get_attr":
             return self._place("self", str(node.target))
-        args = [self._text(value, names) for value in node.args]
-        kwargs = [f"{name}={self._text(value, names)}" for name, value in node.kwargs.items()]
+        args = [self._text(value) for value in node.args]
+        kwargs = [f"{name}={self._text(value)}" for name, value in node.kwargs.items()]
         if node.op == "call_module":
             return f"{self._place('self', str(node.target))}({', '.join([*args, *kwargs])})"
         if node.op == "call_method":
             return f"{args[0]}.{node.target}({', '.join([*args[1:], *kwargs])})"
-        return self._function(node, args, kwargs, names)
+        return self._function(node, args, kwargs)
 
-    def _function(self, node: Node, args: list[str], kwargs: list[str], names: _Names) -> str:
-        name = name_of(node.target)
-        if name is None:
-            name = self._imported(node.target)
+    def _function(self, node: Node, args: list[str], kwargs: list[str]) -> str:
+        name = name_of(node.target) or self._imported(node.target)
         home, _, short = name.rpartition(".")
         if home == "operator" and not kwargs:
             if short in INFIX:
                 return " ".join((f"({args[0]})" if args[0].startswith("-") else args[0], INFIX[short], args[1]))
             if short == "getitem":
-                return f"{args[0]}[{self._index(node.args[1], names)}]"
+                return f"{args[0]}[{self._index(node.args[1])}]"
             if short == "setitem":
-                return f"{args[0]}[{self._index(node.args[1], names)}] = {args[2]}"
+                return f"{args[0]}[{self._index(node.args[1])}] = {args[2]}"
         if node.target is getattr:
             return f"{args[0]}.{node.args[1]}"
         shown = f"F.{short}" if home == "torch.nn.functional" else short if home == "builtins" else name
         return f"{shown}({', '.join([*args, *kwargs])})"
 
-    def _index(self, key: Any, names: _Names) -> str:
+    def _index(self, key: Any) -> str:
         if isinstance(key, tuple) and key:
-            inner = ", ".join(
-                self._index(part, names) if not isinstance(part, tuple) else self._text(part, names) for part in key
-            )
-            return inner + ("," if len(key) == 1 else "")
+            parts = [self._text(one) if isinstance(one, tuple) else self._index(one) for one in key]
+            return ", ".join(parts) + ("," if len(key) == 1 else "")
         if isinstance(key, slice):
-            start, stop, step = (
-                "" if part is None else self._text(part, names) for part in (key.start, key.stop, key.step)
-            )
+            ends = (key.start, key.stop, key.step)
+            start, stop, step = ("" if end is None else self._text(end) for end in ends)
             return f"{start}:{stop}" + (f":{step}" if step else "")
-        return self._text(key, names)
+        return self._text(key)
 
     # Words.
 
-    def _text(self, value: Any, names: _Names | None = None) -> str:
-        return text(value, (lambda node: names[node]) if names is not None else str, self._imported)
+    def _text(self, value: Any) -> str:
+        return text(value, self.names.of.__getitem__, self._imported)
 
     def _imported(self, given: Any) -> str:
         """The name in the file of a function or class of the user."""
         if not is_importable(given):
-            raise UnwritableError(
-                f"{getattr(given, '__qualname__', given)} of {getattr(given, '__module__', None)} cannot be imported "
-                "by another program: move it to a module that can be imported"
-            )
+            whose = f"{getattr(given, '__qualname__', given)} of {getattr(given, '__module__', None)}"
+            why = "cannot be imported by another program: move it to a module that can be imported"
+            raise UnwritableError(f"{whose} {why}")
         address = address_of(given)
         name = address.partition(":")[2]
         while name in RESERVED or name in [other for known, other in self.imports.items() if known != address]:
@@ -327,52 +313,24 @@ class _Source:
 class _Names:
     """Variable names of values; a name is free again once its value has been read for the last time."""
 
-    def __init__(self, placeholders: Iterator[Node]):
-        self.of: dict[Node, str] = {}
+    def __init__(self, placeholders: Sequence[Node]):
+        self.of = {node: str(node.target).lstrip("*") for node in placeholders}
         self.free: list[str] = []
-        self.given: set[str] = set()
-        for node in placeholders:
-            name = str(node.target).lstrip("*")
-            if name in RESERVED:
-                raise UnwritableError(
-                    f"the forward has an argument named {name}, which the generated file uses itself: rename it"
-                )
-            self.of[node] = name
-            self.given.add(name)
-        self.fresh = (name for name in _endless() if name not in self.given)
-
-    def __contains__(self, node: Node) -> bool:
-        return node in self.of and self.of[node].isidentifier()
-
-    def __getitem__(self, node: Node) -> str:
-        return self.of[node]
-
-    def inline(self, node: Node, shown: str) -> None:
-        self.of[node] = shown
-
-    def release(self, node: Node) -> None:
-        self.free.append(self.of[node])
+        if taken := RESERVED.intersection(self.of.values()):
+            name = next(name for name in self.of.values() if name in taken)
+            raise UnwritableError(
+                f"the forward has an argument named {name}, which the generated file uses itself: rename it"
+            )
+        given = set(self.of.values())
+        numbered = (f"x{number}" for number in count(1))
+        self.fresh = (name for name in chain(NAMES, numbered) if name not in given)
 
     def take(self, node: Node, dying: list[Node]) -> str:
-        name = self.of[dying[0]] if dying else min(self.free, key=_age, default="")
+        name = self.of[dying[0]] if dying else min(self.free, key=lambda name: (len(name), name), default="")
         if name:
             self.free.remove(name)
-        else:
-            name = next(self.fresh)
-        self.of[node] = name
-        return name
-
-
-def _endless() -> Iterator[str]:
-    yield from NAMES
-    number = 1
-    while True:
-        yield f"x{number}"
-        number += 1
-
-
-def _age(name: str) -> tuple[int, str]:
-    return (len(name), name)
+        self.of[node] = name or next(self.fresh)
+        return self.of[node]
 
 
 def _stays(node: Node) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -56,10 +56,8 @@ def decode(data: Any, find: Callable[[str], Any], made: Callable[[str], Any]) ->
     def inner(part: Any) -> Any:
         return decode(part, find, made)
 
-    if isinstance(data, list):
-        return [inner(part) for part in data]
     if not isinstance(data, dict):
-        return data
+        return [inner(part) for part in data] if isinstance(data, list) else data
     match data:
         case {"node": str(name)}:
             return find(name)
@@ -91,35 +89,26 @@ def decode(data: Any, find: Callable[[str], Any], made: Callable[[str], Any]) ->
 def text(value: Any, name: Callable[[Node], str], made: Callable[[type], str]) -> str:
     """A value as Python source; `name` gives the name of a node, `made` that of a user's class."""
 
-    def inner(part: Any) -> str:
-        return text(part, name, made)
+    def inner(parts: Iterable[Any]) -> str:
+        return ", ".join(text(part, name, made) for part in parts)
 
-    if isinstance(value, Node):
-        return name(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
-    if isinstance(value, OF_TORCH):
-        return str(value)
-    if isinstance(value, torch.device):
-        return f'torch.device("{value}")'
-    if value is Ellipsis:
-        return "..."
-    if isinstance(value, slice):
-        return f"slice({', '.join(inner(part) for part in (value.start, value.stop, value.step))})"
-    if isinstance(value, tuple):
-        parts = [inner(part) for part in value]
-        if hasattr(value, "_fields"):
-            return f"{made(type(value))}({', '.join(parts)})"
-        return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
-    if isinstance(value, list):
-        return f"[{', '.join(inner(part) for part in value)}]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{inner(key)}: {inner(part)}" for key, part in value.items()) + "}"
-    if isinstance(value, str):
-        return _quoted(value)
-    return repr(value)
-
-
-def _quoted(value: str) -> str:
-    plain = repr(value)
+    match value:
+        case Node():
+            return name(value)
+        case float() if not math.isfinite(value):
+            return f'float("{value}")'
+        case torch.dtype() | torch.memory_format() | torch.layout():
+            return str(value)
+        case torch.device():
+            return f'torch.device("{value}")'
+        case slice():
+            return f"slice({inner((value.start, value.stop, value.step))})"
+        case tuple():
+            kind = made(type(value)) if hasattr(value, "_fields") else ""
+            return f"{kind}({inner(value)}{',' if len(value) == 1 and not kind else ''})"
+        case list():
+            return f"[{inner(value)}]"
+        case dict():
+            return f"{{{', '.join(f'{inner((key,))}: {inner((part,))}' for key, part in value.items())}}}"
+    plain = "..." if value is Ellipsis else repr(value)
     return f'"{plain[1:-1]}"' if plain[0] == "'" and '"' not in plain else plain

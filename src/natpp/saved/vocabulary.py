@@ -90,11 +90,7 @@ def is_importable(function: Any) -> bool:
 
 @functools.cache
 def _functions() -> dict[str, Function]:
-    found: dict[str, Function] = {
-        "torch._assert": torch._assert,
-        "torch.finfo": torch.finfo,
-        "torch.iinfo": torch.iinfo,
-    }
+    found: dict[str, Any] = {f"torch.{name}": getattr(torch, name) for name in ("_assert", "finfo", "iinfo")}
     for space in ("torch.linalg", "torch.fft", "torch.special"):
         module = getattr(torch, space.rpartition(".")[2])
         names = [name for name in vars(module) if not name.startswith("_")]
@@ -104,12 +100,9 @@ def _functions() -> dict[str, Function]:
         if own or (_computes(function) and not name.startswith(("_", "has_torch_function"))):
             found[f"torch.nn.functional.{name}"] = function
     names = [*torch.functional.__all__, *dir(torch._C._VariableFunctions), *(n for n in vars(torch) if n[:4] == "sym_")]
-    for name in names:
-        function = getattr(torch, name, None)
-        if not name.startswith("_") and callable(function):
-            found[f"torch.{name}"] = function
+    found |= {f"torch.{name}": getattr(torch, name, None) for name in names if not name.startswith("_")}
     found |= {f"operator.{name}": getattr(operator, name) for name in OPERATORS}
-    found |= {f"math.{name}": getattr(math, name) for name in vars(math) if callable(getattr(math, name))}
+    found |= {f"math.{name}": function for name, function in vars(math).items()}
     found |= {f"builtins.{function.__name__}": function for function in BUILTINS}
     return {
         name: function
@@ -120,15 +113,10 @@ def _functions() -> dict[str, Function]:
 
 @functools.cache
 def _names() -> dict[Function, str]:
-    names: dict[Function, str] = {}
+    names: dict[Function, list[str]] = {}
     for name, function in _functions().items():
-        shown = names.get(function)
-        if shown is None or (name.rpartition(".")[2].startswith("_"), len(name)) < (
-            shown.rpartition(".")[2].startswith("_"),
-            len(shown),
-        ):
-            names[function] = name
-    return names
+        names.setdefault(function, []).append(name)
+    return {one: min(known, key=lambda name: ("._" in name, len(name))) for one, known in names.items()}
 
 
 def _computes(function: Any) -> bool:

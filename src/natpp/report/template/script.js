@@ -20,6 +20,8 @@
   };
   const percent = (share) => (share >= 0.9995 ? "100 %" : share < 0.0005 ? "<0.1 %" : `${(100 * share).toFixed(1)} %`);
 
+  const removed = (edge) => edge.alive[0] && !edge.alive[1] && edge.before === edge.after;
+
   // Details of an edge.
 
   let pinned = null; // the element that was tapped or focused; pointing elsewhere does not close it
@@ -34,7 +36,8 @@
     const turn = make("p", undefined, "turn");
     turn.append(edge.before);
     if (edge.before !== edge.after) turn.append(" → ", make("b", edge.after));
-    else turn.append(edge.alive[0] && !edge.alive[1] ? ", without effect now" : ", not changed");
+    else if (removed(edge)) turn.append(" → ", make("span", "removed", "quiet"));
+    else turn.append(", not changed");
     panel.append(turn, make("p", edge.place, "quiet"));
     if (allowed.length) {
       const table = make("table");
@@ -144,7 +147,8 @@
         if (number === null || number === undefined) return;
         listen(edge, number);
         const { name, before, after } = edges[number];
-        edge.setAttribute("aria-label", `${name}: ${before} ${before === after ? "is not changed" : `becomes ${after}`}`);
+        const becomes = before !== after ? `becomes ${after}` : removed(edges[number]) ? "is removed" : "is not changed";
+        edge.setAttribute("aria-label", `${name}: ${before} ${becomes}`);
         const near = graph.querySelector(`[data-near="${edge.dataset.edge}"]`);
         point(near, number, edge);
         near.addEventListener("click", (event) => { event.stopPropagation(); edge.dispatchEvent(new MouseEvent("click", { detail: 1 })); });
@@ -165,8 +169,8 @@
   function draw(block) {
     if (block.dataset.drawn) return;
     block.dataset.drawn = "yes";
-    const sides = block.querySelector(".sides");
-    if (!sides.childElementCount) sides.append(document.getElementById(block.dataset.drawing).content.cloneNode(true));
+    const drawing = block.querySelector(".drawing");
+    if (!drawing.childElementCount) drawing.append(document.getElementById(block.dataset.drawing).content.cloneNode(true));
     connect(block);
   }
 
@@ -197,7 +201,7 @@
   }
   let closed = [];
   addEventListener("beforeprint", () => {
-    closed = blocks.filter((block) => !block.open && block.querySelector("summary em"));
+    closed = blocks.filter((block) => !block.open && block.querySelector(".count").textContent);
     for (const block of closed) { block.open = true; draw(block); }
   });
   addEventListener("afterprint", () => { for (const block of closed) block.open = false; });
