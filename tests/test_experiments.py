@@ -552,7 +552,7 @@ def test_there_is_nothing_to_judge_yet(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["images_cells", "judge_policies", "table_random", "table_cells", "table_handcrafted"])
 def test_missing_images_are_told_in_a_line(name: str, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"^error: cifar10 needs the folder it is stored in: --root DIR"):
+    with pytest.raises(SystemExit, match=r"^error: cifar10 needs the folder it is stored in: cifar10:root=DIR"):
         run(name, "train", "--runs", str(tmp_path))
     with pytest.raises(SystemExit, match=r"^error: cifar10 is not in"):
         run(name, "train", "--runs", str(tmp_path), "--root", str(tmp_path))

@@ -46,12 +46,12 @@ def arguments_of(verb: str, folder: Path) -> tuple[str, ...]:
         "transitions": ("conv_3x3",),
         "convert": (RESNET_LIKE, "--to", "nasbench201"),
         "sample": (),
-        "search": ("--data", "digits", "--out", str(folder / "run"), *SEARCH),
-        "score": ("darts", "vgg_block", "--data", "digits", *FAST),
+        "search": ("--task", "digits", "--out", str(folder / "run"), *SEARCH),
+        "score": ("darts", "vgg_block", "--task", "digits", *FAST),
         "optimize": ("darts",),
         "benchmark": ("nasbench201", "--table", source, *few),
-        "train": ("darts", "--data", "digits", "--epochs=1", "--out", str(folder / "trained"), *FAST[1:]),
-        "finetune": ("resnet20", "--data", "digits", "--epochs=1", "--batch=512", "--out", str(folder / "tuned")),
+        "train": ("darts", "--task", "digits", "--epochs=1", "--out", str(folder / "trained"), *FAST[1:]),
+        "finetune": ("resnet20", "--task", "digits", "--epochs=1", "--batch=512", "--out", str(folder / "tuned")),
         "report": (source, "-o", str(folder / "report.html")),
         "data": ("fashion-mnist", "--root", str(folder)),
     }[verb]
@@ -132,7 +132,7 @@ def test_names_and_figures_are_whole_on_narrow_terminals() -> None:
 
 def test_colours_are_for_terminals_that_want_them(run: Runner) -> None:  # noqa: F811
     assert COLOUR.search(on_terminal("cost", "--help"))
-    scoring = ("score", "darts", "vgg_block", "--data", "digits", *FAST)
+    scoring = ("score", "darts", "vgg_block", "--task", "digits", *FAST)
     for arguments, words in ((("cost", "--help"), "usage: natpp cost"), (scoring, "vgg_block")):
         shown = on_terminal(*arguments, NO_COLOR="1")
         assert words in shown

@@ -32,10 +32,10 @@ def optimize_darts() -> None:
 
 
 def search() -> None:
-    """The shortest `natpp search --data digits`."""
+    """The shortest `natpp search --task digits`."""
     from natpp.cli import main
 
-    main(["search", "--data", "digits", "--evaluations", "4", "--train-steps", "2", "--steps", "3", "--out", "run"])
+    main(["search", "--task", "digits", "--evaluations", "4", "--train-steps", "2", "--steps", "3", "--out", "run"])
 
 
 def tuned() -> None:

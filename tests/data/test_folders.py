@@ -513,10 +513,10 @@ def test_imagenet_is_a_folder_of_photographs(tmp_path: Path, monkeypatch: pytest
     assert colors(small.train[:]) == [[200] * 3, [90] * 3, [90] * 3]
     assert small.test_labels.tolist() == [0, 1]
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(NatppError, match=r"imagenet needs its folder: --root DIR, .* with train/CLASS"):
+    with pytest.raises(NatppError, match=r"imagenet needs its folder: imagenet:root=DIR, with train/CLASS"):
         load_images("imagenet")
     (tmp_path / "imagenet").mkdir()
-    with pytest.raises(NatppError, match=r"Did you mean --root \./imagenet"):
+    with pytest.raises(NatppError, match=r"Did you mean imagenet:root=\./imagenet"):
         load_images("imagenet")
     with pytest.raises(FormatError, match="folder 'nowhere' does not exist"):
         load_images("imagenet", "nowhere")

@@ -1142,9 +1142,9 @@ def command_learning(folder: Path) -> Any:
     small = ("--channels", "2", "--cells", "1")
     run, scratch, model = folder / "run", folder / "train", folder / "golden_model.py"
     words = ("--nodes", "2,3", "--train-steps", "2", "--batch", "64", "--evaluations", "8", "--steps", "4", *small)
-    searched = command_json("search", "--data", "digits", "--out", str(run), *words, "--device", "cpu")
-    scored = command_json("score", "darts", "enas", "--data", "digits", "--train-steps", "2", *small)
-    trained = command_json("train", "darts", "--data", "digits", "--out", str(scratch), "--epochs", "1", *small)
+    searched = command_json("search", "--task", "digits", "--out", str(run), *words, "--device", "cpu")
+    scored = command_json("score", "darts", "enas", "--task", "digits", "--train-steps", "2", *small)
+    trained = command_json("train", "darts", "--task", "digits", "--out", str(scratch), "--epochs", "1", *small)
     model.write_text(
         "from torch import nn\n\n\ndef make():\n"
         "    return nn.Sequential(nn.Conv2d(3, 8, 5, padding=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))\n"

@@ -287,7 +287,7 @@ def test_a_search_by_short_trainings(runs: dict[str, Path]) -> None:
     chances = [allowed for allowed, _ in found.data["book"]["chances"] if allowed]
     assert all(sum(share for _, share in allowed) == pytest.approx(1, abs=1e-2) for allowed in chances)
     assert len(chances) > 1
-    assert "natpp search --data stripes --nodes 2,3 --evaluations 40" in found.text
+    assert "natpp search --task stripes --nodes 2,3 --evaluations 40" in found.text
 
 
 def test_a_search_by_a_supernet(runs: dict[str, Path]) -> None:

@@ -458,19 +458,19 @@ def test_wrong_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "cifar10.safetensors").write_bytes(b"half a file")
     (tmp_path / "empty").mkdir()
     for flags, words in (
-        (["--data", "digit"], "Did you mean 'digits'"),
-        (["--data", "cifar10"], "natpp data cifar10 --root DIR"),
-        (["--data", "cifar10", "--root", str(tmp_path / "empty")], "cifar10 is not in"),
-        (["--data", "cifar10", "--root", str(tmp_path)], "damaged"),
-        (["--data", str(tmp_path / "empty")], "has no class folders"),
+        (["--task", "digit"], "Did you mean 'digits'"),
+        (["--task", "cifar10"], "natpp data cifar10 --root DIR"),
+        (["--task", f"cifar10:root={tmp_path / 'empty'!s}"], "cifar10 is not in"),
+        (["--task", f"cifar10:root={tmp_path!s}"], "damaged"),
+        (["--task", str(tmp_path / "empty")], "has no class folders"),
         ([], "give data, or an existing scorer"),
-        (["--data", "digits", "--root", "here"], "does not apply: leave it out"),
-        (["--data", "digits", "--nodes", "x"], "nodes is 'x'"),
-        (["--data", "digits", "--price", "madds"], "expected a mapping from params or madds"),
-        (["--data", "digits", "--price", "foo=1"], "expected a mapping from params or madds"),
-        (["--data", str(tmp_path / "cifar10.safetensors")], "is a file, expected"),
-        (["--data", "digits", "--store", str(tmp_path / "nowhere" / "scores")], "Create it first"),
-        (["--data", "digits", "--store", str(tmp_path / "cifar10.safetensors")], "is not a file of scores"),
+        (["--task", "digits:root=here"], "does not apply: leave it out"),
+        (["--task", "digits", "--nodes", "x"], "nodes is 'x'"),
+        (["--task", "digits", "--price", "madds"], "expected a mapping from params or madds"),
+        (["--task", "digits", "--price", "foo=1"], "expected a mapping from params or madds"),
+        (["--task", str(tmp_path / "cifar10.safetensors")], "is a file, expected"),
+        (["--task", "digits", "--store", str(tmp_path / "nowhere" / "scores")], "Create it first"),
+        (["--task", "digits", "--store", str(tmp_path / "cifar10.safetensors")], "is not a file of scores"),
     ):
         assert main(["search", "--out", str(tmp_path / "run"), *flags]) == 2
         said = capsys.readouterr().err
@@ -525,7 +525,7 @@ def test_a_run_keeps_the_curves_in_step_with_the_checkpoint(tmp_path: Path) -> N
 
 
 def arguments(out: Path, *more: str) -> list[str]:
-    return ["search", "--data", "digits", "--out", str(out), *SHORT.split(), *more]
+    return ["search", "--task", "digits", "--out", str(out), *SHORT.split(), *more]
 
 
 def command(out: Path, *more: str) -> list[str]:

@@ -130,7 +130,7 @@ def test_a_shared_scorer_keeps_its_promises() -> None:
 
 def test_a_search_by_workers_is_the_search_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "Cluster", Apart)
-    given = ["search", "--data", "digits", "--device", "cpu", *SHORT]
+    given = ["search", "--task", "digits", "--device", "cpu", *SHORT]
     for name, more in (("here", []), ("apart", ["--workers", "ray"])):
         assert main([*given, "--out", str(tmp_path / name), *more]) == 0
     policies = {(tmp_path / name / "policy.safetensors").read_bytes() for name in ("here", "apart")}
@@ -139,7 +139,7 @@ def test_a_search_by_workers_is_the_search_without(tmp_path: Path, monkeypatch: 
 
 
 def test_workers_are_for_short_trainings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["search", "--data", "digits", "--workers", "ray", "--out", str(tmp_path / "run")]
+    given = ["search", "--task", "digits", "--workers", "ray", "--out", str(tmp_path / "run")]
     assert main([*given, "--scorer", "supernet"]) == 2
     assert "workers is ray, but scores come from supernet: only short trainings" in capsys.readouterr().err
     assert main([*given[:-3], "rai", *given[-2:]]) == 2

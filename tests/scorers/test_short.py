@@ -94,9 +94,9 @@ def test_a_folder_is_scored_without_what_cannot_be_read(
     few = {"train_steps": 1, "channels": 2, "cells": 1}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in few.items()]
     line = "1 of 31 images of {} could not be read and is left out: train/down/99.jpg (not an image, or damaged)"
-    given = ["score", "resnet_block", "--json", *flags, "--size=16"]
-    for name, *data in (("stripes", str(photographs)), ("imagenet", "imagenet", f"--root={photographs}")):
-        assert main([*given, "--data", *data]) == 0
+    given = ["score", "resnet_block", "--json", *flags, "--task"]
+    for name, task in (("stripes", f"{photographs}:size=16"), ("imagenet", f"imagenet:root={photographs},size=16")):
+        assert main([*given, task]) == 0
         found = capsys.readouterr()
         assert found.err == f"natpp: {line.format(name)}\n"
         assert json.loads(found.out)[0]["reason"] is None
@@ -344,7 +344,7 @@ def test_scores_from_python_and_the_command_line(tmp_path: Path, capsys: pytest.
     found = natpp.score(["darts", cell], natpp.Short(steps=2, channels=2, cells=1, store=tmp_path / "s"), task="digits")
     assert all(isinstance(one.value, float) and 0 <= one.accuracy <= 100 and one.reason is None for one in found)
     flags = [
-        "--data",
+        "--task",
         "digits",
         "--train-steps",
         "2",
@@ -363,9 +363,9 @@ def test_scores_from_python_and_the_command_line(tmp_path: Path, capsys: pytest.
     with pytest.raises(SettingError, match="a list of architectures"):
         natpp.score("darts", task="digits")
     for wrong, words in (
-        (["score", "darts"], "give data"),
-        (["score", "--data", "digits"], "at least one architecture"),
-        (["score", "darts", "--data", "digits", "--device", "cuda"], "no CUDA device"),
+        (["score", "darts"], "give a task"),
+        (["score", "--task", "digits"], "at least one architecture"),
+        (["score", "darts", "--task", "digits", "--device", "cuda"], "no CUDA device"),
         (["score", "darts", "--scorer", "nowhere"], "unknown scorer"),
     ):
         if "cuda" in wrong and torch.cuda.is_available():

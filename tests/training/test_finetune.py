@@ -353,7 +353,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     file = tmp_path / "own.py"
     file.write_text("from torch import nn\nmake = lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 10))\n")
     out = tmp_path / "run"
-    given = ["finetune", f"{file}:make", "--data", "digits", "--epochs", "2", "--out", str(out)]
+    given = ["finetune", f"{file}:make", "--task", "digits", "--epochs", "2", "--out", str(out)]
     assert main([*given, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["recipe"]["epochs"], found["recipe"]["learning_rate"], len(found["curve"])) == (2, 0.02, 2)
@@ -364,7 +364,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert str(out / "module.safetensors") in said
     assert f"natpp.restore({str(out)!r}, module=original) gives the module" in said
     result = natpp.optimize(natpp.zoo.network("resnet20"), example_input=torch.randn(1, 3, 32, 32))
-    tuned = ["finetune", str(result.save(tmp_path / "better")), "--data", "digits", "--epochs=1", "--batch=512"]
+    tuned = ["finetune", str(result.save(tmp_path / "better")), "--task", "digits", "--epochs=1", "--batch=512"]
     assert main([*tuned, "--out", str(tmp_path / "tuned")]) == 0
     assert f"natpp.restore({str(tmp_path / 'tuned')!r}) gives the module" in capsys.readouterr().out
     assert natpp.restore(tmp_path / "tuned")(torch.randn(1, 3, 32, 32)).shape == (1, 10)
@@ -374,5 +374,5 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         ("resnet20", ["--recipe", "quik"], "Did you mean 'quick'"),
         (str(result.save(tmp_path / "saved")), ["--epochs", "0"], "epochs is 0"),
     ):
-        assert main(["finetune", model, "--data", "digits", "--out", str(tmp_path / "new"), *more]) == 2
+        assert main(["finetune", model, "--task", "digits", "--out", str(tmp_path / "new"), *more]) == 2
         assert words in capsys.readouterr().err

@@ -401,7 +401,7 @@ def test_more_wrong_recipes_are_refused() -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     short = ["--epochs=1", "--channels=2", "--cells=1", "--validation=100", "--learning-rate=0.05", "--ema=0.5"]
-    given = ["train", "resnet_block", "--data", "digits", *short]
+    given = ["train", "resnet_block", "--task", "digits", *short]
     assert main([*given, "--out", str(tmp_path / "run"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["recipe"]["learning_rate"], found["recipe"]["ema"]) == (0.05, 0.5)
@@ -447,8 +447,8 @@ def test_the_next_photographs_are_begun_with(photographs: Path) -> None:
 
 def test_the_imagenet_recipe_by_command(photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (photographs / "train" / "down" / "31.jpg").write_text("no image")
-    short = ["--epochs=1", "--channels=4", "--cells=3", "--batch=10", "--auxiliary=0", "--size=32"]
-    data = ["--data=imagenet", f"--root={photographs}", f"--out={tmp_path / 'run'}", "--recipe=imagenet-250"]
+    short = ["--epochs=1", "--channels=4", "--cells=3", "--batch=10", "--auxiliary=0"]
+    data = [f"--task=imagenet:root={photographs},size=32", f"--out={tmp_path / 'run'}", "--recipe=imagenet-250"]
     assert main(["train", "resnet_block", *data, *short, "--json"]) == 0
     said = capsys.readouterr()
     found = json.loads(said.out)
@@ -458,17 +458,17 @@ def test_the_imagenet_recipe_by_command(photographs: Path, tmp_path: Path, capsy
 
 def test_wrong_commands_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for flags, words in (
-        (["darts"], "--data"),
-        (["dart", "--data", "digits"], "Did you mean 'darts'"),
-        (["darts", "--data", "digit"], "Did you mean 'digits'"),
-        (["darts", "--data", "cifar10"], "natpp data cifar10 --root DIR"),
-        (["darts", "--data", "imagenet"], "imagenet needs its folder: --root DIR"),
-        (["darts", "--data", "imagenet", "--root", str(tmp_path / "no")], "does not exist"),
-        (["darts", "--data", "imagenet", "--root", str(tmp_path)], "has no folder 'train': expected train/CLASS"),
-        (["darts", "--data", str(tmp_path)], "has no class folders"),
-        (["darts", "--data", "digits", "--recipe", "quik"], "Did you mean 'quick'"),
-        (["darts", "--data", "digits", "--learning-rate", "x"], "learning_rate is 'x', expected a number above 0"),
-        (["darts", "--data", "digits", "--epoch", "3"], "Did you mean '--epochs'"),
+        (["darts"], "--task"),
+        (["dart", "--task", "digits"], "Did you mean 'darts'"),
+        (["darts", "--task", "digit"], "Did you mean 'digits'"),
+        (["darts", "--task", "cifar10"], "natpp data cifar10 --root DIR"),
+        (["darts", "--task", "imagenet"], "imagenet needs its folder: imagenet:root=DIR"),
+        (["darts", "--task", f"imagenet:root={tmp_path}/no"], "does not exist"),
+        (["darts", "--task", f"imagenet:root={tmp_path}"], "has no folder 'train': expected train/CLASS"),
+        (["darts", "--task", str(tmp_path)], "has no class folders"),
+        (["darts", "--task", "digits", "--recipe", "quik"], "Did you mean 'quick'"),
+        (["darts", "--task", "digits", "--learning-rate", "x"], "learning_rate is 'x', expected a number above 0"),
+        (["darts", "--task", "digits", "--epoch", "3"], "Did you mean '--epochs'"),
     ):
         assert main(["train", *flags, "--out", str(tmp_path / "run")]) == 2
         said = capsys.readouterr().err
@@ -498,7 +498,7 @@ def test_it_is_a_scorer() -> None:
 def test_two_processes_train_one_network(tmp_path: Path) -> None:
     short = ["--epochs=2", "--channels=4", "--cells=1", "--batch=64", "--precision=32", "--validation=100"]
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*start, "-m", "natpp", "train", "resnet_block", "--data", "digits", *short, "--out", str(tmp_path)]
+    command = [*start, "-m", "natpp", "train", "resnet_block", "--task", "digits", *short, "--out", str(tmp_path)]
     for more in ([], ["--resume"]):
         done = subprocess.run(
             [*command, *more], env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False

@@ -39,7 +39,6 @@ from natpp.cli.subjects import (
 )
 from natpp.config import Among
 from natpp.core.budget import Budget
-from natpp.data.named import Data
 from natpp.errors import SettingError, counted
 from natpp.files import write_whole
 from natpp.registry import MODELS, OPS, RECIPES, RULES, ZOO
@@ -58,16 +57,14 @@ Subject = Annotated[
     str, Flag(f"an architecture: {TEXT}; or a model: {MODEL}", "ARCH|NETWORK|FILE.py:FUNCTION", positional=True)
 ]
 Picture = Annotated[str | None, Flag("picture to write, .svg or .png", "FILE", short="-o")]
-Task = Annotated[
-    str | None,
-    Flag("data to train on: digits, cifar10:root=data, imagenet:root=DIR, a folder of images", "TASK"),
-]
+TASK = Flag("data to train on: digits, cifar10:root=data, imagenet:root=DIR, a folder of images", "TASK")
+Task = Annotated[str | None, TASK]
+Images = Annotated[str, TASK]
 Shapes = Annotated[
     str | None, Flag("of a model: the shape of its input; several separated by semicolons", "1,3,224,224")
 ]
 Rule = Annotated[str, Among(RULES), Flag("nat, nat++ or cost")]
 Output = Annotated[str, Flag("the page to write; an earlier report there is replaced", "FILE", short="-o")]
-Images = Annotated[Data, Group(required=("data",))]
 Kept = Annotated[Run, Group(leave_out=("workers",), required=("out",))]
 
 
@@ -322,7 +319,7 @@ def optimize(
 def search(
     *,
     run: Annotated[Run, Group(required=("out",))],
-    images: Data = Data(),
+    task: Task = None,
     space: Annotated[str, Flag("what inputs are drawn from: cells or nasbench201")] = "cells",
     arch: Annotated[str | None, Flag(f"learn for this one architecture: {TEXT}")] = None,
     budget: Annotated[
@@ -342,7 +339,7 @@ def search(
     """Learn a policy on images, or from scores at hand; kept in a folder, and resumed from it."""
     on = space if arch is None else load(arch)
     with shown_progress() as watch:
-        policy = verbs.search(images, search, budget, on=on, scorer=scorer, run=replace(run, watch=watch, say=say))
+        policy = verbs.search(task, search, budget, on=on, scorer=scorer, run=replace(run, watch=watch, say=say))
     if is_first_process():
         shown.print_search(policy, str(run.out), search, budget, run.seed, arch, json=json)
 
@@ -350,7 +347,7 @@ def search(
 def score(
     archs: Annotated[tuple[str, ...], Flag("zoo names, files or texts", "ARCH", positional=True, several=True)],
     *,
-    images: Data = Data(),
+    task: Task = None,
     scorer: Annotated[str, Flag("short: real trainings; a run's folder: its supernet", "short|RUN")] = "short",
     short: Annotated[Short, Group(("batch", "learning_rate", "together"), names={"steps": "train_steps"})] = Short(),
     run: Annotated[Run, Group(("out", "resume", "precision", "tensorboard"))] = Run(),
@@ -358,10 +355,10 @@ def score(
 ) -> None:
     """Score architectures by short real trainings, or by a run's supernet: higher is better."""
     if not archs:
-        raise SettingError("name at least one architecture: natpp score darts enas --data digits")
+        raise SettingError("name at least one architecture: natpp score darts enas --task digits")
     with shown_progress() as watch:
         by = short if scorer == "short" else scorer
-        found = verbs.score(archs, by, task=images, run=replace(run, watch=watch, say=say))
+        found = verbs.score(archs, by, task=task, run=replace(run, watch=watch, say=say))
     if not is_first_process():
         return
     if json:
@@ -398,7 +395,7 @@ def train(
     arch: Arch,
     *,
     run: Kept,
-    images: Images,
+    task: Images,
     recipe: Annotated[
         str, Flag(f"{', '.join(RECIPES)}; auto in the flags below means the recipe's value", "NAME")
     ] = "quick",
@@ -408,7 +405,7 @@ def train(
     """Train a network of an architecture from scratch; kept in a folder, and resumed from it."""
     by = replace(RECIPES.given(recipe), **training)  # type: ignore[arg-type]
     with shown_progress() as watch:
-        found = verbs.train(arch, images, by, run=replace(run, watch=watch, say=say))
+        found = verbs.train(arch, task, by, run=replace(run, watch=watch, say=say))
     if not is_first_process():
         return
     if json:
@@ -426,7 +423,7 @@ def finetune(
     model: Annotated[str, Flag(f"{MODEL}, or the folder of a result", "NETWORK|FILE.py:FUNCTION|DIR", positional=True)],
     *,
     run: Kept,
-    images: Images,
+    task: Images,
     input: Shapes = None,
     teacher: Annotated[
         str | None, Flag("a model to distill from: half of the loss is the distance to its output", "MODEL")
@@ -442,7 +439,7 @@ def finetune(
     module = model if os.path.isdir(model) else load_module(model, input, run.seed)
     guide = None if teacher is None else load_module(teacher, input, run.seed)
     with shown_progress() as watch:
-        found = verbs.finetune(module, images, by, teacher=guide, run=replace(run, watch=watch, say=say))
+        found = verbs.finetune(module, task, by, teacher=guide, run=replace(run, watch=watch, say=say))
     if not is_first_process():
         return
     if json:

@@ -212,7 +212,7 @@ class Batches:
             needed = 4 * np.prod(shape) / 2**30
             raise NatppError(
                 f"{shape[0]} validation images of {self.size} x {self.size} take {needed:.1f} GiB, which does not fit "
-                f"into the memory of {self._device}: choose a lower --size"
+                f"into the memory of {self._device}: choose a smaller size=N"
             ) from None
         if len(self._choose) and not place:
             raise FormatError(f"none of the validation images of {images.name} can be read")

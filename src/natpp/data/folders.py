@@ -82,11 +82,11 @@ def _side(folder: Path, shapes: dict[str, tuple[int, int]]) -> int:
     first, (width, height) = next(iter(shapes.items()))
     given = f"{str(folder / first)!r} is {width} x {height}"
     if width != height:
-        raise FormatError(f"{given}, expected a square: --size N crops and resizes all images")
+        raise FormatError(f"{given}, expected a square: size=N crops and resizes all images, as in FOLDER:size=64")
     for name, (wide, high) in shapes.items():
         if (wide, high) != (width, height):
             found = f"{given} but {str(folder / name)!r} is {wide} x {high}"
-            raise FormatError(f"{found}: --size N crops and resizes all images")
+            raise FormatError(f"{found}: size=N crops and resizes all images, as in FOLDER:size=64")
     return width
 
 

@@ -27,6 +27,12 @@ class Data(Config):
     size: Annotated[int | None, At(least=1)] = None
     """pixels a side that a folder's images are cropped and scaled to (imagenet: 224)"""
 
+    @property
+    def text(self) -> str | None:
+        """The images as `as_data` reads them, such as `cifar10:root=data`."""
+        more = self.to_text(Data(self.data))
+        return None if self.data is None else f"{self.data}:{more}" if more else str(self.data)
+
 
 def as_data(given: Data | str | Path | None) -> Data:
     """Images by their name or path, with settings as in `cifar10:root=data`; a text with others is left as it is."""

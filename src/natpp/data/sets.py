@@ -96,10 +96,8 @@ def stored(name: str, root: str | Path) -> Path:
 
 def _imagenet(root: str | Path | None, size: int, say: Say | None) -> Images:
     if root is None:
-        here = f". Did you mean --root ./{IMAGENET}?" if os.path.isdir(IMAGENET) else ""
-        raise NatppError(
-            f"{IMAGENET} needs its folder: --root DIR, or root=DIR in Python, with train/CLASS/* and val/CLASS/*{here}"
-        )
+        here = f". Did you mean {IMAGENET}:root=./{IMAGENET}?" if os.path.isdir(IMAGENET) else ""
+        raise NatppError(f"{IMAGENET} needs its folder: {IMAGENET}:root=DIR, with train/CLASS/* and val/CLASS/*{here}")
     return replace(read_folder(root, size, photographs=True, say=say), name=IMAGENET)
 
 
@@ -115,8 +113,7 @@ def _named(name: str, root: str | Path | None) -> Images:
         raise NatppError(f"unknown data set {name!r}. {near} Or give the path of an image folder")
     if root is None:
         raise NatppError(
-            f"{name} needs the folder it is stored in: --root DIR, or root=DIR in Python "
-            f"(natpp data {name} --root DIR puts it there)"
+            f"{name} needs the folder it is stored in: {name}:root=DIR (natpp data {name} --root DIR puts it there)"
         )
     file = stored(name, root)
     if not file.is_file():

@@ -191,8 +191,9 @@ def _command(search: Search, kept: Mapping[str, Any]) -> str:
     usual = {"space": "cells", "budget": "strict", "scorer": _scorer_name(search, None), **Run().to_dict()}
     arch = kept["arch"] and json.dumps(kept["arch"], separators=(",", ":"))
     words = ["natpp", "search"]
-    for name in ("data", "root", "size", "space", "arch", "budget", "scorer", "seed", "device", "precision"):
-        value = arch if name == "arch" else kept[name]
+    told = {**kept, "arch": arch, "task": _kept(Data, kept).text}
+    for name in ("task", "space", "arch", "budget", "scorer", "seed", "device", "precision"):
+        value = told[name]
         if value is not None and value != usual.get(name):
             words += [f"--{name}", str(value)]
     return shlex.join([*words, *search.to_flags()])
@@ -288,7 +289,8 @@ def make_task(given: Data | training.Task, fabric: Fabric, say: Say | None = Non
         return given
     if given.data is None:
         raise SettingError(
-            "networks are trained on images: give data, or an existing scorer (a run's folder or a table's file)"
+            "networks are trained on images: give a task, such as digits or cifar10:root=DIR, or an existing scorer (a "
+            "run's folder or a table's file)"
         )
     task = training.Task.of(given.data, root=given.root, size=given.size, say=say)
     left_out = task.train.left_out if isinstance(task.train, Images) else None
