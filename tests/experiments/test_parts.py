@@ -27,9 +27,9 @@ from natpp.arch.networks import setting
 from natpp.data.sets import load_images
 from natpp.methods.policy import PolicyMethod
 from natpp.registry import OPS
-from natpp.scorers.base import Task
 from natpp.scorers.predicted import PredictConfig, Prediction
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Frame, cells_of
+from natpp.subjects.many import Subjects
 from natpp.training.together import Trial
 from natpp.verbs import samples
 
@@ -848,12 +848,12 @@ def test_nothing_is_picked_before_all_is_tried(tmp_path: Path) -> None:
 def test_where_the_value_model_knows_nothing_the_edges_stay() -> None:
     archs = cells.Pool().draw(90, np.random.default_rng(2))
     noise = dict(zip((arch.essence() for arch in archs[:40]), np.random.default_rng(3).normal(size=40), strict=True))
-    inputs = Inputs(archs[40:], Task("nat++", setting("cifar"), strict=True), tuple(OPS))
+    inputs = Subjects(cells_of(archs[40:], Frame("nat++", setting("cifar"), strict=True), tuple(OPS)))
     changed = {}
     for caution, steps in ((0.0, 60), (1.0, 120)):  # it is learned first what would be best, then what is sure
         config = replace(ship_policies.learn_config(1, smoke=True), steps=steps, learning_rate=1e-2, inputs=10)
         model = values.value_model(noise, {}, "short", config=PredictConfig(caution=caution))
-        method = PolicyMethod("nat++", config, ship_policies.learned(inputs, model, 0.0, config))
-        rows = method.one_shot(inputs, model.reward(), np.random.default_rng(0))
+        method = PolicyMethod("nat++", learned=ship_policies.learned(inputs, model, 0.0, config))
+        rows = answers.answers_of(method, inputs, model.reward(), np.random.default_rng(0))
         changed[caution] = ship_policies.on_fresh(inputs, rows, model)["edges_changed"]
     assert changed[1.0] < 0.15 < 0.4 < changed[0.0]
