@@ -1,40 +1,42 @@
-"""A new method: try every change of a single edge and keep the one with the best score."""
+"""A new method: try every change of a single decision and keep the one with the best score."""
+
+from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 import natpp
 from natpp.arch.networks import setting
-from natpp.methods.base import picked
+from natpp.methods.base import Method, picked
 from natpp.registry import METHODS, OPS
-from natpp.scorers.base import Task
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Cells, Frame
+from natpp.subjects.many import Subjects
 from natpp.testing import check_method
 
 
-class OneChange:
-    rule, asks = None, True  # works with any rule and uses scores
+@dataclass(frozen=True)
+class OneChange(Method):
+    needs_scores = True  # settings would be fields, for texts such as one-change:tries=20
 
-    def fit(self, inputs, score, generator):
-        return self  # nothing to learn
+    def propose(self, subjects, count, score, chance):
+        candidates = [list(self.changed(subjects, index)) for index in range(len(subjects))]
+        return [[row] for row in picked(subjects, candidates, score)]
 
-    def one_shot(self, inputs, score, generator):
-        return picked(inputs, [list(self.changed(inputs, index)) for index in range(len(inputs))], score)
-
-    def candidates(self, inputs, count, generator): ...  # it has only one candidate
-
-    def changed(self, inputs, index):
-        for edge, op in np.argwhere(inputs.masks[index]):  # what rule and budget allow, including no change
-            row = np.where(np.arange(len(inputs.masks[index])) == edge, op, inputs.encoded[index].ops)
-            yield inputs.repaired(index, row, np.ones(len(row)))
+    def changed(self, subjects, index):
+        for place, op in np.argwhere(subjects.masks[index]):  # what rule and budget allow, including no change
+            row = np.where(np.arange(len(subjects.before[index])) == place, op, subjects.before[index])
+            yield subjects.repaired(index, row, np.ones(len(row)))
 
 
-def cheap(archs):
+def cheap(archs):  # a scorer can be any function from candidates to numbers; higher is better
     return np.array([-natpp.cost(arch).live_madds for arch in archs])
 
 
-METHODS.add("one-change", OneChange())  # for natpp benchmark … --method one-change
-inputs = Inputs([natpp.load("darts")], Task("nat++", setting("cifar")), tuple(OPS))
-check_method(OneChange(), inputs, cheap)
-(row,) = OneChange().one_shot(inputs, cheap, np.random.default_rng(0))
-better = inputs.transformed(0, row)
-print(f"{natpp.cost('darts').live_madds:,} → {natpp.cost(better).live_madds:,} MAdds")
+def small(candidates):  # candidates for a module: a subject and a plan; `build()` makes the changed module
+    return np.array([-one.subject.living(one.plan)["params"] for one in candidates])
+
+
+METHODS.add("one-change", OneChange())
+check_method(OneChange(), Subjects([Cells(natpp.load("darts"), Frame("nat++", setting("cifar")), tuple(OPS))]), cheap)
+print(natpp.optimize("darts", "one-change", scorer=cheap))
+print(natpp.optimize(natpp.zoo.network("resnet20"), "one-change", example_input=torch.ones(1, 3, 32, 32), scorer=small))

@@ -15,6 +15,6 @@ def no_drops(source: Op, target: Op, place: Place) -> bool:
 RULES.add("no_drops", no_drops)
 check_rule("no_drops")  # every operation may stay; none leads outside the search space
 
-result = natpp.optimize("darts", rule="no_drops", budget={"madds": 0.8})
+result = natpp.optimize("darts", budget={"madds": 0.8}, decisions=natpp.Decisions("no_drops"))
 assert all(change.after != "null" for change in result.changes)
 print(result)

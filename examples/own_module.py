@@ -40,24 +40,22 @@ digits = load_images("digits")
 images, labels = torch.tensor(digits.train) / 255, torch.tensor(digits.train_labels)
 train = DataLoader(TensorDataset(images[360:], labels[360:]), batch_size=64, shuffle=True)
 val = DataLoader(TensorDataset(images[:360], labels[:360]), batch_size=64)
+task = natpp.Task(train, val)
 
 torch.manual_seed(0)
-trained = natpp.finetune(
-    Net(), natpp.Task(train, val), "tune:learning_rate=0.1,epochs=1" if small else "tune:learning_rate=0.1"
-)
+trained = natpp.finetune(Net(), task, "tune:learning_rate=0.1,epochs=1" if small else "tune:learning_rate=0.1")
 print(f"the original: {trained.validation_accuracy:.1f} % of the validation images")
 
 # --- learned on its data
 result = natpp.optimize(
     trained.module,
-    example_input=images[:1],
-    train=train,
-    val=val,
+    "tuned:evaluations=3" if small else "tuned:evaluations=16",
     budget={"madds": 0.6},
-    evaluations=3 if small else 16,
+    example_input=images[:1],
+    task=task,
 )
 print(result)
-tuned = natpp.finetune(result, natpp.Task(train, val), "tune:epochs=1" if small else "tune:epochs=5")
+tuned = natpp.finetune(result, task, "tune:epochs=1" if small else "tune:epochs=5")
 print(f"the better one: {tuned.validation_accuracy:.1f} % of the validation images")
 
 # --- kept

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from natpp.subjects.module_answer import optimize_module
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
@@ -37,7 +36,7 @@ from natpp.errors import SettingError
 from natpp.fx.rewrite import rewrite
 from natpp.fx.sites import Site
 from natpp.fx.traced import TraceError
-from natpp.policies import DEFAULT, load_named
+from natpp.policies import DEFAULT
 from natpp.registry import MODELS
 
 TORCHVISION = (
@@ -137,7 +136,7 @@ def measured(word: str) -> dict[str, Any]:
             given = _outputs(module, example)
         row |= {"state": "failed", "params": sum(tensor.numel() for tensor in module.parameters())}
         start = time.perf_counter()
-        result = optimize_module(module, example, load_named())
+        result = natpp.optimize(module, example_input=example)
         row["seconds"] = time.perf_counter() - start
         row |= _told(result)
         row |= _checked(module, example, given, result)
@@ -190,7 +189,7 @@ def _checked(module: nn.Module, example: Any, given: Any, result: Result) -> dic
 def _cut(module: nn.Module, example: Any) -> dict[str, Any]:
     """The share of multiply-adds left under a budget of 0.6, or why it cannot be met."""
     try:
-        result = optimize_module(module, example, load_named(), budget={"madds": 0.6})
+        result = natpp.optimize(module, budget=0.6, example_input=example)
     except Exception as error:  # an unreachable budget is a result, too
         return {"cut": None, "not_cut": _line(error)}
     return {"cut": result.cost_after.madds / max(result.cost_before.madds, 1)}

@@ -32,6 +32,7 @@ from experiments.lib.trainer import LONGER, Trainer, arch_of, read_trained
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting, setting
 from natpp.arch.space import CellSpace
+from natpp.core.scores import Scores
 from natpp.data.batches import Batches
 from natpp.files import write_whole
 from natpp.nets.supernet import Supernet
@@ -40,7 +41,6 @@ from natpp.run import Run
 from natpp.runs.phases import Phases, phases
 from natpp.runs.search import Search
 from natpp.runs.searching import Searching
-from natpp.scorers.base import Scores, Task
 from natpp.scorers.short import ShortScorer
 from natpp.scorers.supernet import (
     GRAPHS,
@@ -50,10 +50,11 @@ from natpp.scorers.supernet import (
     WeightsConfig,
     usual_setting,
 )
+from natpp.subjects.cells import Frame
 
 SECONDS = 376.0  # of a search, from images on the device to the closed policy file
 SECONDS_TO_LEARN = 90.0  # of these, for prediction, policy and overhead
-TASK = Task("nat++", setting("cifar"), strict=True)
+FRAME = Frame("nat++", setting("cifar"))
 FIGURES = ("direct_spearman", "spearman", "partial_given_madds", "paired_spearman")
 
 
@@ -126,7 +127,7 @@ def search(settings: ImagesCells) -> None:
     scorer = ShortScorer(images, where, schedule, fabric, seed=0, store=store, say=print)
     found = Searching(
         space,
-        TASK,
+        FRAME,
         scorer,
         config,
         fabric,
@@ -171,7 +172,7 @@ def supernet(settings: ImagesCells) -> None:
     evaluations = 12 if settings.smoke else 224
     found = Searching(
         Pool(),
-        TASK,
+        FRAME,
         shared,
         config,
         fabric,
@@ -211,7 +212,7 @@ def paper(settings: ImagesCells) -> None:
     config = replace(phases(Search(preset="paper"), free=False), pool=search_config(smoke=settings.smoke).pool)
     shared = SharedWeights(space, where, images, config.weights, fabric, settings.seed)
     found = stopped(
-        lambda watch: Searching(Pool(), TASK, shared, config, fabric, run=Run(seed=settings.seed, watch=watch)),
+        lambda watch: Searching(Pool(), FRAME, shared, config, fabric, run=Run(seed=settings.seed, watch=watch)),
         clock,
         whole,
     )

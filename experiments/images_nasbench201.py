@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from experiments.lib.answers import answers_of
 from experiments.lib.made_up import made_up_table
 from experiments.lib.settings import (
     HERE,
@@ -47,9 +48,9 @@ from natpp.arch.formats import NASBENCH201_OPS, from_dict
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting, setting
 from natpp.arch.space import GraphSpace, nasbench201_space
+from natpp.core.scores import Scores
 from natpp.methods.base import Method
 from natpp.methods.constant import Constant
-from natpp.methods.learning import best
 from natpp.methods.policy import PolicyMethod
 from natpp.methods.random import Random
 from natpp.nets.policy import Policy
@@ -58,18 +59,18 @@ from natpp.runs.comparison import held_out_split, mean_score
 from natpp.runs.phases import Phases, phases
 from natpp.runs.search import Search
 from natpp.runs.searching import Searching
-from natpp.scorers.base import Scores, Task
 from natpp.scorers.predicted import PredictConfig, Prediction
 from natpp.scorers.short import ShortScorer, usual_schedule
 from natpp.scorers.supernet import SharedWeights, WeightsConfig, usual_setting
 from natpp.scorers.table import Table, read_table
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Frame, cells_of
+from natpp.subjects.many import Subjects
 from natpp.training.recipe import ShortConfig
 
 NAMED, NAMED_SEED = 64, 1000  # architectures that the schedule of short trainings was picked on
 TOGETHER = 64  # a step of 64 takes a sixth less per architecture than one of 32
 WHERE = setting("nasbench201")
-TASK = Task("nat++", WHERE, strict=False)
+FRAME = Frame("nat++", WHERE, strict=False)
 ORDER = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")  # in the split's product
 
 
@@ -110,7 +111,7 @@ def search_seed(seed: int, settings: ImagesNasbench201) -> None:
     store = settings.runs / f"seed_{seed}.jsonl"
     scorer = ShortScorer(images, where, schedule, fabric, seed=seed, store=store, say=print)
     config = search_config(smoke=settings.smoke)
-    found = Searching(Training(), TASK, scorer, config, fabric, run=Run(seed=seed, watch=clock))
+    found = Searching(Training(), FRAME, scorer, config, fabric, run=Run(seed=seed, watch=clock))
     found().save(settings.runs / f"seed_{seed}.safetensors")
     scored = clock.split_scores(scorer)
     keep(
@@ -180,7 +181,7 @@ def supernet(seed: int, settings: ImagesNasbench201) -> None:
     shared = SharedWeights(Training(), where, images, weights, fabric, seed)
     some = config.evaluations
     found = Searching(
-        Training(), TASK, shared, config, fabric, asked=Search(evaluations=some), run=Run(seed=seed, watch=clock)
+        Training(), FRAME, shared, config, fabric, asked=Search(evaluations=some), run=Run(seed=seed, watch=clock)
     )
     found().save(settings.runs / f"supernet_{seed}.safetensors")
     keep(
@@ -204,7 +205,9 @@ def paper(seed: int, settings: ImagesNasbench201) -> None:
     config = replace(phases(Search(preset="paper"), free=False), pool=search_config(smoke=settings.smoke).pool)
     shared = SharedWeights(Training(), where, images, config.weights, fabric, seed)
     found = stopped(
-        lambda watch: Searching(Training(), TASK, shared, config, fabric, run=Run(seed=seed, watch=watch)), clock, whole
+        lambda watch: Searching(Training(), FRAME, shared, config, fabric, run=Run(seed=seed, watch=watch)),
+        clock,
+        whole,
     )
     found.learner.policy.eval().save(settings.runs / f"paper_{seed}.safetensors")
     clock.end()
@@ -279,9 +282,9 @@ def judged(run: Path, table: Table, living: Living) -> dict[str, Any]:
     known = [(from_dict(arch), value) for arch, value in said.pop("scores")]
     policy = Policy.load(run.with_suffix(".safetensors"))
     held_out, training = held_out_split(table, 2000, 0)
-    test = Inputs(held_out, TASK, policy.ops)
-    method = PolicyMethod("nat++", best(), policy)
-    answers = method.one_shot(test, constant_score, np.random.default_rng(said["seed"]))
+    test = Subjects(cells_of(held_out, FRAME, policy.ops))
+    method = PolicyMethod("nat++", learned=policy)
+    answers = answers_of(method, test, constant_score, np.random.default_rng(said["seed"]))
     found = said | agreeing(table, drawn_of(run, said, known)) | {"share_of_oracle": share(table, test, answers)}
     if said["evaluations"] is None:  # no prediction
         return found
@@ -289,7 +292,7 @@ def judged(run: Path, table: Table, living: Living) -> dict[str, Any]:
     prediction = Prediction([arch for arch, _ in known], np.array([value for _, value in known]), config)
     found |= living.agreement(prediction.expected(living.archs))
     if run.stem.startswith("seed"):
-        train = Inputs(training[:2000], TASK, policy.ops)
+        train = Subjects(cells_of(training[:2000], FRAME, policy.ops))
         found["rivals"] = rivals(table, living, train, test, prediction.careful, said["seed"])
     return found
 
@@ -386,17 +389,17 @@ def within(groups: Sequence[Any], values: Scores, truth: Scores) -> float:
     return float(np.average(found, weights=[len(some) for some in large]))
 
 
-def share(table: Table, inputs: Inputs, rows: Sequence[Any]) -> float:
+def share(table: Table, subjects: Subjects, rows: Sequence[Any]) -> float:
     """Gain of the answers as a share of the gain of the oracle by `val_200` (87.29 to 91.79)."""
-    after = [inputs.transformed(index, row) for index, row in enumerate(rows)]
+    after = [subjects.transformed(index, row) for index, row in enumerate(rows)]
     return (mean_score(table, "test_200", after) - 87.29) / (91.79 - 87.29)
 
 
 def rivals(
     table: Table,
     living: Living,
-    train: Inputs,
-    test: Inputs,
+    train: Subjects,
+    test: Subjects,
     score: Callable[[Sequence[Architecture]], Scores],
     seed: int,
 ) -> dict[str, Any]:
@@ -407,7 +410,7 @@ def rivals(
     for name, method in methods.items():
         generator = np.random.default_rng(seed)
         fitted = method.fit(train, score, generator)
-        found[name] = empty | {"share_of_oracle": share(table, test, fitted.one_shot(test, score, generator))}
+        found[name] = empty | {"share_of_oracle": share(table, test, answers_of(fitted, test, score, generator))}
     shares = [share(table, test, rows) for rows in dearest(test, ties=20)]
     found["live MAdds"] = empty | living.agreement(living.madds) | {"share_of_oracle": float(np.mean(shares))}
     return found
@@ -423,18 +426,18 @@ def _live_madds(arch: Architecture) -> int:
     return counts(arch, WHERE).live_madds
 
 
-def dearest(inputs: Inputs, ties: int) -> Iterator[list[Any]]:
+def dearest(subjects: Subjects, ties: int) -> Iterator[list[Any]]:
     """For each input the reachable architecture with the most living multiply-adds, ties broken at random."""
     known: dict[bytes, int] = {}
     madds: list[float] = []
     reachable: list[tuple[list[Any], list[int]]] = []
-    for index, mask in enumerate(inputs.masks):
+    for index, mask in enumerate(subjects.masks):
         options = (np.flatnonzero(allowed).tolist() for allowed in mask)
         rows = [np.array(ops, dtype=np.int64) for ops in itertools.product(*options)]
         for row in rows:
             if row.tobytes() not in known:
                 known[row.tobytes()] = len(known)
-                madds += live_madds([inputs.transformed(index, row)]).tolist()
+                madds += live_madds([subjects.transformed(index, row)]).tolist()
         reachable.append((rows, [known[row.tobytes()] for row in rows]))
     for tie in range(ties):
         values = np.array(madds) + np.random.default_rng(tie).random(len(madds))

@@ -37,6 +37,7 @@ INPUTS, SEED = 12, 1201
 METHODS = ("nat++", "constant", "random", "random best of 10")
 SEEDS = (0, 1, 2)
 OURS, THEIRS = "ours", "published NAT++"
+DECISIONS = natpp.Decisions("nat++", setting=WHERE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ def harm_answers(runs: Path, number: int, *, smoke: bool) -> dict[str, Architect
         known = knowledge(runs, number)
         found: dict[str, Architecture] = {}
         for name in PUBLISHED[: 2 if smoke else None]:
-            ours = natpp.optimize(name, known.policies["nat++"], "nat++", network=WHERE)
+            ours = natpp.optimize(name, known.policies["nat++"], decisions=DECISIONS)
             found |= {f"{name}, {INPUT}": natpp.load(name), f"{name}, {OURS}": ours.after}
             theirs = f"natpp_{name}"
             if theirs in ZOO:
@@ -82,7 +83,7 @@ def rival_answers(runs: Path) -> dict[str, Architecture]:
     found = {}
     for name in RIVALS:
         for file in sorted(runs.glob(f"{name}_[0-9].safetensors"))[:1]:
-            found[f"darts, {name}"] = natpp.optimize("darts", Policy.load(file), "nat++", network=WHERE).after
+            found[f"darts, {name}"] = natpp.optimize("darts", Policy.load(file), decisions=DECISIONS).after
     return found
 
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from natpp.subjects.module_answer import Asked, optimize_module, perturbed
+from natpp.subjects.module_answer import perturbed
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -29,19 +29,23 @@ import natpp
 from experiments.lib.machine import machine
 from experiments.lib.modules import fresh, images_of, no_opinion, trained
 from experiments.lib.settings import RESULTS, Experiment, Images, Keeps, write_results
+from natpp.arch.decisions import Decisions
 from natpp.core import decision
+from natpp.core.budget import Budget
 from natpp.core.result import Result
 from natpp.decisions.blocks import block_edits
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
-from natpp.methods.tuned import Candidates, TuneConfig, learn_module
+from natpp.methods.policy import PolicyMethod
+from natpp.methods.tuned import Candidates, Tuned, View
 from natpp.policies import default, load_named
 from natpp.runs.fabric import make_fabric
 from natpp.scorers.module_supernet import Expanded
 from natpp.scorers.short import ShortTunings
 from natpp.seeds import Use, number
-from natpp.subjects.module import Module
+from natpp.subjects.many import Subjects
+from natpp.subjects.module import Module, perturbed
 from natpp.training.losses import cross_entropy
 from natpp.training.recalibrate import recalibrate
 from natpp.training.recipe import Recipe, ShortConfig
@@ -69,10 +73,8 @@ class Plan:
     """whether fine-tunings also learn from the original, as a teacher"""
     weight_decay: float = 5e-4
     validation: int = 5000
-    tune: TuneConfig = field(default_factory=lambda: TuneConfig(evaluations=96, finalists=8, longer=5))
-    schedule: ShortConfig = field(
-        default_factory=lambda: ShortConfig(steps=100, learning_rate=0.02, clip=5.0, together=16, augment=True)
-    )
+    tune: Tuned = Tuned(evaluations=96, finalists=8, longer=5)
+    schedule: ShortConfig = ShortConfig(steps=100, learning_rate=0.02, clip=5.0, together=16, augment=True)
     compared: int = 20
     """number of random transformations that scorers are compared on"""
     compared_epochs: int = 4
@@ -85,7 +87,7 @@ DIGITS = Plan(
     tuned_epochs=2,
     batch=64,
     validation=360,
-    tune=TuneConfig(),
+    tune=Tuned(),
     schedule=ShortConfig(steps=32, batch=64, learning_rate=0.02, clip=5.0, augment=True),
 )
 SMOKE = Plan(
@@ -94,7 +96,7 @@ SMOKE = Plan(
     tuned_epochs=1,
     batch=64,
     validation=300,
-    tune=TuneConfig(evaluations=3, rounds=1),
+    tune=Tuned(evaluations=3, rounds=1),
     schedule=ShortConfig(steps=2, batch=32, learning_rate=0.02, clip=5.0),
     compared=3,
     compared_epochs=1,
@@ -161,6 +163,10 @@ class Pieces:
         teacher = self.original(seed) if self.plan.taught else None
         return self.trained(module, self.plan.tuned_epochs, self.plan.tuned_learning_rate, seed, teacher=teacher)
 
+    def trial(self, seed: int) -> Trial:
+        """Short fine-tunings of candidates."""
+        return Trial(self.images, self.plan.schedule, self.fabric.device, seed, cross_entropy)
+
     # Pieces.
 
     def run_original(self, seed: int) -> dict[str, Any]:
@@ -174,15 +180,14 @@ class Pieces:
 
     def run_learned(self, seed: int) -> dict[str, Any]:
         device, start = self.fabric.device, time.perf_counter()
-        result = learn_module(
+        result = natpp.optimize(
             self.original(seed).to(device),
-            self.example.to(device),
-            load_named(),
-            Task(self.images),
-            config=self.plan.tune,
-            schedule=self.plan.schedule,
-            budget=BUDGET,
-            seed=seed,
+            self.plan.tune,
+            BUDGET,
+            example_input=self.example.to(device),
+            task=Task(self.images),
+            scorer=ShortTunings(self.trial(seed)),
+            run=natpp.Run(seed=seed),
         )
         spent = time.perf_counter() - start
         scores = [one.score for one in result.learned.scored] if result.learned is not None else []
@@ -190,14 +195,13 @@ class Pieces:
         return found | self.tuned(result.module.cpu(), seed)
 
     def run_policy(self, seed: int) -> dict[str, Any]:
-        result = optimize_module(self.original(seed), self.example, load_named(), budget=BUDGET)
+        result = natpp.optimize(self.original(seed), budget=BUDGET, example_input=self.example)
         found = {"policy": default(), **self._described(result)}
         return found | self.tuned(self.result_of(_ops(result), seed), seed)
 
     def run_random(self, seed: int) -> dict[str, Any]:
-        result = optimize_module(
-            self.original(seed), self.example, no_opinion(), mode="sample", seed=seed, budget=BUDGET
-        )
+        method, run = PolicyMethod(mode="sample", learned=no_opinion()), natpp.Run(seed=seed)
+        result = natpp.optimize(self.original(seed), method, BUDGET, example_input=self.example, run=run)
         return self._described(result) | self.tuned(self.result_of(_ops(result), seed), seed)
 
     def run_scratch(self, seed: int, *, epochs: int | None = None) -> dict[str, Any]:
@@ -212,21 +216,22 @@ class Pieces:
         """Random transformations: fully fine-tuned, and scored in both ways with the same number of steps."""
         plan, device = self.plan, self.fabric.device
         network = self.original(seed).to(device)
-        asked = Asked(network, self.example.to(device), load_named(), budget={"madds": BUDGET["madds"]})
-        module, candidates = asked.module, Candidates(asked, asked.limits)
+        policy = load_named()
+        module = Module(trace(network, self.example.to(device)), Decisions(columns=policy.ops))
+        view = View(Subjects([module], Budget(BUDGET)), Tuned(learned=policy))
+        candidates = Candidates(view, view.limits)
         flat = np.where(module.mask, 0.0, -1e9)
 
         def draw(*numbers: int) -> decision.Plan:
             chance = np.random.default_rng([seed, *numbers])
-            return candidates.drawn(perturbed(flat if numbers[-1] % 2 else asked.log_probs, chance, 3.0))
+            return candidates.drawn(perturbed(flat if numbers[-1] % 2 else view.table, chance, 3.0))
 
         some = [draw(0, place) for place in range(plan.compared)]
-        trial = Trial(self.images, plan.schedule, device, seed, cross_entropy)
         found: dict[str, Any] = {}
         seconds: dict[str, float] = {}
         scorers: dict[str, Callable[[], list[float]]] = {
-            "short": lambda: ShortTunings(module, trial)(some),
-            "supernet": lambda: self._supernet(module, trial, some, draw),
+            "short": lambda: ShortTunings(self.trial(seed)).tuned([module.candidate(one) for one in some]),
+            "supernet": lambda: self._supernet(module, self.trial(seed), some, draw),
         }
         for name, scored in scorers.items():
             start = time.perf_counter()
@@ -246,9 +251,9 @@ class Pieces:
     def _supernet(
         self, module: Module, trial: Trial, some: list[decision.Plan], draw: Callable[..., decision.Plan]
     ) -> list[float]:
-        expanded = Expanded(module, trial)
-        expanded.train(lambda step: draw(1, step), self.plan.schedule.steps * len(some))
-        return expanded(some)
+        expanded = Expanded(module, trial, lambda step: draw(1, step))
+        expanded.train(expanded.draw, self.plan.schedule.steps * len(some))
+        return expanded.tuned([module.candidate(one) for one in some])
 
     @staticmethod
     def _described(result: Result) -> dict[str, Any]:

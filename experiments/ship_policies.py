@@ -30,7 +30,7 @@ import numpy as np
 
 import natpp
 from experiments.lib import values
-from experiments.lib.answers import MAPPED, fitted_constant, map_to_json
+from experiments.lib.answers import MAPPED, answers_of, fitted_constant, map_to_json
 from experiments.lib.cells import KINDS_DRAWN, Pool
 from experiments.lib.learned import FILES, NAME, NAMES, TOLD, hash_of, learned_in, pick_of_search
 from experiments.lib.machine import machine
@@ -41,6 +41,8 @@ from natpp import policies as shipped
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import setting
 from natpp.config import At
+from natpp.core.scores import Gain, Score, Scores
+from natpp.core.subject import Row
 from natpp.files import write_whole
 from natpp.methods.learning import LearnConfig, Learner
 from natpp.methods.policy import PolicyMethod
@@ -50,11 +52,10 @@ from natpp.nets.policy import Policy, PolicyConfig
 from natpp.registry import OPS, ZOO
 from natpp.runs.phases import phases
 from natpp.runs.search import Search
-from natpp.scorers.base import Gain, Score, Scores, Task
 from natpp.scorers.predicted import Prediction
 from natpp.seeds import Use, generator, number, torch_generator
-from natpp.subjects.cells import Row
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Frame, cells_of
+from natpp.subjects.many import Subjects
 
 POOL, FRESH, SEED = 4000, 200, 0
 CAUTIONS = (0.0, 0.25, 0.5, 1.0)  # compared on CLIMBED fresh inputs
@@ -122,25 +123,26 @@ def learn(settings: ShipPolicies) -> None:
     for rule in [settings.only] if settings.only else FILES:
         file = runs / FILES[rule].format(settings.round)
         began = time.perf_counter()
-        task = Task(rule, setting("cifar"), strict=True)
-        train, test = Inputs(archs[:pool], task, tuple(OPS)), Inputs(archs[pool:], task, tuple(OPS))
+        cells = cells_of(archs, Frame(rule, setting("cifar")), tuple(OPS))
+        train, test = Subjects(cells[:pool]), Subjects(cells[pool:])
         reward = priced(prediction.reward(), price[rule])
         policy = learned(train, prediction, price[rule], config)
         said = {"rule": rule, "data": "cifar10", "caution": values.CAUTION, "price": price[rule], "seed": SEED}
         policy.save(file, said)
-        rows = {"policy": PolicyMethod(rule, config, policy).one_shot(test, reward, np.random.default_rng(0))}
+        method = PolicyMethod(rule, learned=policy)
+        rows = {"policy": answers_of(method, test, reward, np.random.default_rng(0))}
         if rule == "nat++":
             constant = fitted_constant(
                 train, prediction, sample=4 if settings.smoke else MAPPED, careful=settings.round < 3
             )
             found["constant"] = map_to_json(constant)
             found["cautions"] = by_caution(archs[pool:][: 2 if settings.smoke else CLIMBED], prediction)
-            rows["constant"] = constant.one_shot(test, prediction.reward(), np.random.default_rng(0))
+            rows["constant"] = answers_of(constant, test, prediction.reward(), np.random.default_rng(0))
             for stem in ("search", "supernet", "paper"):  # policies of the timed searches
                 for quick in sorted(runs.glob(f"{stem}_[0-9].safetensors"))[:1]:
-                    method = PolicyMethod(rule, config, Policy.load(quick))
-                    rows[f"policy of {stem}"] = method.one_shot(test, prediction.reward(), np.random.default_rng(0))
-        rows["random best of 10"] = Random(10).one_shot(test, reward, np.random.default_rng(0))
+                    method = PolicyMethod(rule, learned=Policy.load(quick))
+                    rows[f"policy of {stem}"] = answers_of(method, test, prediction.reward(), np.random.default_rng(0))
+        rows["random best of 10"] = answers_of(Random(10), test, reward, np.random.default_rng(0))
         found["policies"][rule] = {
             "seconds": time.perf_counter() - began,
             "bytes": file.stat().st_size,
@@ -177,14 +179,14 @@ def picked_model(models: Mapping[str, Any]) -> str:
 
 def by_caution(archs: Sequence[Architecture], prediction: Prediction) -> dict[float, dict[str, float]]:
     """What hill climbing finds for `nat++` with growing caution; changes count only where they surely improve."""
-    inputs = Inputs(archs, Task("nat++", setting("cifar"), strict=True), tuple(OPS))
-    indices, found, rows = list(range(len(inputs))), {}, None
+    subjects = Subjects(cells_of(archs, Frame("nat++", setting("cifar")), tuple(OPS)))
+    indices, found, rows = list(range(len(subjects))), {}, None
     for caution in CAUTIONS:
         gains = functools.partial(prediction.gains, caution=caution)
-        rows = ascended(inputs, indices, Gain(gains), rows)  # starts from the result of less caution
-        sure = gains(archs, [inputs.transformed(index, row) for index, row in enumerate(rows)]) > 0
-        kept = [row if good else one.ops for row, good, one in zip(rows, sure, inputs.encoded, strict=True)]
-        found[caution] = on_fresh(inputs, kept, prediction) | {"inputs_changed": float(sure.mean())}
+        rows = ascended(subjects, indices, Gain(gains), rows)  # starts from the result of less caution
+        sure = gains(archs, [subjects.transformed(index, row) for index, row in enumerate(rows)]) > 0
+        kept = [row if good else own for row, good, own in zip(rows, sure, subjects.before, strict=True)]
+        found[caution] = on_fresh(subjects, kept, prediction) | {"inputs_changed": float(sure.mean())}
     return found
 
 
@@ -202,28 +204,28 @@ def priced(reward: Score | Gain, price: float) -> Score | Gain:
     return Gain(gains)
 
 
-def learned(inputs: Inputs, prediction: Prediction, price: float, config: LearnConfig) -> Policy:
+def learned(subjects: Subjects, prediction: Prediction, price: float, config: LearnConfig) -> Policy:
     """A policy learned on a prediction."""
-    learner = Learner(inputs.ops, config, number(SEED, Use.START, 12))
+    learner = Learner(subjects.ops, config, number(SEED, Use.START, 12))
     known: Score | Gain | None = None
     while learner.steps < config.steps:
         step = learner.steps
         found = prediction.reward(step / config.steps)
         if found != known:  # else remembered scores are reused
             known, reward = found, priced(found, price)
-        learner.step(inputs, reward, generator(SEED, Use.LEARN, 12, step), torch_generator(SEED, Use.LEARN, 12, step))
+        learner.step(subjects, reward, generator(SEED, Use.LEARN, 12, step), torch_generator(SEED, Use.LEARN, 12, step))
     return learner.policy.eval()
 
 
-def on_fresh(inputs: Inputs, rows: list[Row], prediction: Prediction) -> dict[str, float]:
+def on_fresh(subjects: Subjects, rows: list[Row], prediction: Prediction) -> dict[str, float]:
     """On fresh inputs: predicted improvement, share of changed edges, change of cost."""
-    after = [inputs.transformed(index, row) for index, row in enumerate(rows)]
-    mean, _ = prediction.differences(inputs.archs, after)
-    changed = [float((row != one.ops).mean()) for row, one in zip(rows, inputs.encoded, strict=True)]
-    madds = values.live_madds(inputs.archs), values.live_madds(after)
+    inputs, after = subjects.given, [subjects.transformed(index, row) for index, row in enumerate(rows)]
+    mean, _ = prediction.differences(inputs, after)
+    changed = [float((row != own).mean()) for row, own in zip(rows, subjects.before, strict=True)]
+    madds = values.live_madds(inputs), values.live_madds(after)
     return {
         "expected_improvement": float(mean.mean()),
-        "expected_improvement_less_doubt": float(prediction.gains(inputs.archs, after).mean()),
+        "expected_improvement_less_doubt": float(prediction.gains(inputs, after).mean()),
         "edges_changed": float(np.mean(changed)),
         "madds_change": float(np.mean(np.divide(madds[1], np.maximum(madds[0], 1))) - 1),
     }
@@ -233,7 +235,7 @@ def on_zoo(policy: Policy, rule: str) -> dict[str, dict[str, Any]]:
     """For each cell of the zoo: number of changes, and cost relative to the original."""
     found = {}
     for name in ZOO:
-        result = natpp.optimize(name, policy, rule)
+        result = natpp.optimize(name, policy, decisions=natpp.Decisions(rule))
         found[name] = {
             "changes": len(result.changes),
             "live_madds": result.cost_after.live_madds / result.cost_before.live_madds,
@@ -279,7 +281,7 @@ def card(name: str, rule: str, said: Mapping[str, Any], measured: Mapping[str, A
     unseen = "test images were not used"
     if losses:
         unseen = "for some losses all 50,000 for weights; test images were not used for any score"
-    named = "" if name == NAMES[rule].format(NAME) else f"--policy {name} "
+    named = f"--rule {rule}" if name == NAMES[rule].format(NAME) else f"--method {rule}:policy={name}"
     lines = [
         f"# Policy `{name}`: rule `{rule}`, CIFAR-10",
         "",
@@ -288,7 +290,7 @@ def card(name: str, rule: str, said: Mapping[str, Any], measured: Mapping[str, A
         "## Intended use",
         "",
         "Replaces operations of a cell architecture in one shot, following the rule and without raising the cost:"
-        f" `natpp optimize ARCH {named}--rule {rule}`. It knows all {len(OPS)} operations and accepts cells with any"
+        f" `natpp optimize ARCH {named}`. It knows all {len(OPS)} operations and accepts cells with any"
         " number of nodes. It was learned on cells with 4 and 5 nodes, including null-rich hand-crafted blocks.",
         "",
         "## Do not use it",

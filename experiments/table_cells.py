@@ -54,7 +54,7 @@ def answers(settings: TableCells) -> dict[str, Architecture]:
                 if form.format(name) in ZOO:
                     found[f"{name}, {kind}"] = natpp.load(form.format(name))
             for rule in OURS.values():
-                ours = natpp.optimize(name, known.policies[rule], rule, network=WHERE)
+                ours = natpp.optimize(name, known.policies[rule], decisions=natpp.Decisions(rule, setting=WHERE))
                 found[f"{name}, {rule}"] = ours.after
         return found
 

@@ -42,6 +42,7 @@ from natpp.data.images import Images
 from natpp.data.sets import load_images
 from natpp.errors import did_you_mean
 from natpp.files import write_whole
+from natpp.methods.policy import PolicyMethod
 from natpp.nets.measure import module_cost
 from natpp.runs.fabric import make_fabric
 from natpp.seeds import Use, number
@@ -84,8 +85,13 @@ def network_of(
     original = natpp.zoo.network(name, classes=10)
     if kind == INPUT:
         return original, []
-    by = (known.policies[kind], kind) if kind in RULES else (no_opinion(), "nat++", "sample")
-    result = natpp.optimize(original.eval(), *by, example_input=example, budget={"madds": SHARE}, seed=seed)
+    method = (
+        PolicyMethod(kind, learned=known.policies[kind])
+        if kind in RULES
+        else PolicyMethod("nat++", mode="sample", learned=no_opinion())
+    )
+    run = natpp.Run(seed=seed)
+    result = natpp.optimize(original.eval(), method, {"madds": SHARE}, example_input=example, run=run)
     return result.module, [[change.name, change.before, change.after] for change in result.changes]
 
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from experiments.lib import values
-from experiments.lib.answers import fitted_constant
+from experiments.lib.answers import answers_of, fitted_constant
 from experiments.lib.cells import Pool
 from experiments.lib.learned import pick_of_search
 from experiments.lib.machine import machine
@@ -34,10 +34,10 @@ from natpp.errors import SettingError, did_you_mean
 from natpp.methods.base import Method
 from natpp.methods.policy import PolicyMethod
 from natpp.registry import OPS
-from natpp.scorers.base import Task
 from natpp.scorers.predicted import PredictConfig, Prediction
 from natpp.seeds import Use, generator
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Frame, cells_of
+from natpp.subjects.many import Subjects
 
 KEPT = "crossed_{round}_{half}.json"
 HALVES = (0, 1)
@@ -133,13 +133,13 @@ class Trial:
 
     prediction: Prediction
     judges: Mapping[str, Prediction]
-    pool: Inputs
-    fresh: Inputs
+    pool: Subjects
+    fresh: Subjects
 
     def judged(self, method: Method) -> dict[str, Any]:
         """Mean improvement of a method, as its own value model and the judges expect it, and change of living MAdds."""
-        rows = method.one_shot(self.fresh, self.prediction.reward(), np.random.default_rng(0))
-        inputs, after = self.fresh.archs, [self.fresh.transformed(index, row) for index, row in enumerate(rows)]
+        rows = answers_of(method, self.fresh, self.prediction.reward(), np.random.default_rng(0))
+        inputs, after = self.fresh.given, [self.fresh.transformed(index, row) for index, row in enumerate(rows)]
 
         def improvement(by: Prediction) -> float:
             return float(by.differences(inputs, after)[0].mean())
@@ -154,14 +154,14 @@ class Trial:
 
 def trial(halves: Halves, half: int, model: str, caution: float, *, smoke: bool) -> Trial:
     """A trial for a half and a value model, with fixed inputs."""
-    task = Task("nat++", setting("cifar"), strict=True)
+    frame = Frame("nat++", setting("cifar"))
     pool = Pool(aside=True).draw(12 if smoke else POOL, generator(SEED, Use.DRAW, 12))
     fresh = CellSpace().draw(4 if smoke else FRESH, np.random.default_rng(DRAWN))
     return Trial(
         halves.model(model, half, caution),
         {name: halves.model(name, 1 - half, caution) for name in JUDGES[halves.round]},
-        Inputs(pool, task, tuple(OPS)),
-        Inputs(fresh, task, tuple(OPS)),
+        Subjects(cells_of(pool, frame, tuple(OPS))),
+        Subjects(cells_of(fresh, frame, tuple(OPS))),
     )
 
 
@@ -169,7 +169,7 @@ def crossed(halves: Halves, half: int, one: Learned, *, smoke: bool) -> dict[str
     """A policy learned on a half, and an equally careful fixed map, judged by the other half."""
     began, config = time.perf_counter(), learn_config(one.learned_as, smoke=smoke)
     given = trial(halves, half, one.model, one.caution, smoke=smoke)
-    policy = PolicyMethod("nat++", config, learned(given.pool, given.prediction, one.price, config))
+    policy = PolicyMethod("nat++", learned=learned(given.pool, given.prediction, one.price, config))
     constant = fitted_constant(given.pool, given.prediction, sample=4 if smoke else MAPPED, careful=True)
     found = {"policy": given.judged(policy), "constant": given.judged(constant)}
     return {**asdict(one), **found, "seconds": time.perf_counter() - began}

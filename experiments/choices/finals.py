@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from experiments.lib import shortlist
-from experiments.lib.answers import CANDIDATES, Knowledge, split_name
+from experiments.lib.answers import CANDIDATES, Knowledge, answers_of, split_name
 from experiments.lib.learned import knowledge, learned_from, pick_of_search
 from experiments.lib.machine import machine
 from experiments.lib.schedules import LOSSES, loss_of, rows_in
@@ -32,13 +32,13 @@ from experiments.lib.values import PARTS, WHERE, before, came_from
 from experiments.table_random import POLICIES, fit_in, name_of
 from natpp.arch.graph import Architecture
 from natpp.arch.space import CellSpace
-from natpp.methods.learning import best
+from natpp.core.scores import Scores
 from natpp.methods.policy import PolicyMethod
 from natpp.nets.policy import Transitions, masked_log_softmax
 from natpp.registry import OPS
-from natpp.scorers.base import Scores, Task
 from natpp.scorers.predicted import Prediction
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Frame, cells_of
+from natpp.subjects.many import Subjects
 
 TABLE = 2  # round of table_random that has finals
 FRESH, SEED, DRAWS = 40, 1402, 100  # cells, seed, and draws of the truth for each cell
@@ -70,19 +70,19 @@ def of_short(runs: Path) -> tuple[float, float]:
     return slope, float((shown - slope * true).std() / slope)
 
 
-def sampled(inputs: Inputs, known: Knowledge, temperature: float) -> list[list[Architecture]]:
+def sampled(subjects: Subjects, known: Knowledge, temperature: float) -> list[list[Architecture]]:
     """For each input the most likely plan of a policy and nine samples at a temperature."""
-    method = PolicyMethod("nat++", best(), known.policies["nat++"])
-    likely = method.one_shot(inputs, known.prediction.reward(), np.random.default_rng(0))
-    batch, count = inputs.batch(range(len(inputs))), CANDIDATES - 1
+    method = PolicyMethod("nat++", learned=known.policies["nat++"])
+    likely = answers_of(method, subjects, known.prediction.reward(), np.random.default_rng(0))
+    batch, count = subjects.batch(range(len(subjects))), CANDIDATES - 1
     with torch.no_grad():
         log_probs = known.policies["nat++"](batch).log_probs
     cooled = Transitions(batch, masked_log_softmax(log_probs.masked_fill(~batch.mask, 0) / temperature, batch.mask))
     choices = cooled.sample(count, torch.Generator().manual_seed(SEED))
-    rows = [row for *_, row in inputs.rows(range(len(inputs)), choices.numpy(), cooled.probabilities(choices))]
+    rows = [row for *_, row in subjects.rows(range(len(subjects)), choices.numpy(), cooled.probabilities(choices))]
     return [
-        [inputs.transformed(index, row) for row in (likely[index], *rows[index * count : (index + 1) * count])]
-        for index in range(len(inputs))
+        [subjects.transformed(index, row) for row in (likely[index], *rows[index * count : (index + 1) * count])]
+        for index in range(len(subjects))
     ]
 
 
@@ -151,9 +151,9 @@ def measure(settings: Finals) -> None:
     weights = fit_in(settings.runs, TABLE)["weights"]
     short = of_short(settings.runs)
     drawn = CellSpace().draw(2 if settings.smoke else FRESH, np.random.default_rng([SEED, TABLE]))
-    inputs = Inputs(drawn, Task("nat++", WHERE, strict=True), tuple(OPS))
-    rows = known.constant.one_shot(inputs, known.prediction.reward(), np.random.default_rng(0))
-    mapped = [inputs.transformed(index, row) for index, row in enumerate(rows)]
+    subjects = Subjects(cells_of(drawn, Frame("nat++", WHERE), tuple(OPS)))
+    rows = answers_of(known.constant, subjects, known.prediction.reward(), np.random.default_rng(0))
+    mapped = [subjects.transformed(index, row) for index, row in enumerate(rows)]
     models = dict(zip(PARTS, known.prediction.parts, strict=True))
     found: dict[str, Any] = {
         "table": name_of(TABLE),
@@ -167,7 +167,7 @@ def measure(settings: Finals) -> None:
         "temperatures": {},
     }
     for temperature in TEMPERATURES[: 1 if settings.smoke else None]:
-        some = sampled(inputs, known, temperature)
+        some = sampled(subjects, known, temperature)
         one: dict[str, Any] = {"distinct": float(np.mean([len({arch.essence() for arch in ten}) for ten in some]))}
         for truth, names in TRUTHS.items():
             generator = np.random.default_rng(SEED)

@@ -13,17 +13,18 @@ import numpy as np
 from natpp.arch.formats import from_dict, to_dict
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import Setting
+from natpp.core.scores import Gain, Score, Scores
+from natpp.core.subject import Row
 from natpp.files import write_whole
+from natpp.methods.base import Method
 from natpp.methods.constant import Constant
-from natpp.methods.learning import best
 from natpp.methods.policy import PolicyMethod
 from natpp.methods.random import random_rows
 from natpp.nets.policy import Policy
 from natpp.registry import OPS
-from natpp.scorers.base import Gain, Scores, Task
 from natpp.scorers.predicted import Prediction
-from natpp.subjects.cells import Row
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Frame, cells_of
+from natpp.subjects.many import Subjects
 
 CANDIDATES = 10
 MAPPED = 200  # inputs that the fixed map is fitted on
@@ -69,10 +70,17 @@ class Knowledge:
         )
 
 
-Propose = Callable[[Inputs, Knowledge, np.random.Generator], list[list[Row]]]  # one or several rows for each input
+Propose = Callable[[Subjects, Knowledge, np.random.Generator], list[list[Row]]]  # one or several rows for each input
 
 
-def fitted_constant(inputs: Inputs, prediction: Prediction, *, sample: int = MAPPED, careful: bool = False) -> Constant:
+def answers_of(method: Method, subjects: Subjects, score: Score | Gain, generator: np.random.Generator) -> list[Row]:
+    """A method's answer for each subject."""
+    return [row for row, *_ in method.propose(subjects, 1, score, generator)]
+
+
+def fitted_constant(
+    subjects: Subjects, prediction: Prediction, *, sample: int = MAPPED, careful: bool = False
+) -> Constant:
     """A map from operation to operation for each kind of cell, fitted on expected improvements.
 
     A `careful` map is fitted with the same growing caution as a policy.
@@ -80,7 +88,7 @@ def fitted_constant(inputs: Inputs, prediction: Prediction, *, sample: int = MAP
     constant = Constant(by_edge=False, sample=sample)
     expected = Gain(functools.partial(prediction.gains, caution=0.0))
     for reward in (prediction.reward(0.0), prediction.reward()) if careful else (expected,):
-        constant = constant.fit(inputs, reward, np.random.default_rng(0))
+        constant = constant.fit(subjects, reward, np.random.default_rng(0))
     return constant
 
 
@@ -102,29 +110,29 @@ def map_from_json(data: Mapping[str, Mapping[str, str]]) -> Constant:
 def _likely(rule: str) -> Propose:
     """Propose the most likely plan of a policy."""
 
-    def propose(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[list[Row]]:
-        method = PolicyMethod(rule, best(), known.policies[rule])
-        return [[row] for row in method.one_shot(inputs, known.prediction.reward(), generator)]
+    def propose(subjects: Subjects, known: Knowledge, generator: np.random.Generator) -> list[list[Row]]:
+        method = PolicyMethod(rule, learned=known.policies[rule])
+        return method.propose(subjects, 1, known.prediction.reward(), generator)
 
     return propose
 
 
-def _sampled(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[list[Row]]:
-    """Nine samples of a policy and its most likely plan."""
-    method = PolicyMethod("nat++", best(), known.policies["nat++"])
-    rows = method.candidates(inputs, CANDIDATES - 1, generator)
-    likely = method.one_shot(inputs, known.prediction.reward(), generator)
-    return [[one, *some] for one, some in zip(likely, rows, strict=True)]
+def _sampled(subjects: Subjects, known: Knowledge, generator: np.random.Generator) -> list[list[Row]]:
+    """The most likely plan of a policy and nine samples."""
+    method, reward = PolicyMethod("nat++", learned=known.policies["nat++"]), known.prediction.reward()
+    drawn = method.propose(subjects, CANDIDATES - 1, reward, generator)
+    likely = answers_of(method, subjects, reward, generator)
+    return [[one, *some] for one, some in zip(likely, drawn, strict=True)]
 
 
-def _mapped(inputs: Inputs, known: Knowledge, generator: np.random.Generator) -> list[list[Row]]:
+def _mapped(subjects: Subjects, known: Knowledge, generator: np.random.Generator) -> list[list[Row]]:
     """The answer of the fixed map."""
-    return [[row] for row in known.constant.one_shot(inputs, known.prediction.reward(), generator)]
+    return known.constant.propose(subjects, 1, known.prediction.reward(), generator)
 
 
 def _drawn(tries: int) -> Propose:
     """Propose random plans."""
-    return lambda inputs, _, generator: random_rows(inputs, tries, generator)
+    return lambda subjects, _, generator: random_rows(subjects, tries, generator)
 
 
 METHODS = {
@@ -147,10 +155,10 @@ def proposed(
     found = {}
     for number, method in enumerate(methods):
         rule, propose = METHODS[method]
-        inputs = Inputs(list(archs.values()), Task(rule, where, strict=True), tuple(OPS))
-        rows = propose(inputs, known, np.random.default_rng([seed, number]))
+        subjects = Subjects(cells_of(archs.values(), Frame(rule, where), tuple(OPS)))
+        rows = propose(subjects, known, np.random.default_rng([seed, number]))
         for index, (name, some) in enumerate(zip(archs, rows, strict=True)):
-            found[f"{name}, {method}"] = [inputs.transformed(index, row) for row in some]
+            found[f"{name}, {method}"] = [subjects.transformed(index, row) for row in some]
     return found
 
 

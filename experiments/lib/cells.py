@@ -18,13 +18,13 @@ from natpp.arch.networks import setting
 from natpp.arch.ops import PAPER_OPS
 from natpp.arch.space import CellSpace, Choices, GraphSpace, Space
 from natpp.registry import OPS, ZOO
-from natpp.scorers.base import Task
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Frame, cells_of
+from natpp.subjects.many import Subjects
 
 SEED = 12
 EACH = 27  # cells of each kind
 PUBLISHED = ("darts", "enas", "naonet", "pc_darts_cifar", "natpp_darts", "natpp_enas", "snas", "amoebanet", "pnas")
-TASK = Task("nat++", setting("cifar"), strict=False)
+FRAME = Frame("nat++", setting("cifar"), strict=False)
 NULL_RICH = 0.5  # probability of an edge to become null
 KINDS_DRAWN = {"plain": 0.5, "full": 0.1, "extras": 0.15, "null": 0.1, "zoo": 0.15}  # shares of kinds in the pool
 
@@ -49,23 +49,23 @@ def truth_cells() -> list[Cell]:
     found = [Cell(f"random {i}", "random", arch, None, i % 3 == 2) for i, arch in enumerate(random)]
     found += [Cell(f"full {i}", "full", arch, None, i % 3 == 2) for i, arch in enumerate(full)]
     found += [Cell(name, "published", natpp.load(name), None, i % 3 == 2) for i, name in enumerate(PUBLISHED)]
-    inputs = Inputs([natpp.load(name) for name in PUBLISHED], TASK, tuple(OPS))
+    originals = Subjects(cells_of([natpp.load(name) for name in PUBLISHED], FRAME, tuple(OPS)))
     for i in range(EACH - len(PUBLISHED)):
         parent = i % len(PUBLISHED)
-        arch = changed(inputs, parent, 1 + i % 4, generator)
+        arch = changed(originals, parent, 1 + i % 4, generator)
         name = f"{PUBLISHED[parent]}, change {i // len(PUBLISHED) + 1}"
         found.append(Cell(name, "published", arch, PUBLISHED[parent], (parent + i // len(PUBLISHED)) % 3 == 2))
     return found
 
 
-def changed(inputs: Inputs, index: int, edges: int, generator: np.random.Generator) -> Architecture:
-    """An input with some edges changed at random, as the rule allows."""
-    row, mask = inputs.encoded[index].ops.copy(), inputs.masks[index]
+def changed(subjects: Subjects, index: int, edges: int, generator: np.random.Generator) -> Architecture:
+    """A subject with some edges changed at random, as the rule allows."""
+    row, mask = subjects.before[index].copy(), subjects.masks[index]
     free = [edge for edge in range(len(row)) if mask[edge].sum() > 1]
     for edge in generator.choice(free, size=min(edges, len(free)), replace=False):
         others = np.flatnonzero(mask[edge] & (np.arange(mask.shape[1]) != row[edge]))
         row[edge] = generator.choice(others)
-    return inputs.transformed(index, row)
+    return subjects.transformed(index, row)
 
 
 @functools.cache
@@ -87,7 +87,7 @@ class Pool(Space):
         self.plain = CellSpace()
         self.full = CellSpace(names=tuple(op for op in PAPER_OPS if op != NULL))
         self.aside = aside
-        self.inputs = Inputs([entry.arch for entry in ZOO.values()], TASK, tuple(OPS))
+        self.published = Subjects(cells_of([entry.arch for entry in ZOO.values()], FRAME, tuple(OPS)))
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -115,9 +115,8 @@ class Pool(Space):
 
     def _one(self, kind: str, generator: np.random.Generator) -> Architecture:
         if kind == "zoo":
-            return changed(
-                self.inputs, int(generator.integers(len(self.inputs))), int(generator.integers(5)), generator
-            )
+            index = int(generator.integers(len(self.published)))
+            return changed(self.published, index, int(generator.integers(5)), generator)
         if kind == "null":
             (arch,) = self.plain.draw(1, generator)
             ops = {

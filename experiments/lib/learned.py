@@ -19,9 +19,9 @@ from natpp import policies as shipped
 from natpp.arch.space import CellSpace
 from natpp.nets.policy import Policy
 from natpp.registry import OPS
-from natpp.scorers.base import Task
 from natpp.scorers.predicted import PredictConfig, Prediction
-from natpp.subjects.many import Inputs
+from natpp.subjects.cells import Frame, cells_of
+from natpp.subjects.many import Subjects
 
 MOST_SECONDS = 3.5  # per short training on a GPU, for a schedule to be picked
 NAMES = {"nat++": "{}", "nat": "{}_nat"}  # of shipped policies, by rule
@@ -154,8 +154,8 @@ def learned_nothing() -> Knowledge:
     archs = CellSpace().draw(12, np.random.default_rng(0))
     counted = [float(sum("conv" in op for _, graph in arch.cells() for op in graph.ops)) for arch in archs]
     prediction = Prediction(archs, np.array(counted), PredictConfig(caution=1.0))
-    inputs = Inputs(archs[:3], Task("nat++", values.WHERE, strict=True), tuple(OPS))
-    constant = fitted_constant(inputs, prediction)
+    subjects = Subjects(cells_of(archs[:3], Frame("nat++", values.WHERE), tuple(OPS)))
+    constant = fitted_constant(subjects, prediction)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         policies = {rule: Policy().eval() for rule in ("nat", "nat++")}

@@ -24,8 +24,8 @@ from experiments.lib.schedules import LOSSES, Known, Pick, loss_of, rows_in
 from experiments.lib.trainer import arch_of, read_trained
 from experiments.lib.values import before, came_from, families_of, left_out
 from natpp.arch.graph import Architecture
+from natpp.core.scores import Scores
 from natpp.files import write_whole
-from natpp.scorers.base import Scores
 from natpp.scorers.gaussian import normal_scores
 
 NAME, FINALS = "{}_short", "{}_finals"  # names of the files

@@ -28,7 +28,7 @@ from experiments.lib.trainer import AGAIN, arch_of, read_trained
 from natpp.arch.cost import counts
 from natpp.arch.graph import NUM_INPUTS, Architecture
 from natpp.arch.networks import setting
-from natpp.scorers.base import Scores
+from natpp.core.scores import Scores
 from natpp.scorers.features import Features, Name, flow_features, walk_features
 from natpp.scorers.predicted import PredictConfig, Prediction, View
 

@@ -853,7 +853,7 @@ def test_where_the_value_model_knows_nothing_the_edges_stay() -> None:
     for caution, steps in ((0.0, 60), (1.0, 120)):  # it is learned first what would be best, then what is sure
         config = replace(ship_policies.learn_config(1, smoke=True), steps=steps, learning_rate=1e-2, inputs=10)
         model = values.value_model(noise, {}, "short", config=PredictConfig(caution=caution))
-        method = PolicyMethod("nat++", config, ship_policies.learned(inputs, model, 0.0, config))
-        rows = method.one_shot(inputs, model.reward(), np.random.default_rng(0))
+        method = PolicyMethod("nat++", learned=ship_policies.learned(inputs, model, 0.0, config))
+        rows = answers.answers_of(method, inputs, model.reward(), np.random.default_rng(0))
         changed[caution] = ship_policies.on_fresh(inputs, rows, model)["edges_changed"]
     assert changed[1.0] < 0.15 < 0.4 < changed[0.0]

@@ -31,7 +31,16 @@ SAMPLES, LARGEST_SAMPLES = 10, 1_000_000  # draws of best-of: default and maximu
 
 @dataclass(frozen=True)
 class PolicyMethod(Method):
-    """A policy: the most likely transition of every edge, or samples."""
+    """A policy: the most likely transition of every edge, or samples.
+
+    Examples:
+        >>> from natpp.methods.policy import PolicyMethod
+        >>> method = PolicyMethod("nat++", policy="cifar10_accurate")
+        >>> method == natpp.registry.METHODS.given("nat++:policy=cifar10_accurate")
+        True
+        >>> len(natpp.optimize("darts", method).changes)
+        3
+    """
 
     rule: Annotated[str, Among(RULES)] | None = None  # type: ignore[misc]
     """rule of the policy"""

@@ -52,7 +52,13 @@ TEMPERATURE = 3.0  # of the policy at first: flatter, since it was learned elsew
 
 @dataclass(frozen=True)
 class Tuned(Method):
-    """A policy tuned on one module, on predictions from a few scored candidates."""
+    """A policy tuned on one module, on predictions from a few scored candidates.
+
+    Examples:
+        >>> from natpp.methods.tuned import Tuned
+        >>> natpp.registry.METHODS.given("tuned:evaluations=16,minutes=5") == Tuned(evaluations=16, minutes=5)
+        True
+    """
 
     evaluations: Annotated[int | None, At(least=2)] = None
     """candidates that are scored; auto: 32, or as many as fit if `minutes` is given"""

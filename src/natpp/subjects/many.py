@@ -18,7 +18,19 @@ from natpp.nets.policy import GraphBatch, collate
 
 
 class Subjects:
-    """Subjects, with the limits that plans for them must keep; a row of operations turns one into another."""
+    """Subjects, with the limits that plans for them must keep; a row of operations turns one into another.
+
+    Examples:
+        >>> from natpp.arch.networks import setting
+        >>> from natpp.subjects.cells import Frame, cells_of
+        >>> from natpp.subjects.many import Subjects
+        >>> archs = [natpp.load("darts"), natpp.load("enas")]
+        >>> subjects = Subjects(cells_of(archs, Frame("nat++", setting("cifar")), tuple(natpp.registry.OPS)))
+        >>> subjects.masks[0].shape  # (decisions, operations)
+        (16, 19)
+        >>> subjects.transformed(1, subjects.before[1]) == natpp.load("enas")
+        True
+    """
 
     def __init__(self, subjects: Iterable[Subject], budget: Budget = Budget()):
         self.subjects = list(subjects)
