@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from natpp.subjects.module_answer import perturbed
 from safetensors.torch import load_file, save_file
 from torch import nn
 
