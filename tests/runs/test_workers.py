@@ -150,7 +150,7 @@ def test_workers_are_for_short_trainings(tmp_path: Path, capsys: pytest.CaptureF
         natpp.train("darts", "digits", run=natpp.Run(workers="ray"))
     assert not (tmp_path / "run").exists()
     with pytest.raises(SettingError, match="torchrun has started processes, too"):
-        workers.short_trainings(natpp.Run(workers="ray"), SimpleNamespace(world_size=2))
+        workers.on_ray(SimpleNamespace(world_size=2))
 
 
 def test_scores_by_workers_are_those_without(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from natpp import __version__
 from natpp.cli import commands
 from natpp.cli.flags import Command, parse, summary
+from natpp.cli.optimizing import optimize
 from natpp.cli.output import COMMAND, quietly
 from natpp.errors import NatppError, SettingError, did_you_mean
 
@@ -22,7 +23,7 @@ VERBS: dict[str, Command] = {
     command.__name__: command
     for command in (
         *(commands.zoo, commands.show, commands.cost, commands.transitions, commands.convert, commands.sample),
-        *(commands.search, commands.score, commands.optimize, commands.benchmark, commands.train, commands.finetune),
+        *(commands.search, commands.score, optimize, commands.benchmark, commands.train, commands.finetune),
         *(commands.report, commands.data),
     )
 }

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json as jsons
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from natpp import verbs
-from natpp.arch.decisions import Decisions
 from natpp.arch.formats import FORMATS, to_dict, to_genotype
 from natpp.arch.load import load
 from natpp.arch.ops import Place
@@ -18,27 +16,23 @@ from natpp.arch.where import Where
 from natpp.cli import shown
 from natpp.cli.flags import Flag, Group
 from natpp.cli.output import (
-    COMMAND,
     is_first_process,
     picture_suffix,
     print_json,
     print_table,
-    remark,
     say,
     shown_progress,
     write_picture,
 )
 from natpp.cli.subjects import (
-    LONGEST_NAME,
+    MODEL,
+    TEXT,
     is_module,
-    keep_other_files,
     load_architecture,
     load_module,
     make_module,
-    refuse_other,
 )
 from natpp.config import Among
-from natpp.core.budget import Budget
 from natpp.errors import SettingError, counted
 from natpp.files import write_whole
 from natpp.registry import MODELS, OPS, RECIPES, RULES, ZOO
@@ -50,8 +44,6 @@ from natpp.runs.scoring import Short
 from natpp.runs.search import Search
 from natpp.training.recipe import Recipe
 
-TEXT = "a zoo name, a file, '-' or the text itself"
-MODEL = "a network of the zoo, or what a function of your own file makes"
 Arch = Annotated[str, Flag(TEXT, "ARCH", positional=True)]
 Subject = Annotated[
     str, Flag(f"an architecture: {TEXT}; or a model: {MODEL}", "ARCH|NETWORK|FILE.py:FUNCTION", positional=True)
@@ -218,102 +210,6 @@ def sample(
         return
     for arch in drawn:
         print(to_genotype(arch))
-
-
-def optimize(
-    subject: Subject,
-    *,
-    method: Annotated[
-        str,
-        Flag(
-            "nat++, nat, random, evolution:scores=20, tuned:evaluations=32 (of a model), …; nat++:policy=RUN for your "
-            "own policy, nat++:mode=best-of to choose by a scorer; auto: the policy that ships",
-            "NAME:KEY=VALUE,…",
-        ),
-    ] = "auto",
-    budget: Annotated[
-        str,
-        Flag(
-            "strict: living parameters and MAdds do not rise; rule: what the rule allows; or limits on params, madds, "
-            "memory (bytes) or latency (ms), as in madds=0.6: a fraction up to 1 of the current cost, or an absolute "
-            "number",
-            "strict|rule|madds=0.6,…",
-        ),
-    ] = "strict",
-    task: Task = None,
-    scorer: Annotated[
-        str | None,
-        Flag(
-            "for methods that choose by scores: short (trainings on the task), supernet (of a model), a run's folder "
-            "(its supernet), a table of trained networks",
-            "NAME:KEY=VALUE,…|RUN|TABLE",
-        ),
-    ] = None,
-    decisions: Decisions = Decisions(),
-    where: Where = Where(),
-    input: Shapes = None,
-    measure_latency: Annotated[bool, Flag("measure the time of a forward pass before and after")] = False,
-    run: Annotated[Run, Group(("out", "resume", "precision", "tensorboard"))] = Run(),
-    out: Annotated[
-        str | None,
-        Flag(
-            "file to write the better architecture to, as JSON; of a model the folder: weights, architecture, Python "
-            "file",
-            "FILE|DIR",
-            short="-o",
-        ),
-    ] = None,
-    report: Annotated[str | None, Flag("page to write with graphs, reasons and costs", "FILE")] = None,
-    json: bool = False,
-) -> None:
-    """Make an architecture or a model better: changes, costs before and after."""
-    if report is not None:
-        check_target(report)
-        if out is not None and Path(out).resolve() == Path(report).resolve():
-            raise SettingError(f"--out and --report are both {out!r}: one would overwrite the other")
-    if is_module(subject):
-        refuse_other(
-            replace(where, classes=None).to_flags(), "can only be given with an architecture, not with a model"
-        )
-        given, example = make_module(subject, input, classes=where.classes, seed=run.seed)
-    else:
-        refuse_other([] if input is None else ["--input"], "can only be given with a model, not with an architecture")
-        given, example = load_architecture(subject), None
-        decisions = replace(decisions, setting=where.setting("cifar" if given.reduce is not None else "nasbench201"))
-        keep_other_files(out)
-    wanted = replace(Budget.of(budget), timed=measure_latency)
-    with shown_progress() as watch:
-        found = verbs.optimize(
-            given,
-            method,
-            wanted,
-            example_input=example,
-            decisions=decisions,
-            task=task,
-            scorer=scorer,
-            run=replace(run, watch=watch, say=say),
-        )
-    name = subject if len(subject) <= LONGEST_NAME and "\n" not in subject else "an architecture"
-    found = replace(found, settings=found.settings | {"name": name, "command": COMMAND.get()})
-    if report is not None:
-        found.report(report)
-    if out is not None:
-        found.save(out)
-    if json:
-        print_json(found.to_dict())
-        return
-    print(found)
-    if report is not None:
-        print(f"report: {report}")
-    if method == "auto" and "policy" in found.settings:
-        remark(
-            f"changed by the policy {found.settings['policy']}, named after what it was trained on; natpp search "
-            "learns one on your images"
-        )
-    if out is not None and is_module(subject):
-        saved = jsons.loads(Path(out, "architecture.json").read_text(encoding="utf-8"))
-        more = ", module=original" if saved["module"]["given"] else ""
-        print(f"written to {out}; natpp.restore({out!r}{more}) gives the module")
 
 
 def search(

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+TEXT = "a zoo name, a file, '-' or the text itself"
+MODEL = "a network of the zoo, or what a function of your own file makes"
 LONGEST_NAME = 80  # of a subject in a report
 FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 

@@ -16,6 +16,7 @@ from natpp.arch.cost import counts
 from natpp.arch.formats import NASBENCH201_OPS
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import setting
+from natpp.core.budget import Budget
 from natpp.core.scores import Score
 from natpp.core.subject import Row
 from natpp.errors import SettingError, counted
@@ -131,8 +132,11 @@ def compare(table_file: str | Path, config: Benchmark, watch: Watch | None = Non
         rule: Frame(rule, where, config.strict)
         for rule in {config.rule, *(_rule(name, config) for name in config.methods)}
     }
-    train = {rule: Subjects(cells_of(training, frame, SPACE_OPS)) for rule, frame in frames.items()}
-    test = {rule: Subjects(cells_of(held_out, frame, SPACE_OPS)) for rule, frame in frames.items()}
+    budget = Budget(strict=config.strict)
+    train, test = (
+        {rule: Subjects(cells_of(some, frame, SPACE_OPS), budget) for rule, frame in frames.items()}
+        for some in (training, held_out)
+    )
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in config.methods}
     for seed in range(config.seeds):
         for place, name in enumerate(config.methods):

@@ -14,39 +14,37 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from natpp.arch.formats import from_dict, to_dict, to_json
+from natpp.arch.formats import to_dict, to_json
 from natpp.arch.graph import Architecture
-from natpp.arch.networks import Setting, setting
-from natpp.arch.space import Space, named_space, space_around
-from natpp.config import Config, fields_of
-from natpp.core.budget import NAMED, Budget
+from natpp.core.budget import Budget
 from natpp.core.result import Result
 from natpp.data.batches import Batches
-from natpp.data.images import SMALL_IMAGE, Images
+from natpp.data.images import SMALL_IMAGE
 from natpp.data.named import Data
-from natpp.errors import FormatError, SettingError, counted, did_you_mean
+from natpp.errors import counted
 from natpp.files import write_whole
-from natpp.folder import catching_signals, read_search
+from natpp.folder import catching_signals
 from natpp.methods.answer import result_of
 from natpp.methods.policy import PolicyMethod
 from natpp.nets.policy import Policy, encode
-from natpp.nets.supernet import Supernet
 from natpp.registry import SCORERS
 from natpp.run import Run, Say, Watch
 from natpp.runs.fabric import leave, make_fabric, open_folder
+from natpp.runs.goal import Goal, kept_in
 from natpp.runs.phases import phases
 from natpp.runs.scoring import Scoring, Short, Wanted, as_scoring
 from natpp.runs.search import Search
 from natpp.runs.searching import Searching
-from natpp.runs.workers import check_here, short_trainings
+from natpp.runs.tasks import make_task, named
+from natpp.runs.workers import check_here, on_ray
 from natpp.scorers.base import Scorer
 from natpp.scorers.short import ShortScorer, in_half
-from natpp.scorers.supernet import SharedWeights, SupernetScorer, usual_setting
-from natpp.subjects.cells import Cells, Frame
+from natpp.scorers.supernet import SharedWeights, usual_setting
+from natpp.subjects.cells import Cells
 from natpp.subjects.many import Subjects
 from natpp.training import task as training
 from natpp.training.outcome import Outcome
@@ -54,38 +52,10 @@ from natpp.training.outcome import Outcome
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-C = TypeVar("C", bound=Config)
 SMALL_EVALUATIONS = 100  # default for small images, which are most likely searched on a CPU
 TRAINED = ("short", "supernet")  # scorers that are trained on images
 KEPT = ("data", "space", "nodes", "extras", "rule", "budget", "preset", "scorer", "evaluations", "price", "seed")
 LOG = logging.getLogger("natpp")
-
-
-class Goal(NamedTuple):
-    """What a policy is learned for: inputs from a space, or one architecture, within rule and budget."""
-
-    space: Space
-    frame: Frame
-    arch: Architecture | None
-
-    @staticmethod
-    def of(search: Search, on: str | Architecture, budget: str) -> Goal:
-        """For a space by its name, or for a single architecture."""
-        if budget not in NAMED:
-            raise SettingError(f"unknown budget {budget!r}. {did_you_mean(budget, NAMED)}")
-        if isinstance(on, Architecture):
-            where = setting("cifar" if on.reduce is not None else "nasbench201")
-            space: Space = space_around(on, search.rule, where, strict=budget == "strict")
-        else:
-            where = setting("nasbench201" if on == "nasbench201" else "cifar")
-            space = named_space(on, search.nodes, extras=search.extras)
-        frame = Frame(search.rule, where, strict=budget == "strict")
-        return Goal(space, frame, on if isinstance(on, Architecture) else None)
-
-    @property
-    def network(self) -> str:
-        """The network around the architectures."""
-        return self.frame.where.network
 
 
 def run_search(
@@ -135,12 +105,11 @@ def run_search(
         "versions": {"natpp": __version__, "torch": torch.__version__},
     }
     kept["command"] = _command(search, kept)
-    train: Callable[..., ShortScorer] = ShortScorer
     if short is None:
         check_here(run, f"scores come from {name}")
     else:
-        train = short_trainings(run, fabric)
         in_half(fabric)  # before the folder is made: a wrong precision leaves no folder behind
+    train: Callable[..., ShortScorer] = ShortScorer if run.workers == "here" else on_ray(fabric)
     if short is not None and batches is not None and trained is not None and short_of.store is not None:
         # nor does a wrong file
         at_hand = train(batches, trained, short, fabric, seed=run.seed, store=short_of.store, say=run.say)
@@ -191,7 +160,7 @@ def _command(search: Search, kept: Mapping[str, Any]) -> str:
     usual = {"space": "cells", "budget": "strict", "scorer": _scorer_name(search, None), **Run().to_dict()}
     arch = kept["arch"] and json.dumps(kept["arch"], separators=(",", ":"))
     words = ["natpp", "search"]
-    told = {**kept, "arch": arch, "task": _kept(Data, kept).text}
+    told = {**kept, "arch": arch, "task": kept_in(Data, kept).text}
     for name in ("task", "space", "arch", "budget", "scorer", "seed", "device", "precision"):
         value = told[name]
         if value is not None and value != usual.get(name):
@@ -278,53 +247,5 @@ def _watched(watch: Watch, scorer: Scorer, before: int, total: int) -> None:
     watch("scores", min(before + scorer.queries, total), total, {"best": max(scorer.known.values())})
 
 
-def named(task: Data | training.Task) -> Data:
-    """The data as a run's settings record it; for data given as a value only the name."""
-    return task if isinstance(task, Data) else Data(task.name)
-
-
-def make_task(given: Data | training.Task, fabric: Fabric, say: Say | None = None) -> training.Task:
-    """The task of a name; unreadable images are reported, by default to the log."""
-    if isinstance(given, training.Task):
-        return given
-    if given.data is None:
-        raise SettingError(
-            "networks are trained on images: give a task, such as digits or cifar10:root=DIR, or an existing scorer (a "
-            "run's folder or a table's file)"
-        )
-    task = training.Task.of(given.data, root=given.root, size=given.size, say=say)
-    left_out = task.train.left_out if isinstance(task.train, Images) else None
-    if left_out is not None and fabric.global_rank == 0:
-        (say or LOG.warning)(left_out)
-    return task
-
-
 def _batches(data: Data | training.Task, fabric: Fabric, say: Say | None = None) -> Batches:
     return make_task(data, fabric, say).batches(fabric.device)
-
-
-def run_supernet(folder: str, wanted: Wanted) -> Scorer:
-    """The supernet of a run, on the validation images of that run."""
-    kept = read_search(folder)
-    if kept.get("trained") is None or kept.get("scorer") != "supernet":
-        raise SettingError(f"the run {folder!r} has no supernet: its scores came from {kept.get('scorer')}")
-    try:
-        search, data = _kept(Search, kept), _kept(Data, kept)
-        on = kept["space"] if kept["arch"] is None else from_dict(kept["arch"])
-        goal = Goal.of(search, on, kept["budget"])
-        supernet = Supernet(goal.space, Setting(**kept["trained"]))
-    except (KeyError, TypeError, SettingError) as error:
-        raise FormatError(f"the settings of the run {folder!r} are damaged: {error}") from None
-    file = Path(folder) / "supernet.safetensors"
-    if not file.is_file():
-        raise FormatError(f"the run {folder!r} has no supernet yet, since it has not ended: continue it with --resume")
-    fabric = wanted.fabric
-    batches = _batches(replace(data, root=named(wanted.task).root or data.root), fabric)
-    supernet.load(file)
-    supernet.to(fabric.device)
-    return SupernetScorer(supernet, batches.validation, batches.validation_labels, fabric, wanted.limit)
-
-
-def _kept(config: type[C], kept: Mapping[str, Any]) -> C:
-    """The settings of a run that belong to a config."""
-    return config.from_dict({name: kept[name] for name in fields_of(config) if name in kept})

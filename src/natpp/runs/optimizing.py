@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,10 +26,11 @@ from natpp.methods.answer import result_of
 from natpp.methods.base import Method
 from natpp.methods.policy import PolicyMethod
 from natpp.nets.policy import Policy
+from natpp.policies import names
 from natpp.registry import METHODS
 from natpp.run import Run
-from natpp.runs.jobs import make_task
 from natpp.runs.scoring import Scoring, Wanted, scorer_for
+from natpp.runs.tasks import make_task
 from natpp.scorers.base import Scorer
 from natpp.scorers.module_supernet import Expanded
 from natpp.scorers.short import ShortTunings
@@ -92,8 +94,9 @@ def as_method(given: Method | Policy | str | Path, *, learns: bool = False) -> M
     if isinstance(given, Path):
         return PolicyMethod(policy=given)
     if given == AUTO:
-        given = "tuned" if learns else "nat++"
-        return METHODS[given] if given == "tuned" else PolicyMethod()
+        return METHODS["tuned"] if learns else PolicyMethod()
+    if isinstance(given, str) and (given in names() or os.path.exists(given)):
+        return PolicyMethod(policy=given)
     return METHODS.given(given)
 
 

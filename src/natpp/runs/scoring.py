@@ -63,7 +63,7 @@ class Wanted:
 
     def batches(self) -> Batches:
         """The images of the task on the device."""
-        from natpp.runs.jobs import make_task
+        from natpp.runs.tasks import make_task
 
         return make_task(self.task, self.fabric, self.run.say).batches(self.fabric.device)
 
@@ -108,13 +108,14 @@ class Short(Scoring):
             from natpp.scorers.short import ShortTunings
 
             return ShortTunings(module_trial(wanted, self.steps, self.learning_rate))
-        from natpp.runs.workers import short_trainings
+        from natpp.runs.workers import on_ray
+        from natpp.scorers.short import ShortScorer
         from natpp.scorers.supernet import usual_setting
 
         images, run = wanted.batches(), wanted.run
         where = usual_setting(wanted.network, images, "short", self.channels, self.cells)
         schedule = self.schedule(images)
-        train = short_trainings(run, wanted.fabric)
+        train: Callable[..., ShortScorer] = ShortScorer if run.workers == "here" else on_ray(wanted.fabric)
         return train(images, where, schedule, wanted.fabric, seed=run.seed, store=self.store, say=run.say)
 
     def schedule(self, images: Batches) -> ShortConfig:
@@ -150,7 +151,7 @@ class Supernet(Scoring):
             return Expanded(module, trial, lambda step: module.plan(subjects.random_row(0, draw(step))))
         if self.run is None:
             raise SettingError("the scorer supernet needs the folder of a run that trained one: supernet:run=RUN")
-        from natpp.runs.jobs import run_supernet
+        from natpp.runs.goal import run_supernet
 
         return run_supernet(str(self.run), wanted)
 
@@ -206,11 +207,13 @@ def module_trial(wanted: Wanted, steps: int | None, learning_rate: float | None)
     from natpp.data.batches import Batches
     from natpp.data.images import Images
     from natpp.data.loader import moved_to
-    from natpp.runs.jobs import make_task
+    from natpp.runs.tasks import make_task
+    from natpp.runs.workers import check_here
     from natpp.training.recipe import ShortConfig
     from natpp.training.together import Trial
 
     assert wanted.module is not None
+    check_here(wanted.run, "candidates for a module are trained")
     task = make_task(wanted.task, wanted.fabric, wanted.run.say)
     module, device = wanted.module.given, wanted.module.device
     rate = RATE if learning_rate is None else learning_rate

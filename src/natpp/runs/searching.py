@@ -14,6 +14,7 @@ from torch import Tensor
 from natpp.arch.formats import from_json, to_dict, to_json
 from natpp.arch.graph import Architecture
 from natpp.arch.space import Space
+from natpp.core.budget import Budget
 from natpp.core.scores import Gain, Score, Scores
 from natpp.folder import Folder, Interrupted, Stop
 from natpp.methods.learning import Learner
@@ -73,7 +74,7 @@ class Searching:
         self.evaluations, self.minutes, self.price = asked.evaluations, asked.minutes, dict(asked.price or {})
         self.folder, self.stop, self.watch, self.say = folder or Folder(None, {}), stop or Stop(), run.watch, run.say
         pool = [arch] if arch is not None else space.draw(config.pool, generator(run.seed, Use.DRAW, 0))
-        self.inputs = Subjects(cells_of(pool, frame, space.ops))
+        self.inputs = Subjects(cells_of(pool, frame, space.ops), Budget(strict=frame.strict))
         self.learner = Learner(space.ops, config.learn, number(run.seed, Use.START, 1))
         self.known: dict[Architecture, float] = {}  # scores, kept for a resumed run
         self.planned: int | None = None  # scores there is time for, if minutes are given

@@ -26,7 +26,7 @@ from natpp.registry import RECIPES
 from natpp.report.page import write_report
 from natpp.run import Run
 from natpp.runs.fabric import leave, make_fabric, open_folder
-from natpp.runs.jobs import make_task, named
+from natpp.runs.tasks import make_task, named
 from natpp.runs.workers import check_here
 from natpp.saved.restore import example_of, read_saved, restore_module
 from natpp.saved.save import save_module

@@ -113,10 +113,8 @@ def train_apart(common: Any, archs: list[Architecture]) -> list[Outcome]:
     return scorer.outcomes(archs)
 
 
-def short_trainings(run: Run, fabric: Fabric) -> Callable[..., ShortScorer]:
-    """What makes scorers of short trainings: here and in the processes of torchrun, or on a run's workers."""
-    if run.workers == "here":
-        return ShortScorer
+def on_ray(fabric: Fabric) -> Callable[..., ShortScorer]:
+    """What makes scorers of short trainings that run on a Ray cluster."""
     if fabric.world_size > 1:
         raise SettingError("workers is ray, but torchrun has started processes, too: leave out one of them")
     cluster = Cluster(Path(__file__).parents[1], gpu=fabric.device.type == "cuda")
@@ -126,4 +124,6 @@ def short_trainings(run: Run, fabric: Fabric) -> Callable[..., ShortScorer]:
 def check_here(run: Run, what: str) -> None:
     """Raise an error where there is nothing to share with workers."""
     if run.workers != "here":
-        raise SettingError(f"workers is {run.workers}, but {what}: only short trainings are shared; leave out workers")
+        raise SettingError(
+            f"workers is {run.workers}, but {what}: only short trainings of architectures are shared; leave out workers"
+        )

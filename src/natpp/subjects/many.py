@@ -156,9 +156,10 @@ class Subjects:
         return self.subjects[index].fits(self.subjects[index].plan(row))
 
     def count(self, indices: Sequence[int], rows: Sequence[Row]) -> None:
-        """Compute the cost of many rows at once, so that `fits` can look them up."""
+        """Compute the cost of many rows at once, where `fits` looks at it."""
         groups: dict[int, tuple[int, list[Row]]] = {}
         for index, row in zip(indices, rows, strict=True):
             groups.setdefault(self._groups[index], (index, []))[1].append(row)
         for index, some in groups.values():
-            self.subjects[index].count(some)
+            if self.budget.strict:
+                self.subjects[index].count(some)

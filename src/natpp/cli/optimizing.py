@@ -1,0 +1,122 @@
+"""`natpp optimize`: an architecture or a model made better."""
+
+from __future__ import annotations
+
+import json as jsons
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from natpp import verbs
+from natpp.arch.decisions import Decisions
+from natpp.arch.where import Where
+from natpp.cli.flags import Flag, Group
+from natpp.cli.output import COMMAND, print_json, remark, say, shown_progress
+from natpp.cli.subjects import (
+    LONGEST_NAME,
+    MODEL,
+    TEXT,
+    is_module,
+    keep_other_files,
+    load_architecture,
+    make_module,
+    refuse_other,
+)
+from natpp.config import Config, Form
+from natpp.core.budget import Budget
+from natpp.errors import SettingError
+from natpp.report.page import check_target
+from natpp.run import Run
+
+
+@dataclass(frozen=True)
+class Asked(Config):
+    """By which method, within which budget, on which data."""
+
+    method: Annotated[str, Form("NAME:KEY=VALUE,…")] = "auto"
+    """nat++, nat, random, evolution:scores=20, tuned:evaluations=32 (of a model), …; nat++:policy=RUN for your own
+    policy, nat++:mode=best-of to choose by a scorer; auto: the policy that ships, or for a model with a task, tuned"""
+    budget: Annotated[str, Form("strict|rule|madds=0.6,…")] = "strict"
+    """strict: living parameters and MAdds do not rise; rule: what the rule allows; or limits on params, madds,
+    memory (bytes) or latency (ms), as in madds=0.6: a fraction up to 1 of the current cost, or an absolute number"""
+    task: Annotated[str | None, Form("TASK")] = None
+    """data to train on: digits, cifar10:root=data, imagenet:root=DIR, a folder of images"""
+    scorer: Annotated[str | None, Form("NAME:KEY=VALUE,…|RUN|TABLE")] = None
+    """for methods that choose by scores: short (trainings on the task), supernet (of a model), a run's folder (its
+    supernet), a table of trained networks"""
+    input: Annotated[str | None, Form("1,3,224,224")] = None
+    """of a model: the shape of its input; several separated by semicolons"""
+    measure_latency: bool = False
+    """measure the time of a forward pass before and after"""
+
+
+def optimize(
+    subject: Annotated[
+        str, Flag(f"an architecture: {TEXT}; or a model: {MODEL}", "ARCH|NETWORK|FILE.py:FUNCTION", positional=True)
+    ],
+    *,
+    asked: Asked = Asked(),
+    decisions: Decisions = Decisions(),
+    where: Where = Where(),
+    run: Annotated[Run, Group(("out", "resume", "precision", "tensorboard"))] = Run(),
+    out: Annotated[
+        str | None,
+        Flag(
+            "file to write the better architecture to, as JSON; of a model the folder: weights, architecture, Python "
+            "file",
+            "FILE|DIR",
+            short="-o",
+        ),
+    ] = None,
+    report: Annotated[str | None, Flag("page to write with graphs, reasons and costs", "FILE")] = None,
+    json: bool = False,
+) -> None:
+    """Make an architecture or a model better: changes, costs before and after."""
+    if report is not None:
+        check_target(report)
+        if out is not None and Path(out).resolve() == Path(report).resolve():
+            raise SettingError(f"--out and --report are both {out!r}: one would overwrite the other")
+    if is_module(subject):
+        others = replace(where, classes=None).to_flags()
+        refuse_other(others, "can only be given with an architecture, not with a model")
+        given, example = make_module(subject, asked.input, classes=where.classes, seed=run.seed)
+    else:
+        refuse_other(
+            [] if asked.input is None else ["--input"], "can only be given with a model, not with an architecture"
+        )
+        given, example = load_architecture(subject), None
+        decisions = replace(decisions, setting=where.setting("cifar" if given.reduce is not None else "nasbench201"))
+        keep_other_files(out)
+    wanted = replace(Budget.of(asked.budget), timed=asked.measure_latency)
+    with shown_progress() as watch:
+        found = verbs.optimize(
+            given,
+            asked.method,
+            wanted,
+            example_input=example,
+            decisions=decisions,
+            task=asked.task,
+            scorer=asked.scorer,
+            run=replace(run, watch=watch, say=say),
+        )
+    name = subject if len(subject) <= LONGEST_NAME and "\n" not in subject else "an architecture"
+    found = replace(found, settings=found.settings | {"name": name, "command": COMMAND.get()})
+    if report is not None:
+        found.report(report)
+    if out is not None:
+        found.save(out)
+    if json:
+        print_json(found.to_dict())
+        return
+    print(found)
+    if report is not None:
+        print(f"report: {report}")
+    if asked.method == "auto" and "policy" in found.settings:
+        remark(
+            f"changed by the policy {found.settings['policy']}, named after what it was trained on; natpp search "
+            "learns one on your images"
+        )
+    if out is not None and is_module(subject):
+        saved = jsons.loads(Path(out, "architecture.json").read_text(encoding="utf-8"))
+        more = ", module=original" if saved["module"]["given"] else ""
+        print(f"written to {out}; natpp.restore({out!r}{more}) gives the module")
