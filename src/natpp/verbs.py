@@ -220,16 +220,18 @@ def search(
 
 
 def score(
-    subjects: Sequence[Architecture | str | Path],
+    subjects: Sequence[Architecture | str | Path | nn.Module],
     scorer: Scoring | str | Path = "short",
     *,
     task: Task | Data | Images | str | Path | None = None,
+    example_input: Any = None,
     run: Run = Run(),
 ) -> list[Outcome]:
-    """Scores of architectures: `.value`, `.accuracy`, `.loss`, `.seconds` and, if there is none, `.reason`.
+    """Scores of architectures or modules: `.value`, `.accuracy`, `.loss`, `.seconds`; if there is none, `.reason`.
 
     By `short` real trainings on the images of a task (`short:steps=200,store=scores.jsonl`), or by a run's folder (its
     supernet). Architectures of one cell are built into the network of NAS-Bench-201, pairs of cells into CIFAR's.
+    Modules, which need an `example_input`, are fine-tuned from the weights that they have.
 
     Examples:
         >>> (one,) = natpp.score(["natpp_darts"], "short:steps=2", task="digits")
@@ -240,7 +242,10 @@ def score(
 
     if isinstance(subjects, str | Path | Architecture):
         raise SettingError("expected a list of architectures: natpp.score(['darts'], task='digits')")
-    return run_scores([as_architecture(one) for one in subjects], as_scoring(scorer), _task(task), run)
+    given: list[Any] = [as_architecture(o) if isinstance(o, Architecture | str | Path) else o for o in subjects]
+    if example_input is None and not all(isinstance(one, Architecture) for one in given):
+        raise SettingError("a module needs an example input: natpp.score([module], task=…, example_input=x)")
+    return run_scores(given, as_scoring(scorer), _task(task), run, example_input)
 
 
 def train(

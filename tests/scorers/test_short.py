@@ -406,3 +406,14 @@ def test_a_tested_outcome_is_kept_apart_from_others(stripes: Batches, tmp_path: 
     assert scorer(stripes, store=file, tested=True).recorded(one) == first
     assert first.test_accuracy is not None
     assert scorer(stripes, store=file).recorded(one) is None
+
+
+def test_modules_are_scored_beside_architectures() -> None:
+    model, example = natpp.zoo.network("resnet20"), torch.randn(1, 3, 8, 8)
+    by = natpp.Short(steps=2, channels=2, cells=1)
+    one, other = natpp.score(["resnet_block", model], by, task="digits", example_input=example)
+    assert one.value == natpp.score(["resnet_block"], by, task="digits")[0].value
+    assert (other.value, other.reason) == (-other.loss, None)
+    assert other.accuracy is not None
+    with pytest.raises(NatppError, match="a module needs an example input"):
+        natpp.score([model], by, task="digits")

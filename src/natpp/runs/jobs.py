@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from natpp.arch.formats import to_dict, to_json
 from natpp.arch.graph import Architecture
@@ -28,6 +29,7 @@ from natpp.data.named import Data
 from natpp.errors import counted
 from natpp.files import write_whole
 from natpp.folder import catching_signals
+from natpp.fx.trace import trace
 from natpp.methods.answer import result_of
 from natpp.methods.policy import PolicyMethod
 from natpp.nets.policy import Policy, encode
@@ -42,10 +44,11 @@ from natpp.runs.searching import Searching
 from natpp.runs.tasks import make_task, named
 from natpp.runs.workers import check_here, on_ray
 from natpp.scorers.base import Scorer
-from natpp.scorers.short import ShortScorer, in_half
+from natpp.scorers.short import ShortScorer, ShortTunings, in_half
 from natpp.scorers.supernet import SharedWeights, usual_setting
 from natpp.subjects.cells import Cells
 from natpp.subjects.many import Subjects
+from natpp.subjects.module import Module
 from natpp.training import task as training
 from natpp.training.outcome import Outcome
 
@@ -223,24 +226,38 @@ def _measured(scores: ShortScorer, found: Result) -> tuple[dict[str, Any], ...]:
     )
 
 
-def run_scores(archs: Sequence[Architecture], scorer: Scoring, data: Data | training.Task, run: Run) -> list[Outcome]:
-    """Scores of architectures by short trainings, or by a run's supernet or a table."""
+def run_scores(
+    given: Sequence[Architecture | nn.Module],
+    scorer: Scoring,
+    data: Data | training.Task,
+    run: Run,
+    example: Any = None,
+) -> list[Outcome]:
+    """Scores of architectures and of modules by short trainings, or by a supernet or a table."""
     if not isinstance(scorer, Short):
         check_here(run, f"scores come from {SCORERS.text_of(scorer)}")
     found: dict[int, Outcome] = {}
-    for network in ("cifar", "nasbench201"):
-        places = [i for i, arch in enumerate(archs) if (arch.reduce is None) == (network == "nasbench201")]
-        if not places:
-            continue
-        made, some = scorer.make(Wanted(network, data, run)), [archs[place] for place in places]
-        if isinstance(made, ShortScorer):
-            if run.watch is not None:
-                made.scored = functools.partial(_watched, run.watch, made, len(found), len(archs))
-            found |= zip(places, made.outcomes(some), strict=True)
+    groups: dict[str | int, list[int]] = {}  # by network; a module is alone
+    for place, one in enumerate(given):
+        network = place if isinstance(one, nn.Module) else "nasbench201" if one.reduce is None else "cifar"
+        groups.setdefault(network, []).append(place)
+    for network, places in groups.items():
+        some: list[Any] = [given[place] for place in places]
+        wanted = Wanted(str(network), data, run)
+        if isinstance(network, int):
+            module = Module(trace(some[0], example))
+            some = [module.candidate((0,) * len(module.decisions))]
+            wanted = replace(wanted, subjects=Subjects([module]))
+        made = scorer.make(wanted)
+        if isinstance(made, ShortScorer) and run.watch is not None:
+            made.scored = functools.partial(_watched, run.watch, made, len(found), len(given))
+        if isinstance(made, ShortScorer | ShortTunings):
+            outcomes = made.outcomes(some)
         else:
             values = made(some).tolist()
-            found |= {place: Outcome(value=one, accuracy=one) for place, one in zip(places, values, strict=True)}
-    return [found[place] for place in range(len(archs))]
+            outcomes = [Outcome(one, None if isinstance(network, int) else one) for one in values]
+        found |= zip(places, outcomes, strict=True)
+    return [found[place] for place in range(len(given))]
 
 
 def _watched(watch: Watch, scorer: Scorer, before: int, total: int) -> None:

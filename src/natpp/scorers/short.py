@@ -172,18 +172,21 @@ class ShortTunings(Scorer):
 
     def tuned(self, candidates: Sequence[Candidate], longer: int = 1) -> list[float]:
         """A score for each candidate, after `longer` times the steps of the schedule; failures get the lowest score."""
+        return [WORST if one.value is None else max(one.value, WORST) for one in self.outcomes(candidates, longer)]
+
+    def outcomes(self, candidates: Sequence[Candidate], longer: int = 1) -> list[Outcome]:
+        """The outcome of each candidate's fine-tuning."""
         trial = replace(self.trial, schedule=replace(self.schedule, steps=longer * self.schedule.steps))
-        found: list[float] = []
+        found: list[Outcome] = []
         for start in range(0, len(candidates), self.at_once):
             some = candidates[start : start + self.at_once]
-            outcomes = train_together(
+            found += train_together(
                 [functools.partial(_module(one).rewritten, one.plan) for one in some],
                 [from_text(_module(one).block_ops(one.plan), trial.seed) for one in some],
                 trial,
                 spent=self.spent,
                 room=self.room,
             )
-            found += [WORST if outcome.value is None else max(outcome.value, WORST) for outcome in outcomes]
         return found
 
 
