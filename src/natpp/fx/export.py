@@ -1,8 +1,6 @@
 """The second way to trace: `torch.export`, for a forward that `torch.fx` cannot follow.
 
-The exported graph is flat: operations on parameters. Nodes from one layer of `torch.nn` become a call of that layer
-again, so that names, modes and sites match the module. It is exported in eval mode and in training mode, and constants
-that differ are handed to `by_mode`, as in `trace`.
+The exported graph is flat: nodes from one layer of `torch.nn` become a call of that layer again.
 """
 
 from __future__ import annotations
@@ -10,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import itertools
 import operator
 import warnings
 from collections.abc import Mapping
@@ -19,10 +18,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim
 from torch.fx.node import Node
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
 
 from natpp.fx.fake import Values
-from natpp.fx.traced import VALUE
+from natpp.fx.traced import VALUE, part_at
 
 
 def exported(module: nn.Module, arguments: inspect.BoundArguments) -> tuple[fx.Graph, dict[str, Any]]:
@@ -36,12 +35,8 @@ def exported(module: nn.Module, arguments: inspect.BoundArguments) -> tuple[fx.G
             program = torch.export.export(module, (), given, strict=False)
         flat: Any = program.module()
     graph = _Layers(module, flat.graph, program.call_spec.out_spec).graph(given)
-    parts = {
-        str(node.target): _found(module, flat, str(node.target))
-        for node in graph.nodes
-        if node.op in ("get_attr", "call_module")
-    }
-    return graph, parts
+    paths = [str(node.target) for node in graph.nodes if node.op in ("get_attr", "call_module")]
+    return graph, {path: _found(module, flat, path) for path in paths}
 
 
 def evaluate(graph: fx.Graph, parts: dict[str, Any], arguments: inspect.BoundArguments) -> None:
@@ -60,16 +55,11 @@ class _Layers:
     def __init__(self, module: nn.Module, flat: fx.Graph, out_spec: Any):
         self.module, self.flat, self.out_spec = module, flat, out_spec
         self.groups: dict[Node, tuple[str, list[Node]]] = {}  # per node: the layer it came from, with all of its nodes
-        last: tuple[str | None, list[Node]] = (None, [])
-        for node in flat.nodes:
-            if node.op in ("get_attr", "placeholder", "output"):
-                continue
-            key, path = self._layer(node)
-            if key is None or key != last[0]:
-                last = (key, [])
-            last[1].append(node)
-            if key is not None:
-                self.groups[node] = path, last[1]
+        calls = [node for node in flat.nodes if node.op not in ("get_attr", "placeholder", "output")]
+        for layer, nodes in itertools.groupby(calls, key=self._layer):
+            group = list(nodes)
+            if layer is not None:
+                self.groups.update(dict.fromkeys(group, (layer[1], group)))
 
     def graph(self, given: Mapping[str, Any]) -> fx.Graph:
         """The graph, with the arguments and the outputs of the module itself."""
@@ -78,11 +68,11 @@ class _Layers:
         for name, parameter in inspect.signature(self.module.forward).parameters.items():
             if name in given:
                 tops[name] = made.placeholder(name)
-            else:
-                default = made.placeholder(name, default_value=parameter.default)
-                held = made.call_function(operator.is_, (default, parameter.default))
-                said = f"{name} was {parameter.default!r} when this module was traced: give the same"
-                made.call_function(torch._assert, (held, said))
+                continue
+            default = made.placeholder(name, default_value=parameter.default)
+            held = made.call_function(operator.is_, (default, parameter.default))
+            said = f"{name} was {parameter.default!r} when this module was traced: give the same"
+            made.call_function(torch._assert, (held, said))
         read = [leaf for name, top in tops.items() for leaf in _leaves(made, top, given[name])]
         places = [node for node in self.flat.nodes if node.op == "placeholder"]
         new.update(zip(places, read, strict=True))
@@ -91,7 +81,8 @@ class _Layers:
                 continue  # given above; the guards of the export
             if node.op == "output":
                 flat: Any = node.args[0]
-                made.output(torch.utils._pytree.tree_unflatten([_renamed(leaf, new) for leaf in flat], self.out_spec))
+                leaves = [new[leaf] if isinstance(leaf, Node) else leaf for leaf in flat]
+                made.output(tree_unflatten(leaves, self.out_spec))
                 continue
             path, group = self.groups.get(node, ("", []))
             ends = self._ends(group) if group else None
@@ -101,25 +92,26 @@ class _Layers:
                 new[node] = made.call_module(path, (new[ends[0]],))
             else:
                 continue
-            new[node].meta = {"nn_module_stack": _stack(node)}
+            stack = node.meta.get("nn_module_stack") or {}
+            new[node].meta = {"nn_module_stack": {key: one for key, one in stack.items() if one[0]}}
         for node in reversed(made.nodes):
             if node.op == "get_attr" and not node.users:
                 made.erase_node(node)
         return made
 
-    def _layer(self, node: Node) -> tuple[str | None, str]:
-        """The call and the path of the layer of `torch.nn` that a node came from."""
+    def _layer(self, node: Node) -> tuple[str, str] | None:
+        """The call and the path of the layer of `torch.nn` that a node came from, if it did."""
         stack = list((node.meta.get("nn_module_stack") or {}).items())
         if not stack or not stack[-1][1][0]:
-            return None, ""
+            return None
         key, (path, _) = stack[-1]
         try:
             part = self.module.get_submodule(path)
         except AttributeError:
-            return None, ""
+            return None
         home = getattr(type(part).forward, "__module__", "") or ""
         own = home.startswith("torch.nn.") and not isinstance(part, nn.Sequential | nn.ModuleList)
-        return (key, path) if own else (None, "")
+        return (key, path) if own else None
 
     def _ends(self, group: list[Node]) -> tuple[Node, Node] | None:
         """The input and the output of a layer, if it has one of each."""
@@ -128,12 +120,6 @@ class _Layers:
         read = {other for other in read if other.op != "get_attr"}
         given = [node for node in group if not set(node.users) <= inside]
         return (read.pop(), given[0]) if len(read) == 1 and len(given) == 1 and given[0] is group[-1] else None
-
-
-def _stack(node: Node) -> dict[str, tuple[str, Any]]:
-    """The modules a node belongs to, in the format of `torch.fx`; types are given by name."""
-    stack = (node.meta.get("nn_module_stack") or {}).items()
-    return {key: (path, kind) for key, (path, kind) in stack if path}
 
 
 def _named(arguments: inspect.BoundArguments) -> dict[str, Any]:
@@ -155,13 +141,8 @@ def _leaves(graph: fx.Graph, node: Node, given: Any) -> list[Node]:
     if isinstance(given, Tensor):
         return [node]
     keys = list(given) if isinstance(given, dict) else range(len(given))
-    return [
-        leaf for key in keys for leaf in _leaves(graph, graph.call_function(operator.getitem, (node, key)), given[key])
-    ]
-
-
-def _renamed(leaf: Any, new: Mapping[Node, Node]) -> Any:
-    return new[leaf] if isinstance(leaf, Node) else leaf
+    parts = ((graph.call_function(operator.getitem, (node, key)), given[key]) for key in keys)
+    return [leaf for part, inside in parts for leaf in _leaves(graph, part, inside)]
 
 
 def _any_batch(leaf: Any) -> Any:
@@ -170,12 +151,7 @@ def _any_batch(leaf: Any) -> Any:
 
 
 def _found(module: nn.Module, flat: nn.Module, path: str) -> Any:
-    for holder in (module, flat):
-        found: Any = holder
-        try:
-            for name in path.split("."):
-                found = getattr(found, name)
-        except AttributeError:
-            continue
-        return found
-    raise AttributeError(path)
+    try:
+        return part_at(module, path)
+    except AttributeError:
+        return part_at(flat, path)

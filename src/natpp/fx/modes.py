@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.fx.node import Node
 
 from natpp.fx.traced import VALUE, TraceError
 
+Difference = tuple[Node, tuple[Any, ...], Any, Any]  # node, path into its arguments, in training mode, in eval mode
 CONSTANTS = (bool, int, float, str, type(None))
 
 
@@ -31,7 +32,7 @@ class OtherWay(Exception):
     """The forward takes a different path in training mode than in eval mode."""
 
 
-def by_mode(graph: fx.Graph, differences: list[tuple[Node, Any, Any, Any]]) -> dict[str, nn.Module]:
+def by_mode(graph: fx.Graph, differences: Sequence[Difference]) -> dict[str, nn.Module]:
     """Put a `ByMode` wherever a constant differs; returns the new modules by name."""
     made: dict[str, nn.Module] = {}
     for number, (node, path, training, otherwise) in enumerate(differences):
@@ -45,24 +46,24 @@ def by_mode(graph: fx.Graph, differences: list[tuple[Node, Any, Any, Any]]) -> d
     return made
 
 
-def differing(mine: Any, theirs: Any, path: tuple[Any, ...], found: Callable[[Any, Any, Any], None]) -> None:
-    """Compare two trees of arguments; constants may differ, anything else may not."""
+def _differing(mine: Any, theirs: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
+    """The constants that differ in two trees of arguments; anything else may not differ."""
     if isinstance(mine, Node) or isinstance(theirs, Node):
         if not (isinstance(mine, Node) and isinstance(theirs, Node) and mine.meta.get("twin") is theirs):
             raise OtherWay
     elif isinstance(mine, (tuple, list)) and isinstance(theirs, (tuple, list)) and len(mine) == len(theirs):
         for index, pair in enumerate(zip(mine, theirs, strict=True)):
-            differing(*pair, (*path, index), found)
+            yield from _differing(*pair, (*path, index))
     elif isinstance(mine, dict) and isinstance(theirs, dict) and mine.keys() == theirs.keys():
         for key in mine:
-            differing(mine[key], theirs[key], (*path, key), found)
+            yield from _differing(mine[key], theirs[key], (*path, key))
     elif isinstance(mine, slice) and isinstance(theirs, slice):
         for name in ("start", "stop", "step"):
             if getattr(mine, name) != getattr(theirs, name) and not isinstance(getattr(mine, name), Node):
                 raise OtherWay
     elif isinstance(mine, CONSTANTS) and isinstance(theirs, CONSTANTS):
         if mine != theirs:
-            found(path, mine, theirs)
+            yield path, mine, theirs
     elif type(mine) is not type(theirs) or not (mine is theirs or mine == theirs):
         raise OtherWay
 
@@ -78,9 +79,8 @@ def _replaced(tree: Any, path: list[Any], new: Any) -> Any:
 
 
 def same_target(first: Any, second: Any) -> bool:
-    constant = "_tensor_constant"  # numbered anew in every pass
-    if isinstance(first, str) and isinstance(second, str) and first.startswith(constant):
-        return second.startswith(constant)
+    if isinstance(first, str) and isinstance(second, str) and first.startswith("_tensor_constant"):
+        return second.startswith("_tensor_constant")  # numbered anew in every pass
     return bool(first is second or first == second)
 
 
@@ -97,7 +97,11 @@ def in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
         if isinstance(held, dict | list | set)
     ]
     try:
-        _set_mode(module, training)
+        try:
+            module.train(training)
+        except NotImplementedError:
+            told = "comes from torch.export and has no modes: give the module that was exported"
+            raise TraceError(f"{type(module).__name__} {told}") from None
         yield
     finally:
         for part, mode in modes.items():
@@ -107,10 +111,7 @@ def in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
             now.update(kept)
         for held, content in contents:
             held.clear()
-            if isinstance(held, list):
-                held.extend(content)
-            else:
-                held.update(content)
+            (held.extend if isinstance(held, list) else held.update)(content)
 
 
 def switches_itself(module: nn.Module) -> bool:
@@ -121,28 +122,21 @@ def switches_itself(module: nn.Module) -> bool:
     )
 
 
-def _set_mode(module: nn.Module, training: bool) -> None:
-    try:
-        module.train(training)
-    except NotImplementedError:
-        kind = type(module).__name__
-        raise TraceError(
-            f"{kind} comes from torch.export and has no modes: give the module that was exported"
-        ) from None
-
-
-def differences_of(graph: fx.Graph, twin: fx.Graph) -> list[tuple[Node, Any, Any, Any]]:
+def differences_of(graph: fx.Graph, twin: fx.Graph) -> list[Difference]:
     """Constants that differ between a graph and its twin in training mode."""
     if len(graph.nodes) != len(twin.nodes):
         raise OtherWay
-    found: list[tuple[Node, Any, Any, Any]] = []
+    found: list[Difference] = []
     for node, other in zip(graph.nodes, twin.nodes, strict=True):
         if node.op != other.op or not same_target(node.target, other.target):
             raise OtherWay
-        other.meta["twin"] = node
-        for slot in ("args", "kwargs"):
-            differing(
-                *(getattr(other, slot), getattr(node, slot), (slot,)),
-                lambda path, a, b, node=node: found.append((node, path, a, b)),  # type: ignore[misc]
-            )
+        compare(other, node, found)
     return found
+
+
+def compare(node: Node, twin: Node, found: list[Difference]) -> None:
+    """Add the constants in which a node in training mode differs from its twin in eval mode."""
+    node.meta["twin"] = twin
+    for slot in ("args", "kwargs"):
+        for path, mine, theirs in _differing(getattr(node, slot), getattr(twin, slot), (slot,)):
+            found.append((twin, path, mine, theirs))

@@ -1,14 +1,11 @@
 """A module as a graph with real shapes, in one symbolic pass that computes only shapes.
 
-`torch.fx` traces the module's forward with proxies for its inputs. Each proxy carries a fake tensor of the example's
-shape, so that code that reads shapes (`if x.shape[1] == 3`, `for part in x.chunk(2)`) works. A submodule that cannot be
-traced stays whole: it becomes a leaf, and the notes say so.
+Each proxy carries a fake tensor of the example's shape, so that code that reads shapes works. A submodule that cannot
+be traced stays whole, and the notes say so; for the module itself, `torch.export` is tried next (`export.py`).
 
-Tracing is done in eval mode. A forward that reads its mode is traced again in training mode, in lockstep; a value that
-differs between the two (the `training` of a functional dropout) becomes a `ByMode`, so that `train()` and `eval()`
-still work. If a module given in eval mode takes a different path in training mode (auxiliary heads), the result always
-takes the eval-mode path, and the notes say so. If `torch.fx` cannot trace the module's own forward, `torch.export` is
-tried next (`export.py`).
+A forward that reads its mode is traced in eval mode and again in training mode; a constant that differs between the two
+becomes a `ByMode`. If a module given in eval mode takes a different path in training mode (auxiliary heads), the result
+always takes the eval-mode path.
 """
 
 from __future__ import annotations
@@ -19,14 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx.node import Node
 from torch.nn.parameter import is_lazy
 
 from natpp.errors import SettingError
-from natpp.fx.modes import by_mode, differences_of, in_mode, switches_itself
+from natpp.fx.modes import Difference, by_mode, differences_of, in_mode, switches_itself
 from natpp.fx.patches import DRAWS, OwnGradient, own_gradients_stop, quiet_logs
-from natpp.fx.traced import Traced, TraceError
-from natpp.fx.tracer import Leaves, Stopped, Tracer, Unregistered, followed, part_at, states_of_chance
+from natpp.fx.traced import Traced, TraceError, part_at, some_of
+from natpp.fx.tracer import Leaves, Stopped, Tracer, Unregistered, followed, states_of_chance
 
 
 def trace(module: nn.Module, example_input: Any) -> Traced:
@@ -38,13 +34,15 @@ def trace(module: nn.Module, example_input: Any) -> Traced:
 
 
 def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArguments) -> Traced:
+    from natpp.nets.measure import module_cost
+
     leaves = Leaves()
     by_name, left_out = isinstance(example_input, dict), ""  # left_out: where training mode takes a different path
     kept_for_training: Stopped | None = None
     watched = False  # whether to check every step for random draws, which is slow
     while True:
         chance = states_of_chance()
-        differences: list[tuple[Node, Any, Any, Any]] = []
+        differences: list[Difference] = []
         try:
             with in_mode(module, training=False):
                 tracer = Tracer(arguments, leaves, by_name=by_name, watched=watched)
@@ -70,7 +68,7 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
             if kept_for_training is not None and not module.training and not left_out:
                 leaves, left_out = Leaves(), kept_for_training.where  # keeping the submodule whole does not help either
                 continue
-            _check_runs(module, example_input)
+            module_cost(module, example_input)  # if it does not run at all, this says what is wrong
             if isinstance(stopped.__cause__, OwnGradient):
                 raise _refused(module, stopped) from stopped
             if isinstance(stopped.__cause__, Unregistered):
@@ -96,14 +94,11 @@ def _unread(module: nn.Module, parts: Mapping[str, Any]) -> list[str]:
     read = {id(part) for part in parts.values() if isinstance(part, Tensor)}
     read |= {id(held) for part in parts.values() if isinstance(part, nn.Module) for held in part.parameters()}
     found = [name for name, parameter in module.named_parameters() if id(parameter) not in read]
-    if not found:
-        return []
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return [f"{', '.join(found[:3])}{more}: not read by the forward in eval mode, and left out of the result"]
+    return [f"{some_of(found)}: not read by the forward in eval mode, and left out of the result"] if found else []
 
 
-def _compared(module: nn.Module, tracer: Tracer) -> list[tuple[Node, Any, Any, Any]]:
-    """Constants that differ in training mode: (node, path into its arguments, in training, otherwise)."""
+def _compared(module: nn.Module, tracer: Tracer) -> list[Difference]:
+    """Constants that differ in training mode."""
     try:
         followed(module, tracer)
     except Stopped as stopped:
@@ -119,14 +114,10 @@ def _check_module(module: nn.Module) -> None:
         raise TraceError(f"{kind} is compiled by torch.jit: give the module it was compiled from")
     if hasattr(module, "_orig_mod"):
         raise TraceError("the module is compiled by torch.compile: give its _orig_mod, and compile the result")
-    lazy = next((path for path, part in module.named_modules() if _is_lazy(part)), None)
+    held = ((path, (*part._parameters.values(), *part._buffers.values())) for path, part in module.named_modules())
+    lazy = next((path for path, own in held if any(is_lazy(one) for one in own if one is not None)), None)
     if lazy is not None:
         raise TraceError(f"{lazy or kind} has no weights yet: call the module once to initialize its lazy layers")
-
-
-def _is_lazy(part: nn.Module) -> bool:
-    held = (*part._parameters.values(), *part._buffers.values())
-    return any(tensor is not None and is_lazy(tensor) for tensor in held)
 
 
 def _bound(module: nn.Module, example_input: Any) -> inspect.BoundArguments:
@@ -140,14 +131,10 @@ def _bound(module: nn.Module, example_input: Any) -> inspect.BoundArguments:
     if isinstance(example_input, tuple | list) and example_input and all(type(side) is int for side in example_input):
         sides = ", ".join(str(side) for side in example_input)
         raise SettingError(f"the example input is a shape, expected a tensor: torch.randn({sides})")
+    named = example_input if isinstance(example_input, dict) else {}
+    given = example_input if isinstance(example_input, tuple | list) else (example_input,)
     try:
-        match example_input:
-            case dict():
-                bound = signature.bind(**example_input)
-            case tuple() | list():
-                bound = signature.bind(*example_input)
-            case _:
-                bound = signature.bind(example_input)
+        bound = signature.bind(**named) if named is example_input else signature.bind(*given)
     except TypeError as error:
         raise SettingError(
             f"the example input does not fit {type(module).__name__}.forward{signature}: {error}. "
@@ -155,13 +142,6 @@ def _bound(module: nn.Module, example_input: Any) -> inspect.BoundArguments:
         ) from None
     bound.apply_defaults()
     return bound
-
-
-def _check_runs(module: nn.Module, example_input: Any) -> None:
-    """Raise if the module does not run on the example at all."""
-    from natpp.nets.measure import module_cost
-
-    module_cost(module, example_input)  # raises an error that says what is wrong
 
 
 def _second_way(module: nn.Module, example_input: Any, stopped: Stopped) -> Traced:
@@ -188,12 +168,7 @@ def _second_way(module: nn.Module, example_input: Any, stopped: Stopped) -> Trac
 
 def _refused(module: nn.Module, stopped: Stopped) -> TraceError:
     """An error that names the place and a workaround."""
-    return TraceError(
-        f"{type(module).__name__} cannot be traced: {stopped.where} stops it "
-        f"({'; '.join(said for said in (stopped.reason.rstrip('.'), stopped.line) if said)}). "
-        + (
-            "Call its eval() first: the result is then what it is in eval mode"
-            if stopped.other_way
-            else "Mark the part that does it with natpp.leaf, or move that code into a submodule and mark it"
-        )
-    )
+    why = "; ".join(said for said in (stopped.reason.rstrip("."), stopped.line) if said)
+    leave = "Mark the part that does it with natpp.leaf, or move that code into a submodule and mark it"
+    way = "Call its eval() first: the result is then what it is in eval mode" if stopped.other_way else leave
+    return TraceError(f"{type(module).__name__} cannot be traced: {stopped.where} stops it ({why}). {way}")

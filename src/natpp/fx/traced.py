@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,6 @@ from torch.utils._pytree import tree_leaves
 from natpp.errors import NatppError
 
 VALUE = "natpp_value"  # the key of a node's fake value in its meta
-
-
 EMPTY = (dict, OrderedDict, set)  # `copied` creates these anew if they are empty
 
 
@@ -39,6 +38,11 @@ class Traced:
     """what could not be traced, and why"""
 
 
+def part_at(module: nn.Module, path: str) -> Any:
+    """The submodule, parameter, buffer or other attribute at a path."""
+    return operator.attrgetter(path)(module)
+
+
 def copied(parts: Mapping[str, Any]) -> dict[str, Any]:
     """Copies of modules, parameters and buffers; what they shared, the copies share."""
     known: dict[int, Any] = {}
@@ -50,9 +54,7 @@ def copied(parts: Mapping[str, Any]) -> dict[str, Any]:
             for held in vars(one).values():
                 if type(held) in EMPTY and not held:
                     known[id(held)] = type(held)()  # mostly a layer's empty hook dicts
-                elif (
-                    isinstance(held, Tensor) and not held.is_leaf
-                ):  # kept of a pass with gradients, as weight norm does
+                elif isinstance(held, Tensor) and not held.is_leaf:  # of a pass with gradients, as weight norm keeps
                     known[id(held)] = held.detach().clone()  # torch does not copy them
     with torch.no_grad():  # otherwise parameters of torch.jit modules stop being parameters
         copies: dict[str, Any] = copy.deepcopy(dict(parts), known)
@@ -60,6 +62,11 @@ def copied(parts: Mapping[str, Any]) -> dict[str, Any]:
         for old, new in zip(parts[path].parameters(), copies[path].parameters(), strict=True):
             new.requires_grad_(old.requires_grad)
     return copies
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def value(node: Node) -> Any:

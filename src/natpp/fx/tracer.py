@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,42 +19,21 @@ from torch.utils._pytree import tree_leaves
 from natpp.errors import is_the_users, line_in, line_of
 from natpp.fx.fake import Values
 from natpp.fx.leaf import is_leaf
-from natpp.fx.modes import CONSTANTS, OtherWay, differing, same_target
+from natpp.fx.modes import CONSTANTS, Difference, OtherWay, compare, same_target
 from natpp.fx.patches import (
     DRAWS,
-    AnsweredTypes,
     NoDraws,
     NotedMode,
+    answered_types,
     own_gradients_stop,
     plain_types,
     recorded_factories,
 )
 from natpp.fx.proxies import Proxy
-from natpp.fx.traced import VALUE, TraceError, value
+from natpp.fx.traced import VALUE, TraceError, part_at, value
 
-INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "truediv": "/",
-    "floordiv": "//",
-    "mod": "%",
-    "pow": "**",
-    "matmul": "@",
-    "and_": "&",
-    "or_": "|",
-    "xor": "^",
-    "lshift": "<<",
-    "rshift": ">>",
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "is_": "is",
-    "is_not": "is not",
-}
+SIGNS = "add + sub - mul * truediv / floordiv // mod % pow ** matmul @ and_ & or_ | xor ^ lshift << rshift >> is_ is"
+INFIX = dict(re.findall(r"(\w+) (\S+)", f"{SIGNS} eq == ne != lt < le <= gt > ge >=")) | {"is_not": "is not"}
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 SIZES = ("shape", "size", "numel", "nelement", "ndim", "dim", "ndimension")  # how code reads the sizes of a tensor
 
@@ -126,7 +106,7 @@ class Tracer(fx.Tracer):
         self.values = Values(lambda path: part_at(self.root, path))
         self.quiet = False  # True while shapes are computed, and after tracing: nothing is recorded
         self.reference = reference  # nodes of the same forward in eval mode
-        self.differences: list[tuple[Node, Callable[[Node, Any], None], Any, Any]] = []
+        self.differences: list[Difference] = []
         self.made = 0
         self.visited: set[nn.Module] = set()
         self.fixed: set[Node] = set()
@@ -138,16 +118,13 @@ class Tracer(fx.Tracer):
     # Which modules are traced into.
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        kind = type(m)
-        if is_leaf(m) or self.leaves.has(module_qualified_name, kind):
+        if is_leaf(m) or self.leaves.has(module_qualified_name, type(m)):
             return True
         if isinstance(m, torch.jit.ScriptModule):
             self.leaves.note(f"{module_qualified_name} is kept whole: it is compiled by torch.jit")
             return True
-        if isinstance(m, CONTAINERS):
-            return False
-        home = getattr(kind.forward, "__module__", "") or ""
-        return home.startswith(("torch.nn.", "torch.ao.nn."))
+        home = getattr(type(m).forward, "__module__", "") or ""
+        return home.startswith(("torch.nn.", "torch.ao.nn.")) and not isinstance(m, CONTAINERS)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         if self.quiet:
@@ -223,10 +200,14 @@ class Tracer(fx.Tracer):
     def _fixed(self, proxy: fx.Proxy, name: str, given: Any) -> Any:
         """Fix a plain argument to the example's value: the result rejects any other."""
         same = operator.is_ if given is None or isinstance(given, bool) else operator.eq
-        held = self.create_proxy("call_function", same, (proxy, given), {})
         message = f"{name} was {given!r} when this module was traced: give the same, or trace it with another"
-        self.create_proxy("call_function", torch._assert, (held, message), {})
+        self._hold(same, (proxy, given), message)
         return given
+
+    def _hold(self, test: Callable[..., Any], args: tuple[Any, ...], message: str) -> None:
+        """Make the result reject inputs for which a test fails."""
+        held = self.create_proxy("call_function", test, args, {})
+        self.create_proxy("call_function", torch._assert, (held, message), {})
 
     # What is recorded.
 
@@ -280,11 +261,7 @@ class Tracer(fx.Tracer):
         if twin is None or twin.op != node.op or not same_target(twin.target, node.target):
             raise OtherWay
         node.meta[VALUE] = twin.meta.get(VALUE)
-        node.meta["twin"] = twin
-        for slot, mine, theirs in zip(
-            ("args", "kwargs"), (node.args, node.kwargs), (twin.args, twin.kwargs), strict=True
-        ):
-            differing(mine, theirs, (slot,), lambda path, a, b: self.differences.append((twin, path, a, b)))
+        compare(node, twin, self.differences)
 
     # What the forward reads.
 
@@ -292,9 +269,8 @@ class Tracer(fx.Tracer):
         """Make the result reject inputs for which a number that was used in tracing would differ."""
         if obj.node not in self.fixed:
             self.fixed.add(obj.node)
-            held = self.create_proxy("call_function", operator.eq, (obj, known), {})
             message = f"this module was traced with a size of {known} here: trace it again for inputs of other sizes"
-            self.create_proxy("call_function", torch._assert, (held, message), {})
+            self._hold(operator.eq, (obj, known), message)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         known = obj.node.meta.get(VALUE)
@@ -309,24 +285,20 @@ class Tracer(fx.Tracer):
         if obj.node in self.fixed:
             return
         self.fixed.add(obj.node)
-        held: Any = obj
+        where = f" ({line})" if (line := _line_now()) else ""
+        was = f"{_worked_out(obj.node)} was {known!r}{where}"
+        message = f"this module was traced where {was}: trace it again for inputs of other sizes"
         if not isinstance(known, bool):
-            held = self.create_proxy("call_function", operator.ne if known else operator.eq, (obj, 0), {})
+            self._hold(operator.ne if known else operator.eq, (obj, 0), message)
         elif not known:
-            held = self.create_proxy("call_function", operator.not_, (obj,), {})
-        line = _line_now()
-        message = (
-            f"this module was traced where {_worked_out(obj.node)} was {known!r}{f' ({line})' if line else ''}: "
-            "trace it again for inputs of other sizes"
-        )
-        self.create_proxy("call_function", torch._assert, (held, message), {})
+            self._hold(operator.not_, (obj,), message)
+        else:
+            self.create_proxy("call_function", torch._assert, (obj, message), {})
 
     def iter(self, obj: fx.Proxy) -> Iterator[Any]:
         known: Any = obj.node.meta.get(VALUE)
-        if isinstance(known, Mapping):
-            return iter(known)
         indexed: Any = obj
-        return (indexed[i] for i in range(len(known)))
+        return iter(known) if isinstance(known, Mapping) else (indexed[i] for i in range(len(known)))
 
     def keys(self, obj: fx.Proxy) -> Any:
         known = obj.node.meta.get(VALUE)
@@ -377,7 +349,7 @@ def followed(module: nn.Module, tracer: Tracer) -> tuple[fx.Graph, dict[str, Any
         with (
             NoDraws(tracer),
             recorded_factories(tracer),
-            AnsweredTypes(),
+            answered_types(),
             tracer.mode,
             own_gradients_stop(lambda: not tracer.quiet),
         ):
@@ -409,10 +381,3 @@ def states_of_chance() -> tuple[Any, ...]:
 
 def _autocasts() -> tuple[bool, ...]:
     return tuple(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
-
-
-def part_at(module: nn.Module, path: str) -> Any:
-    found: Any = module
-    for name in path.split("."):
-        found = getattr(found, name)
-    return found
