@@ -180,7 +180,7 @@ def test_sample(run: Runner) -> None:
         (("cost", "darts", "--latency=yes"), "--latency takes no value, but is followed by 'yes': leave that out"),
         (("cost", "darts", "--latency", "yes"), "--latency takes no value, but is followed by 'yes': leave that out"),
         (("convert", "darts", "--to", "nosuch"), "unknown form 'nosuch'. Known: json, genotype, nasbench201."),
-        (("convert", "darts"), "convert needs --to TO (json, genotype or nasbench201)"),
+        (("convert", "darts"), "convert needs --to json|genotype|nasbench201 (json, genotype or nasbench201)"),
         (
             ("train", "darts"),
             "train needs --out RUN (folder to keep the run in: settings, curves, checkpoints, the",
@@ -192,7 +192,10 @@ def test_sample(run: Runner) -> None:
         (("cost", "darts", "--channels", "many"), "channels is 'many', expected a whole number from 1 up"),
         (("cost", "darts", "--channels", "0"), "channels is 0, expected a whole number from 1 up"),
         (("cost", "darts", "--network", "cifr"), "unknown network 'cifr'. Did you mean 'cifar'?"),
-        (("cost", "darts", "--network"), "--network has no value, expected --network NETWORK (cifar, imagenet"),
+        (
+            ("cost", "darts", "--network"),
+            "--network has no value, expected --network cifar|imagenet|nasbench201 (cifar",
+        ),
         (("cost", '{"normal": ['), "invalid JSON"),
         (("cost", "nowhere.json"), "no file 'nowhere.json'"),
         (("cost", "|conv_3x3~0|"), "Did you mean 'nor_conv_3x3'?"),

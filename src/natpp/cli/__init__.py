@@ -71,14 +71,5 @@ def _silence_output() -> None:
 def _overview() -> str:
     width = max(len(verb) for verb in VERBS)
     lines = [f"  {verb:<{width}}  {summary(command)}" for verb, command in VERBS.items()]
-    return "\n".join(
-        [
-            "natpp, an architecture optimizer for PyTorch",
-            "",
-            "usage: natpp COMMAND [flags]",
-            "",
-            *lines,
-            "",
-            "natpp COMMAND --help lists the flags of a command.",
-        ]
-    )
+    head = ("natpp, an architecture optimizer for PyTorch", "", "usage: natpp COMMAND [flags]", "")
+    return "\n".join([*head, *lines, "", "natpp COMMAND --help lists the flags of a command."])

@@ -25,6 +25,7 @@ from natpp.hints import AUTO, Form, alternatives, parsed, word_of
 
 JSON_HELP = "print only JSON on standard output"
 QUIET_HELP = "no progress and no remarks; errors are still printed"
+MOST_NAMES = 4  # that a placeholder lists
 METAVARS: dict[Any, str] = {int: "N", float: "X", bool: "true|false"}
 
 
@@ -241,6 +242,9 @@ def _metavar(hint: Any, name: str) -> str:
     kind, marks = alternatives(hint)[0]
     if forms := [mark.text for mark in marks if isinstance(mark, Form)]:
         return forms[0]
+    names = [str(name) for mark in marks for name in getattr(mark, "names", ())]
+    if 0 < len(names) <= MOST_NAMES:
+        return "|".join(names)
     if get_origin(kind) is tuple:
         return f"{_metavar(get_args(kind)[0], 'NAME')},…"
     if get_origin(kind) is Literal:

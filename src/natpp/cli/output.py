@@ -74,13 +74,8 @@ def shown_progress() -> Iterator[Watch]:
     if not console.is_terminal:
         yield _lines()
         return
-    columns = (
-        TextColumn("{task.description:<8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
-    )
+    count = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description:<8}"), *count, TextColumn("{task.fields[figures]}"))
     with Progress(*columns, console=console) as progress:
         tasks: dict[str, Any] = {}
 
@@ -114,9 +109,8 @@ def _figures(figures: dict[str, float]) -> str:
 
 def say(message: str) -> None:
     """Print a line that the user should see on standard error."""
-    if QUIET.get():
-        return
-    print(f"natpp: {message}", file=sys.stderr, flush=True)
+    if not QUIET.get():
+        print(f"natpp: {message}", file=sys.stderr, flush=True)
 
 
 def remark(message: str) -> None:

@@ -31,35 +31,21 @@ def architecture_json(arch: Architecture, against: Architecture | None) -> dict[
         return data
     if not same_graphs(against, arch):
         return data | {"changes": None}
-    found = [{"name": one.name, "before": one.before, "after": one.after} for one in changes(against, arch)]
-    return data | {"changes": found}
+    found = changes(against, arch)
+    return data | {"changes": [{name: getattr(one, name) for name in ("name", "before", "after")} for one in found]}
 
 
 def entry_json(entry: Entry, found: Cost) -> dict[str, Any]:
     """An architecture of the zoo with its cost."""
-    return {
-        "kind": entry.kind,
-        "source": entry.source,
-        "optimized_from": entry.optimized_from,
-        "note": entry.note,
-        **found.to_dict(),
-        "published": [vars(row) for row in entry.published],
-    }
+    told = {name: getattr(entry, name) for name in ("kind", "source", "optimized_from", "note")}
+    return {**told, **found.to_dict(), "published": [vars(row) for row in entry.published]}
 
 
 def model_json(model: Model) -> dict[str, Any]:
     """A network of the zoo with its cost."""
-    return {
-        "kind": "network",
-        "source": model.source,
-        "note": model.note,
-        "input_shape": model.input_shape,
-        "outputs": model.outputs,
-        "embeds": model.embeds,
-        "params": model.params,
-        "madds": model.madds,
-        "published": [vars(row) for row in model.published],
-    }
+    names = ("source", "note", "input_shape", "outputs", "embeds", "params", "madds")
+    told = {name: getattr(model, name) for name in names}
+    return {"kind": "network", **told, "published": [vars(row) for row in model.published]}
 
 
 def print_cost(found: Cost, where: Setting) -> None:

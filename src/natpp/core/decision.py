@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from natpp.errors import SettingError, did_you_mean
 
 Plan = tuple[int, ...]  # one option number per decision; all zeros: the unchanged subject
-REASONS = ("rule", "ops", "shape", "cost", "connection", "kept")
+REASONS = {
+    "rule": "the rule does not allow it",
+    "ops": "it is not one of the requested operations",
+    "cost": "it would raise the cost here",
+    "shape": "its shape does not fit here",
+    "connection": "it would disconnect the network",
+    "kept": "it was set to stay unchanged",
+}
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,7 @@ class Option:
 
     value: Hashable
     why_not: str = ""
-    """empty if it is allowed; otherwise rule, ops, shape, cost, connection or kept"""
+    """empty if it is allowed; otherwise one of `REASONS`"""
 
     def __post_init__(self) -> None:
         if self.why_not and self.why_not not in REASONS:

@@ -50,19 +50,15 @@ class Learned:
     def measured(self) -> dict[str, Any]:
         """The loss before and after, and how it was measured."""
         ways = {"short": "after a short fine-tuning with inherited weights", "supernet": "in a supernet of the module"}
+        best = f"the best of {counted(len(self.scored), 'candidate')}, scored once each"
+        if self.finals:
+            best += f", and of the {len(self.finals)} first of them by a longer fine-tuning"
         return {
             "what": "validation loss",
             "before": -self.original,
             "after": -self.scored[self.best].score,
-            "how": f"{ways.get(self.scorer, self.scorer)}; {self._chosen}",
+            "how": f"{ways.get(self.scorer, self.scorer)}; {best}",
         }
-
-    @property
-    def _chosen(self) -> str:
-        best = f"the best of {counted(len(self.scored), 'candidate')}, scored once each"
-        if self.finals:
-            best += f", and of the {len(self.finals)} first of them by a longer fine-tuning"
-        return best
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: all scores, in the order in which they were made."""

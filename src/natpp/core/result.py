@@ -156,15 +156,11 @@ class Result:
         return {"kind": self.subject.decisions[number].kind, "options": options}
 
     def __str__(self) -> str:
-        lines = [
-            f"{change.name}: {change.before} → {change.after}"
-            + (
-                ""
-                if change.probability is None or change.probability >= SURE
-                else f"  (probability {change.probability:.2f})"
-            )
-            for change in self.changes
-        ] or ["nothing changed"]
+        lines = [] if self.changes else ["nothing changed"]
+        for change in self.changes:
+            sure = change.probability is None or change.probability >= SURE
+            chance = "" if sure else f"  (probability {change.probability:.2f})"
+            lines.append(f"{change.name}: {change.before} → {change.after}{chance}")
         for name, key, form in ROWS:
             before, after = getattr(self.cost_before, key), getattr(self.cost_after, key)
             if before is not None and after is not None:

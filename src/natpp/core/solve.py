@@ -1,19 +1,15 @@
 """The only code that brings a plan within a budget, by undoing changes or by making more.
 
-Nothing here knows what a plan means. A plan is one number per decision, and everything specific to a subject is an
-argument:
-
-- `fits(plan)`: whether a plan is allowed as a whole: connected, within a strict budget, within the limits.
-- `worth` or `preferences`: how much a change is wanted: per decision, or per option if several are considered.
-- `moves(plan)`: the plans that are one change away; the first one wins a tie.
-- `price(plan, other)`: what a move costs, compared with `<`; None for a move that does not help.
-
-The caller also chooses where a descent starts: from the unchanged subject or from the policy's answer.
+Nothing here knows what a plan means; what is specific to a subject is an argument. `fits(plan)` says whether a plan is
+allowed as a whole. `worth` or `preferences` say how much a change is wanted, per decision or per option. `moves(plan)`
+are the plans one change away, the first of which wins a tie. `price(plan, other)` is what a move costs, None if it does
+not help.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -31,17 +27,11 @@ Fits = Callable[[Plan], bool]
 
 
 def solve(
-    subject: Subject,
-    plan: Plan,
-    preferences: Preferences,
-    limits: Limits,
-    *,
-    measure: Callable[[Plan], Cost],
+    subject: Subject, plan: Plan, preferences: Preferences, limits: Limits, *, measure: Callable[[Plan], Cost]
 ) -> Plan:
     """The plan after further changes until it meets the limits, losing the least preference for what is saved.
 
-    `measure` gives every figure that is limited. Latency is slow to measure, so it is not measured after every change.
-    Without a latency limit, every change in the end is needed, and none could be replaced by a preferred one.
+    `measure` gives every limited figure; as latency is slow to measure, it is not measured after every change.
     """
     slope, start = _Slope(subject, preferences, limits), plan
     while (above := excess(found := measure(plan), limits)) > 0:
@@ -147,21 +137,15 @@ def repair(plan: Plan, base: Plan, worth: Sequence[float], fits: Fits) -> Plan:
 
 
 def descend(
-    plan: Plan,
-    moves: Callable[[Plan], Iterable[Plan]],
-    price: Callable[[Plan, Plan], Any],
-    done: Fits,
+    plan: Plan, moves: Callable[[Plan], Iterable[Plan]], price: Callable[[Plan, Plan], Any], done: Fits
 ) -> Plan:
     """The plan after the cheapest moves, one at a time, until it is done or no move helps."""
     while not done(plan):
-        best: tuple[Any, Plan] | None = None
-        for other in moves(plan):
-            found = price(plan, other)
-            if found is not None and (best is None or found < best[0]):
-                best = found, other
-        if best is None:
+        priced = [(price(plan, other), other) for other in moves(plan)]
+        helpful = [one for one in priced if one[0] is not None]
+        if not helpful:
             break
-        plan = best[1]
+        plan = min(helpful, key=operator.itemgetter(0))[1]
     return plan
 
 
@@ -210,13 +194,9 @@ def settle(plan: Plan, start: Plan, preferences: Preferences, allowed: Sequence[
     One step at a time: undo the least preferred change that can be undone. Otherwise replace the least preferred change
     that can be replaced by the most preferred option that fits. `allowed` has the options of every decision.
     """
-    while True:
-        for other in _milder(plan, start, preferences, allowed):
-            if fits(other):
-                plan = other
-                break
-        else:
-            return plan
+    while (milder := next(filter(fits, _milder(plan, start, preferences, allowed)), None)) is not None:
+        plan = milder
+    return plan
 
 
 def _milder(plan: Plan, start: Plan, preferences: Preferences, allowed: Sequence[Sequence[int]]) -> Iterable[Plan]:

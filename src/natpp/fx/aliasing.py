@@ -14,7 +14,7 @@ from torch.fx.node import Node
 from natpp.fx.traced import Traced
 
 LOOKS = ("shape", "size", "ndim", "dim", "dtype", "device")
-IN_PLACE = {getattr(operator, name) for name in ("iadd", "isub", "imul", "itruediv", "iand", "ior", "ipow")}
+IN_PLACE = {getattr(operator, name) for name in ("iadd", "isub", "imul", "itruediv", "iand", "ior", "ipow", "setitem")}
 
 
 def mutated(node: Node, parts: Any) -> Node | None:
@@ -30,10 +30,8 @@ def mutated(node: Node, parts: Any) -> Node | None:
     if isinstance(node.target, torch._ops.OpOverload):
         return first if node.target._schema.is_mutable else None
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    in_place = node.target in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or name in ("__iadd__",)
-    if in_place or node.kwargs.get("inplace") is True or node.target is operator.setitem:
-        return first
-    return None
+    in_place = node.target in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or name == "__iadd__"
+    return first if in_place or node.kwargs.get("inplace") is True else None
 
 
 def changed_values(graph: fx.Graph, parts: Mapping[str, Any]) -> set[Node]:

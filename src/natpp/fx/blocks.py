@@ -1,10 +1,9 @@
 """Groups sites and sums into blocks, each a graph in the paper's form, so that a policy sees the same as in cells.
 
-Feature maps are nodes. Node 1 is the input of a block, node 0 the older input: another feature map that a sum of the
-block reads, or else the input of the block before. Nodes get their inputs from sums, padded to two with nulls from
-node 0. The last node is a sum or a pooling; if it is neither, a skip with room for a shortcut follows. A skip in front
-pads the block to four nodes, as the paper writes VGG, ResNet and MobileNetV2. A 1x1 convolution that only projects a
-shortcut to the shape of a sum counts as a skip of the paper's vocabulary.
+Node 1 is the input of a block, node 0 the older input: another feature map that a sum of the block reads, or else the
+input of the block before. Sums are padded to two inputs with nulls from node 0. The last node is a sum or a pooling; if
+it is neither, a skip with room for a shortcut follows. A skip in front pads the block to four nodes, as in the paper's
+VGG, ResNet and MobileNetV2. A 1x1 convolution that only projects a shortcut to the shape of a sum counts as a skip.
 
 A residual block is everything between a sum and the feature map its terms have in common. The remaining sites are
 grouped by the module they belong to, and such a group ends after a pooling that halves.
@@ -16,7 +15,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from torch.fx.node import Node
 
@@ -142,7 +141,7 @@ class _Partition:
         self.by_output = {item.output: item for item in items}
         self.position = {node: index for index, node in enumerate(traced.graph.nodes)}
         self.level = self._levels(traced)
-        self.parent, self.depth = self._dominators(traced)
+        self.parent = self._dominators()
         self.owner = self._owners()
 
     def blocks(self) -> list[Block]:
@@ -155,8 +154,7 @@ class _Partition:
         producer: dict[Node, Block] = {}
         names: Counter[str] = Counter()
         for group in groups:
-            block = self._block(group, producer, names)
-            if block is not None:
+            if (block := self._block(group, producer, names)) is not None:
                 made.append(block)
                 producer.update((item.output, block) for item in group)
         return made
@@ -176,33 +174,30 @@ class _Partition:
                 level[node] = max(read) + 1 if read else 0
         return level
 
-    def _dominators(self, traced: Traced) -> tuple[dict[Node, Node | None], dict[Node, int]]:
-        """Per value, the last value on all paths to it (its dominator), and its depth in the dominator tree."""
+    def _dominators(self) -> dict[Node, Node | None]:
+        """Per value, the last value on all paths to it."""
         parent: dict[Node, Node | None] = {}
         depth: dict[Node, int] = {}
+
+        def common(first: Node | None, second: Node | None) -> Node | None:
+            while first is not second:
+                if first is None or second is None:
+                    return None
+                if depth[first] >= depth[second]:
+                    first = parent[first]
+                else:
+                    second = parent[second]
+            return first
+
         for node in self.level:
             item = self.by_output.get(node)
-            read: Iterable[Node] = item.sources if item is not None else node.all_input_nodes
-            read = [source for source in read if source in depth and (source.op == "placeholder" or parent[source])]
-            common: Node | None = read[0] if read else None
-            for source in read[1:]:
-                common = self._common(common, source, parent, depth)
-            parent[node] = common
-            depth[node] = 0 if common is None else depth[common] + 1
-        return parent, depth
-
-    @staticmethod
-    def _common(
-        first: Node | None, second: Node | None, parent: dict[Node, Node | None], depth: dict[Node, int]
-    ) -> Node | None:
-        while first is not second:
-            if first is None or second is None:
-                return None
-            if depth[first] >= depth[second]:
-                first = parent[first]
-            else:
-                second = parent[second]
-        return first
+            sources: Iterable[Node] = item.sources if item is not None else node.all_input_nodes
+            read: list[Node | None] = [
+                source for source in sources if source in depth and (source.op == "placeholder" or parent[source])
+            ]
+            last = parent[node] = functools.reduce(common, read) if read else None
+            depth[node] = 0 if last is None else depth[last] + 1
+        return parent
 
     def _owners(self) -> dict[Item, str]:
         """Per site, the innermost module with more than one site."""
@@ -250,7 +245,8 @@ class _Partition:
                 open_groups[key] = group, readable
             group.append(site)
             readable.add(site.output)
-            if OPS[site.op].family == "pool" and site.place.stride == 2 and _is_chain(group):
+            chained = all(second.sources == (first.output,) for first, second in pairwise(group))
+            if OPS[site.op].family == "pool" and site.place.stride == 2 and chained:
                 del open_groups[key]
         return groups
 
@@ -273,12 +269,11 @@ class _Partition:
         if not heard:  # the block's output is unused
             return None
         nodes, heard = _padded(nodes, heard)
-        nodes = [replace(node, terms=_filled(node.terms)) for node in nodes]
+        nodes = [replace(node, terms=(*(Term(NULL, 0),) * (2 - len(node.terms)), *node.terms)) for node in nodes]
         graph = Graph.from_inputs([[(term.op, term.source) for term in node.terms] for node in nodes], heard)
         kind = "reduce" if any(site.place.stride == 2 for site in sites) else "normal"
-        return Block(
-            _unique(self._name(group), names), kind, tuple(group), (older, newer), tuple(nodes), tuple(heard), graph
-        )
+        name = _unique(self._name(group), names)
+        return Block(name, kind, tuple(group), (older, newer), tuple(nodes), tuple(heard), graph)
 
     def _nodes(self, group: list[Item], older: Node | None, newer: Node) -> tuple[list[BlockNode], dict[Node, int]]:
         numbers: dict[Node, int] = {newer: 1}
@@ -295,10 +290,8 @@ class _Partition:
                 terms = []
                 for order, read in enumerate(item.terms):
                     found = self.by_output.get(read)
-                    if isinstance(found, Site) and found in projections:
-                        terms.append(Term(SKIP, numbers[found.source], found, order))
-                    else:
-                        terms.append(Term(SKIP, numbers[read], None, order))
+                    through = found if isinstance(found, Site) and found in projections else None
+                    terms.append(Term(SKIP, numbers[through.source if through else read], through, order))
                 terms.sort(key=lambda term: term.source)
             numbers[item.output] = len(nodes) + 2
             nodes.append(BlockNode(tuple(terms), item))
@@ -308,29 +301,18 @@ class _Partition:
         """Sites that only project a shortcut to the shape of a sum; at most all but one of its terms."""
         found: set[Site] = set()
         for item in group:
-            if not isinstance(item, Sum):
-                continue
-            candidates = []
-            for read in item.terms:
-                site = self.by_output.get(read)
-                if (
-                    isinstance(site, Site)
-                    and site in group
-                    and _projects(site)
-                    and site.source is self.parent[item.output]
-                ):
-                    candidates.append(site)
-            found.update(candidates[: len(item.terms) - 1])
+            if isinstance(item, Sum):
+                sites = [site for read in item.terms if isinstance(site := self.by_output.get(read), Site)]
+                fork = self.parent[item.output]
+                projecting = [site for site in sites if site in group and _projects(site) and site.source is fork]
+                found.update(projecting[: len(item.terms) - 1])
         return found
 
     def _name(self, group: list[Item]) -> str:
         """The module that holds all items, or the first site."""
         paths = [_module_paths(item) for item in group]
-        common = ""
-        for level in zip(*paths, strict=False):
-            if len(set(level)) > 1:
-                break
-            common = level[0]
+        alike = list(takewhile(lambda level: len(set(level)) == 1, zip(*paths, strict=False)))
+        common = alike[-1][0] if alike else ""
         sites = [item for item in group if isinstance(item, Site)]
         crowded = any(path == common for item, path in self.owner.items() if item not in group)
         return common if common and not crowded else sites[0].name if sites else group[0].name
@@ -353,10 +335,6 @@ def _padded(nodes: list[BlockNode], heard: list[int]) -> tuple[list[BlockNode], 
     return nodes, heard
 
 
-def _filled(terms: tuple[Term, ...]) -> tuple[Term, ...]:
-    return (*(Term(NULL, 0) for _ in range(2 - len(terms))), *terms)
-
-
 def _externals(group: Sequence[Item]) -> set[Node]:
     inside = {item.output for item in group}
     return {read for item in group for read in item.sources if read not in inside}
@@ -367,10 +345,6 @@ def _projects(site: Site) -> bool:
     changes = site.place.stride == 2 or site.place.channels_in != site.place.channels_out
     plain = not site.before and len(site.after) <= 1 and len(site.output.users) == 1
     return site.form.looks == POINTWISE and changes and plain
-
-
-def _is_chain(group: Sequence[Item]) -> bool:
-    return all(second.sources == (first.output,) for first, second in pairwise(group))
 
 
 def _module_paths(item: Item) -> list[str]:
@@ -397,6 +371,4 @@ def node_shape(block: Block, number: int) -> tuple[int, ...]:
         assert given is not None
         return shape(given)
     node = block.nodes[number - 2]
-    if node.item is not None:
-        return shape(node.item.output)
-    return node_shape(block, node.terms[-1].source)
+    return shape(node.item.output) if node.item is not None else node_shape(block, node.terms[-1].source)

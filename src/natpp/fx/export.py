@@ -1,8 +1,6 @@
 """The second way to trace: `torch.export`, for a forward that `torch.fx` cannot follow.
 
-The exported graph is flat: operations on parameters. Nodes from one layer of `torch.nn` become a call of that layer
-again, so that names, modes and sites match the module. It is exported in eval mode and in training mode, and constants
-that differ are handed to `by_mode`, as in `trace`.
+The exported graph is flat: nodes from one layer of `torch.nn` become a call of that layer again.
 """
 
 from __future__ import annotations
@@ -70,11 +68,11 @@ class _Layers:
         for name, parameter in inspect.signature(self.module.forward).parameters.items():
             if name in given:
                 tops[name] = made.placeholder(name)
-            else:
-                default = made.placeholder(name, default_value=parameter.default)
-                held = made.call_function(operator.is_, (default, parameter.default))
-                said = f"{name} was {parameter.default!r} when this module was traced: give the same"
-                made.call_function(torch._assert, (held, said))
+                continue
+            default = made.placeholder(name, default_value=parameter.default)
+            held = made.call_function(operator.is_, (default, parameter.default))
+            said = f"{name} was {parameter.default!r} when this module was traced: give the same"
+            made.call_function(torch._assert, (held, said))
         read = [leaf for name, top in tops.items() for leaf in _leaves(made, top, given[name])]
         places = [node for node in self.flat.nodes if node.op == "placeholder"]
         new.update(zip(places, read, strict=True))
@@ -94,7 +92,8 @@ class _Layers:
                 new[node] = made.call_module(path, (new[ends[0]],))
             else:
                 continue
-            new[node].meta = {"nn_module_stack": _stack(node)}
+            stack = node.meta.get("nn_module_stack") or {}
+            new[node].meta = {"nn_module_stack": {key: one for key, one in stack.items() if one[0]}}
         for node in reversed(made.nodes):
             if node.op == "get_attr" and not node.users:
                 made.erase_node(node)
@@ -121,12 +120,6 @@ class _Layers:
         read = {other for other in read if other.op != "get_attr"}
         given = [node for node in group if not set(node.users) <= inside]
         return (read.pop(), given[0]) if len(read) == 1 and len(given) == 1 and given[0] is group[-1] else None
-
-
-def _stack(node: Node) -> dict[str, tuple[str, Any]]:
-    """The modules a node belongs to, in the format of `torch.fx`; types are given by name."""
-    stack = (node.meta.get("nn_module_stack") or {}).items()
-    return {key: (path, kind) for key, (path, kind) in stack if path}
 
 
 def _named(arguments: inspect.BoundArguments) -> dict[str, Any]:

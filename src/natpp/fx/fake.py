@@ -39,9 +39,8 @@ class Values:
             return self.fake(self.find(str(node.target)))
         args, kwargs = _read(node)
         module = self.find(str(node.target)) if node.op == "call_module" else None
-        if module is not None and len(args) == 1 and not kwargs and (known := plain_value(module, args[0])) is not None:
-            return known
-        return self.run(node, contextlib.nullcontext())
+        known = plain_value(module, args[0]) if module is not None and len(args) == 1 and not kwargs else None
+        return self.run(node, contextlib.nullcontext()) if known is None else known
 
     def run(self, node: Node, watching: AbstractContextManager[Any]) -> Any:
         """The value of a node that calls something, run under a context manager, such as a counter."""
@@ -79,8 +78,7 @@ class Values:
 def _read(node: Node) -> tuple[Any, Any]:
     """The arguments of a node, by the values of the nodes that it reads."""
     read: Any = fx.node.map_arg((node.args, node.kwargs), lambda read: read.meta[VALUE])
-    args, kwargs = read
-    return args, kwargs
+    return read[0], read[1]
 
 
 def plain_value(module: nn.Module, x: Any) -> Tensor | None:

@@ -97,7 +97,11 @@ def in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
         if isinstance(held, dict | list | set)
     ]
     try:
-        _set_mode(module, training)
+        try:
+            module.train(training)
+        except NotImplementedError:
+            told = "comes from torch.export and has no modes: give the module that was exported"
+            raise TraceError(f"{type(module).__name__} {told}") from None
         yield
     finally:
         for part, mode in modes.items():
@@ -116,14 +120,6 @@ def switches_itself(module: nn.Module) -> bool:
         type(part).train is not nn.Module.train or "train" in vars(part) or hasattr(type(part), "training")
         for part in module.modules()
     )
-
-
-def _set_mode(module: nn.Module, training: bool) -> None:
-    try:
-        module.train(training)
-    except NotImplementedError:
-        told = "comes from torch.export and has no modes: give the module that was exported"
-        raise TraceError(f"{type(module).__name__} {told}") from None
 
 
 def differences_of(graph: fx.Graph, twin: fx.Graph) -> list[Difference]:

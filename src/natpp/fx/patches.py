@@ -8,7 +8,7 @@ import functools
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from types import FrameType
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,8 +24,22 @@ if TYPE_CHECKING:
 
 NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")  # they log what is raised anyway
 FACTORIES = ("zeros", "ones", "empty", "full", "arange", "linspace", "eye", "rand", "randn", "randint", "randperm")
+OWN_ISINSTANCE = builtins.isinstance
 LIMITS = ("finfo", "iinfo")  # of a dtype
 DRAWS = "it draws random numbers, which would become constants"
+
+
+@contextlib.contextmanager
+def _set(holder: Any, **attributes: Any) -> Iterator[None]:
+    """Attributes of a module or object with other values inside the block."""
+    before = {name: getattr(holder, name) for name in attributes}
+    try:
+        for name, value in attributes.items():
+            setattr(holder, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(holder, name, value)
 
 
 class OwnGradient(TraceError):
@@ -58,51 +72,29 @@ def recorded_factories(tracer: Tracer) -> Iterator[None]:
 
         return call
 
-    own = {name: getattr(torch, name) for name in (*FACTORIES, *LIMITS)}
-    try:
-        for name, function in own.items():
-            setattr(torch, name, recording(function))
+    with _set(torch, **{name: recording(getattr(torch, name)) for name in (*FACTORIES, *LIMITS)}):
         yield
-    finally:
-        for name, function in own.items():
-            setattr(torch, name, function)
 
 
-class AnsweredTypes:
-    """While active, `isinstance` and `torch.is_tensor` on a proxy answer for its value when the user's code calls them.
+def answered_types() -> AbstractContextManager[None]:
+    """`isinstance` and `torch.is_tensor` on a proxy answer for its value when the user's code calls them.
 
     Overriding `__class__` would do the same, but torch's compiled code would then mistake a proxy for a tensor.
     """
-
-    own = staticmethod(builtins.isinstance)
-
-    def __enter__(self) -> None:
-        builtins.isinstance = self._asked
-
-    def __exit__(self, *_: object) -> None:
-        builtins.isinstance = self.own
-
-    @staticmethod
-    def _asked(given: Any, kind: Any, own: Callable[[Any, Any], bool] = builtins.isinstance) -> bool:
-        if type(given) not in (Proxy, Attribute) or kind is fx.Proxy or not _asks_for_value(sys._getframe(1)):
-            return own(given, kind)
-        return own(given.node.meta.get(VALUE), kind)
+    return _set(builtins, isinstance=_answered)
 
 
-@contextlib.contextmanager
-def plain_types() -> Iterator[None]:
+def plain_types() -> AbstractContextManager[None]:
     """Python's own `isinstance`, for torch's work between two steps of a forward, which calls it about 100 times."""
-    patched = builtins.isinstance
-    try:
-        builtins.isinstance = AnsweredTypes.own
-        yield
-    finally:
-        builtins.isinstance = patched
+    return _set(builtins, isinstance=OWN_ISINSTANCE)
 
 
-def _asks_for_value(frame: FrameType) -> bool:
-    """Whether the calling code means the value of a proxy: the user's code does, torch's own handles proxies."""
-    return frame.f_code is torch.is_tensor.__code__ or is_the_users(frame)
+def _answered(given: Any, kind: Any, own: Callable[[Any, Any], bool] = OWN_ISINSTANCE) -> bool:
+    if type(given) not in (Proxy, Attribute) or kind is fx.Proxy:
+        return own(given, kind)
+    frame = sys._getframe(1)  # the user's code means the value of a proxy, torch's own handles proxies
+    means_value = frame.f_code is torch.is_tensor.__code__ or is_the_users(frame)
+    return own(given.node.meta.get(VALUE) if means_value else given, kind)
 
 
 class NotedMode:
@@ -143,11 +135,8 @@ def own_gradients_stop(while_true: Callable[[], bool]) -> Iterator[None]:
             raise OwnGradient(f"{kind.__name__} has a gradient of its own, which a graph does not keep")
         return own(setup_context)  # type: ignore[no-untyped-call]
 
-    try:
-        torch.autograd.function._is_setup_context_defined = asked
+    with _set(torch.autograd.function, _is_setup_context_defined=asked):
         yield
-    finally:
-        torch.autograd.function._is_setup_context_defined = own
 
 
 def _leaves_of(tree: Any) -> Iterator[Any]:
@@ -163,12 +152,7 @@ def _leaves_of(tree: Any) -> Iterator[Any]:
 @contextlib.contextmanager
 def quiet_logs() -> Iterator[None]:
     """Silences torch's logging of errors that natpp catches or raises again."""
-    loggers = [logging.getLogger(name) for name in NOISY]
-    before = [logger.disabled for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.disabled = True
+    with contextlib.ExitStack() as stack:
+        for name in NOISY:
+            stack.enter_context(_set(logging.getLogger(name), disabled=True))
         yield
-    finally:
-        for logger, disabled in zip(loggers, before, strict=True):
-            logger.disabled = disabled

@@ -1,12 +1,9 @@
 """The replaceable parts of a traced graph: operations with their norm and activation, and sums of feature maps.
 
 A site is a convolution or pooling that has a name in the vocabulary of the paper, with the norm and the activation
-before or after it, in any order. A depthwise convolution counts as separable, with or without a pointwise convolution
-directly behind it; other grouped convolutions count as convolutions.
-
-Everything else is not a site; it stays unchanged and separates sites: operations without a name (7x7, 1x1 feature maps,
-transposed, other strides and paddings, 1-D and 3-D), modules that are called twice, share weights, or have hooks or a
-parametrization, and what the user keeps.
+before or after it. A depthwise convolution counts as separable, with or without a pointwise one directly behind it.
+Everything else stays unchanged: operations without a name (7x7, transposed, other strides and paddings, 1-D and 3-D),
+modules that are called twice, share weights, or have hooks or a parametrization, and what the user keeps.
 """
 
 from __future__ import annotations
@@ -42,6 +39,7 @@ ACTIVATION_FUNCTIONS = {
     *(torch.relu, torch.relu_, F.relu, F.relu6, F.leaky_relu, F.elu, F.celu, F.selu, F.gelu, F.silu, F.mish),
     *(F.hardswish, F.hardtanh, F.softplus, torch.tanh, F.tanh, "relu", "relu_", "tanh"),
 }
+POINTWISE = ("conv", 1, 1, 1)  # kind, kernel, stride and groups of a 1x1 convolution behind a depthwise one
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_", "__add__", "__iadd__"}
 CONVOLUTIONS = {F.conv2d, torch.ops.aten.conv2d.default}  # also as torch.export writes them
 ADDITIONS |= {torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor}
@@ -169,11 +167,7 @@ class _Finder:
         pointwise = None
         if form.depthwise and (behind := self._only_reader(node)) is not None:
             second = self._form(behind)
-            plain = (
-                second is not None
-                and second.kind == "conv"
-                and (second.kernel, second.stride, second.groups) == (1, 1, 1)
-            )
+            plain = second is not None and (second.kind, second.kernel, second.stride, second.groups) == POINTWISE
             if plain and not self._kept(behind) and behind not in self.claimed:
                 main, pointwise = (node, behind), second
         size, size_out = _size(source), _size(main[-1])
@@ -285,9 +279,8 @@ class _Finder:
             if type(module) in ACTIVATIONS:
                 return "activation"
             return "nothing" if type(module) is nn.Identity else None
-        constant = all(
-            part.op == "get_attr" or (not part.all_input_nodes and part.op == "call_module") for part in others
-        )
+        by_mode = [part for part in others if part.op == "call_module" and not part.all_input_nodes]
+        constant = all(part.op == "get_attr" or part in by_mode for part in others)
         if node.target is F.batch_norm and constant:
             return "norm" if all(len(part.users) == 1 for part in others) else None
         return "activation" if node.target in ACTIVATION_FUNCTIONS and not others else None
@@ -315,11 +308,9 @@ class _Finder:
             return False
         if len(node.args) != 2 or not all(isinstance(arg, Node) and _is_map(arg) for arg in node.args):
             return False
-        added = value(node)
-        for read in node.all_input_nodes:
-            if value(read).shape != added.shape or value(read).dtype != added.dtype:
-                return False
-        return node not in self.changed
+        added = value(node).shape, value(node).dtype
+        alike = all((value(read).shape, value(read).dtype) == added for read in node.all_input_nodes)
+        return alike and node not in self.changed
 
     def _terms(self, node: Node, additions: list[Node]) -> list[Node]:
         additions.append(node)
@@ -364,9 +355,10 @@ def _conv_form(
     if side is None or step not in (1, 2) or gap is None:
         return None
     same = gap * (side // 2)
-    padded = (
-        (step == 1 or side == 1) if padding == "same" else same == 0 if padding == "valid" else _square(padding) == same
-    )
+    if padding == "same":
+        padded = step == 1 or side == 1
+    else:
+        padded = (0 if padding == "valid" else _square(padding)) == same
     return Form("conv", side, channels_in, channels_out, step, gap, groups, bias) if padded else None
 
 

@@ -1,14 +1,11 @@
 """A module as a graph with real shapes, in one symbolic pass that computes only shapes.
 
-`torch.fx` traces the module's forward with proxies for its inputs. Each proxy carries a fake tensor of the example's
-shape, so that code that reads shapes (`if x.shape[1] == 3`, `for part in x.chunk(2)`) works. A submodule that cannot be
-traced stays whole: it becomes a leaf, and the notes say so.
+Each proxy carries a fake tensor of the example's shape, so that code that reads shapes works. A submodule that cannot
+be traced stays whole, and the notes say so; for the module itself, `torch.export` is tried next (`export.py`).
 
-Tracing is done in eval mode. A forward that reads its mode is traced again in training mode, in lockstep; a value that
-differs between the two (the `training` of a functional dropout) becomes a `ByMode`, so that `train()` and `eval()`
-still work. If a module given in eval mode takes a different path in training mode (auxiliary heads), the result always
-takes the eval-mode path, and the notes say so. If `torch.fx` cannot trace the module's own forward, `torch.export` is
-tried next (`export.py`).
+A forward that reads its mode is traced in eval mode and again in training mode; a constant that differs between the two
+becomes a `ByMode`. If a module given in eval mode takes a different path in training mode (auxiliary heads), the result
+always takes the eval-mode path.
 """
 
 from __future__ import annotations
@@ -134,14 +131,10 @@ def _bound(module: nn.Module, example_input: Any) -> inspect.BoundArguments:
     if isinstance(example_input, tuple | list) and example_input and all(type(side) is int for side in example_input):
         sides = ", ".join(str(side) for side in example_input)
         raise SettingError(f"the example input is a shape, expected a tensor: torch.randn({sides})")
+    named = example_input if isinstance(example_input, dict) else {}
+    given = example_input if isinstance(example_input, tuple | list) else (example_input,)
     try:
-        match example_input:
-            case dict():
-                bound = signature.bind(**example_input)
-            case tuple() | list():
-                bound = signature.bind(*example_input)
-            case _:
-                bound = signature.bind(example_input)
+        bound = signature.bind(**named) if named is example_input else signature.bind(*given)
     except TypeError as error:
         raise SettingError(
             f"the example input does not fit {type(module).__name__}.forward{signature}: {error}. "
@@ -175,12 +168,7 @@ def _second_way(module: nn.Module, example_input: Any, stopped: Stopped) -> Trac
 
 def _refused(module: nn.Module, stopped: Stopped) -> TraceError:
     """An error that names the place and a workaround."""
-    return TraceError(
-        f"{type(module).__name__} cannot be traced: {stopped.where} stops it "
-        f"({'; '.join(said for said in (stopped.reason.rstrip('.'), stopped.line) if said)}). "
-        + (
-            "Call its eval() first: the result is then what it is in eval mode"
-            if stopped.other_way
-            else "Mark the part that does it with natpp.leaf, or move that code into a submodule and mark it"
-        )
-    )
+    why = "; ".join(said for said in (stopped.reason.rstrip("."), stopped.line) if said)
+    leave = "Mark the part that does it with natpp.leaf, or move that code into a submodule and mark it"
+    way = "Call its eval() first: the result is then what it is in eval mode" if stopped.other_way else leave
+    return TraceError(f"{type(module).__name__} cannot be traced: {stopped.where} stops it ({why}). {way}")

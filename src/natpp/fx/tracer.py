@@ -22,9 +22,9 @@ from natpp.fx.leaf import is_leaf
 from natpp.fx.modes import CONSTANTS, Difference, OtherWay, compare, same_target
 from natpp.fx.patches import (
     DRAWS,
-    AnsweredTypes,
     NoDraws,
     NotedMode,
+    answered_types,
     own_gradients_stop,
     plain_types,
     recorded_factories,
@@ -349,7 +349,7 @@ def followed(module: nn.Module, tracer: Tracer) -> tuple[fx.Graph, dict[str, Any
         with (
             NoDraws(tracer),
             recorded_factories(tracer),
-            AnsweredTypes(),
+            answered_types(),
             tracer.mode,
             own_gradients_stop(lambda: not tracer.quiet),
         ):

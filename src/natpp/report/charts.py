@@ -27,8 +27,8 @@ class Series:
 
 def chart(series: Sequence[Series], across: str, up: str) -> str:
     """A chart; `across` and `up` label its axes."""
-    finite = (replace(one, points=_finite(one.points)) for one in series)
-    shown = [one for one in finite if one.points]
+    finite = [[(float(x), float(y)) for x, y in one.points if math.isfinite(x + y)] for one in series]
+    shown = [replace(one, points=points) for one, points in zip(series, finite, strict=True) if points]
     if not shown:
         return ""
     xs, ys = ([point[axis] for one in shown for point in one.points] for axis in (0, 1))
@@ -87,10 +87,6 @@ def cost_text(value: float, digits: int = 3, smallest: float = 1e3) -> str:
 def number(value: float) -> str:
     """A number in its shortest readable form."""
     return cost_text(value or 0, digits=4, smallest=1e4)
-
-
-def _finite(points: Points) -> list[tuple[float, float]]:
-    return [(float(x), float(y)) for x, y in points if math.isfinite(x) and math.isfinite(y)]
 
 
 def _thinned(points: Points, most: int) -> Points:

@@ -17,7 +17,7 @@ from natpp.errors import FormatError, counted
 from natpp.report import searches
 from natpp.report.edges import Book
 from natpp.report.groups import copied_form, group_cards, picture
-from natpp.report.rows import change_rows, cost_rows, measured_rows, plain, setting_rows, turn
+from natpp.report.rows import change_rows, cost_rows, measured_rows, plain, setting_rows
 from natpp.report.sources import SEARCH, trained_accuracies
 
 Page = dict[str, Any]
@@ -42,6 +42,7 @@ def page_of(source: Mapping[str, Any], trained: Folders = (), limit: int | None 
         "example": "",
         "quality": "Accuracy",
         "drawings": {},
+        "most_madds": 1,
         "book": Book().data(),
     }
     return usual | make(source, trained, limit)
@@ -67,13 +68,10 @@ def result_page(data: Mapping[str, Any], trained: Folders, limit: int | None) ->
         )
         changes = changes[: 5 * limit]
         del kept["groups"]
-    most = max((card["before"][1] for card in cards), default=0) or 1
-    for card in cards:
-        card["widths"] = [100 * card[side][1] / most for side in ("before", "after")]
-        card["madds"] = turn(card["before"][1], card["after"][1])
     accuracy = [trained_accuracies(trained, data["before"], data["after"])] if trained else []
     learned, where, of_cells = data.get("learned"), settings.get("network"), "after" in data
     subject = repr(settings.get("name") or "…") if of_cells else "module, example_input=x"
+    asked = settings["learned"] if isinstance(settings.get("learned"), Mapping) else None
     return {
         "title": str(settings.get("name") or f"An optimized {data.get('subject', 'architecture')}"),
         "lead": f"{counted(len(data['changes']), 'change')} at {counted(places, 'place')} in "
@@ -84,13 +82,14 @@ def result_page(data: Mapping[str, Any], trained: Folders, limit: int | None) ->
         "measures": cost_rows(data),
         "measured": measured_rows([*data.get("measured", ()), *accuracy]),
         "groups": cards,
+        "most_madds": max((card["before"][1] for card in cards), default=0) or 1,
         "drawings": drawings,
         "changes": change_rows(changes),
-        "curves": [] if not learned else searches.learned_curves(learned),
-        "seconds": [] if not learned else searches.phase_rows(learned.get("phases") or {}),
+        "curves": searches.learned_curves(learned) if learned else [],
+        "seconds": searches.phase_rows(learned.get("phases") or {}) if learned else [],
         "book": book.data(),
         "copies": [_answer(data), {"label": "Copy JSON", "text": json.dumps(kept, separators=(",", ":"))}],
-        "settings": setting_rows({**settings, **_learning(settings), "versions": data.get("versions", {})}),
+        "settings": setting_rows({**settings, "learning": asked, "versions": data.get("versions", {})}),
         "command": _command(settings, subject),
         "command_note": "" if settings.get("command") else PYTHON,
         "notes": [str(note) for note in data.get("notes", ())],
@@ -107,16 +106,11 @@ def _answer(data: Mapping[str, Any]) -> dict[str, str]:
     return {"label": "Copy changes", "text": "\n".join(changes)}
 
 
-def _learning(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of learning, under their own key; what was learned is shown elsewhere."""
-    return {"learning": settings["learned"]} if isinstance(settings.get("learned"), Mapping) else {}
-
-
 def _learning_asked(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call that learns in the same way."""
-    if not _learning(settings):
+    config, schedule = settings.get("learned"), settings.get("schedule") or {}
+    if not isinstance(config, Mapping):
         return {}
-    config, schedule = settings["learned"], settings.get("schedule") or {}
     asked = {name: config.get(name) for name in ("scorer", "evaluations", "minutes")}
     asked |= {"train_steps": schedule.get("steps"), "learning_rate": schedule.get("learning_rate")}
     if asked["minutes"] is not None:
@@ -137,7 +131,7 @@ def search_page(source: Mapping[str, Any], trained: Folders, limit: int | None) 
         result = _bare_result(config, source["chosen"], where)
     if result is not None:
         inner = result_page(result, trained, limit)
-        names = ("measures", "measured", "groups", "drawings", "changes", "book", "copies")
+        names = ("measures", "measured", "groups", "most_madds", "drawings", "changes", "book", "copies")
         page: Page = {name: inner[name] for name in names}
         missing += inner["missing"]
         if "example" in result["settings"]:

@@ -1,8 +1,4 @@
-"""Figures of architectures: a cell, a pair before and after, and the whole network.
-
-Inputs are green, nodes blue, the output yellow. A changed edge is red and labelled old → new; a null edge is dashed
-grey; any other dead edge is grey.
-"""
+"""Figures of architectures: changed edges are red and labelled old → new, dead ones grey, null ones dashed."""
 
 from __future__ import annotations
 
@@ -84,7 +80,8 @@ def cell_scene(
     for index in drawn:
         edge = graph.edges[index]
         depth[edge.target] = max(depth[edge.target], depth[edge.source] + 1)
-    shown = {*range(NUM_INPUTS, graph.num_nodes)} if dead else _shown(graph, drawn)
+    reached = {graph.edges[index].target for index in drawn} | set(graph.outputs)
+    shown = {*range(NUM_INPUTS, graph.num_nodes)} if dead else reached
     items: dict[Vertex, Item] = {}
     for node in [*range(NUM_INPUTS), *sorted(shown)]:
         text = _node_text(node)
@@ -172,11 +169,6 @@ def _labels(graph: Graph, before: Graph | None) -> list[str]:
         SAME_NODE if now.fixed else now.op if was.op == now.op else f"{was.op} → {now.op}"
         for was, now in zip(old.edges, graph.edges, strict=True)
     ]
-
-
-def _shown(graph: Graph, drawn: list[int]) -> set[int]:
-    """The nodes that a live edge reaches, and those that the output lists."""
-    return {graph.edges[index].target for index in drawn} | set(graph.outputs)
 
 
 def _color(graph: Graph, index: int, before: Graph | None, live: tuple[bool, ...]) -> str:

@@ -6,14 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-REASONS = {
-    "rule": "the rule does not allow it",
-    "ops": "it is not one of the requested operations",
-    "cost": "it would raise the cost here",
-    "shape": "its shape does not fit here",
-    "connection": "it would disconnect the network",
-    "kept": "it was set to stay unchanged",
-}
+from natpp.core.decision import REASONS
 
 
 class Book:

@@ -12,7 +12,7 @@ from natpp.errors import NatppError
 from natpp.report.draw import TITLES
 from natpp.report.edges import Book
 from natpp.report.inline import Pair, cell_pair, cell_picture
-from natpp.report.rows import Change, turn
+from natpp.report.rows import Change
 
 REMOVED = "removed"  # its output is no longer used; null is what was decided
 Place = Mapping[str, Any]  # a decision at one place, as a result tells it
@@ -117,16 +117,13 @@ def _note(place: Place, chances: Mapping[str, float]) -> str:
 
 
 def _site(place: Place, number: int, change: Place | None) -> dict[str, Any]:
-    (old_params, old_madds), (new_params, new_madds) = _spent(place)
     return {
+        **{name: str(place[name]) for name in ("name", "before")},
         "edge": number,
-        "name": str(place["name"]),
-        "before": str(place["before"]),
         "after": REMOVED if _removed(place) else str(place["after"]),
         "changed": change is not None,
         "place": _where(place["places"]),
-        "params_text": turn(old_params, new_params),
-        "madds_text": turn(old_madds, new_madds),
+        "spent": _spent(place),
     }
 
 

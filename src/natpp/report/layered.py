@@ -1,8 +1,7 @@
 """Layered layout of a graph, left to right: assigns a column and a row to each vertex.
 
-An edge that spans several columns reserves a row in each column it passes, so that no line crosses a label. Rows are
-ordered to reduce crossings (barycentre heuristic, sweeping in both directions), then moved as close to their neighbours
-as order and spacing allow.
+An edge reserves a row in each column it passes, so that no line crosses a label. Rows are ordered to reduce crossings
+(barycentre heuristic, sweeping in both directions), then moved close to their neighbours.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from natpp.errors import FormatError, NatppError
 from natpp.files import write_whole
 from natpp.report.charts import cost_text
 from natpp.report.contents import page_of
+from natpp.report.rows import turn
 from natpp.report.sources import read_source
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _environment() -> Environment:
 
     loader = FileSystemLoader(FOLDER)
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters["cost"] = cost_text
+    made.filters |= {"cost": cost_text, "turn": turn}
     return made
 
 

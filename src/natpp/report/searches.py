@@ -44,7 +44,7 @@ def score_name(config: Mapping[str, Any]) -> str:
 
 def figure(title: str, series: Sequence[Series], across: str, note: str = "") -> dict[str, Any]:
     """A chart with its title, legend and note."""
-    named = [{"name": one.name, "kind": one.kind, "dots": one.dots} for one in series if one.name and one.points]
+    named = [one for one in series if one.name and one.points]
     return {"title": title, "svg": chart(series, across, title), "note": note, "series": named}
 
 
@@ -81,10 +81,9 @@ def curves(source: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
         missing.append("the supernet's accuracy after every epoch: not recorded by the version that made this run")
     scored = of_phase(rows, "scores")
     kept = [] if config.get("price") else list(enumerate(source["scores"], start=1))
+    each = [(step, row["value"]) for step, row in kept if row.get("value") is not None]
     series = [
-        Series(
-            [(step, row["value"]) for step, row in kept if row.get("value") is not None], "faint", "each", dots=True
-        ),
+        Series(each, "faint", "each", dots=True),
         Series(_line(scored, "step", "mean"), "second", "mean so far"),
         Series(_line(scored, "step", "best"), "first", "best so far"),
     ]
@@ -96,9 +95,8 @@ def curves(source: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
         series = [Series(chosen, "first", "rounds", dots=True), Series(final, "second", "final", dots=True)]
         found.append(_predicted_figure(series, points))
     elif scored and config.get("scorer") == "short":
-        missing.append(
-            "scored against predicted values: not recorded by the version that made this run, or the run had no rounds"
-        )
+        why = "not recorded by the version that made this run, or the run had no rounds"
+        missing.append(f"scored against predicted values: {why}")
     learned = of_phase(rows, "policy")
     add("reward: improvement over the input", [Series(_line(learned, "step", "improvement"))], "steps of the policy")
     add("entropy of the policy", [Series(_line(learned, "step", "entropy"))], "steps of the policy")

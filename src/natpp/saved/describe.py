@@ -1,8 +1,6 @@
-"""Describe a layer by its class and constructor arguments, checked by building it.
+"""Describe a layer by its class and constructor arguments, read from its attributes and checked by building it.
 
-Arguments are read from attributes of the layer with the same names. A layer built from them on the meta device must
-have the same attributes, parameters, buffers and submodules. If it does not, the layer is not described, and restoring
-it needs the original.
+A layer that is not like the one built from them on the meta device is not described: restoring it needs the original.
 """
 
 from __future__ import annotations
@@ -23,10 +21,9 @@ from natpp.decisions.term import FadeIn
 from natpp.fx.modes import ByMode
 
 UNREAD = ("self", "device", "dtype", "args", "kwargs")
-RECURRENT = (
-    *("input_size", "hidden_size", "num_layers", "nonlinearity", "bias", "batch_first", "dropout", "bidirectional"),
-    "proj_size",
-)
+RECURRENT: dict[str, Any] = {"input_size": inspect.Parameter.empty, "hidden_size": inspect.Parameter.empty}
+RECURRENT |= {"num_layers": 1, "nonlinearity": "tanh", "bias": True, "batch_first": False, "dropout": 0.0}
+RECURRENT |= {"bidirectional": False, "proj_size": 0}  # the arguments of recurrent layers with their defaults
 STATE = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training", "_is_full_backward_hook")
 PASSING = ("_flat_weights", "_flat_weight_refs", "_natpp_leaf", "init_weights")  # derived attributes, or markers
 HARMLESS = {"__init__", "__module__", "__doc__", "__qualname__", "__annotations__", "__annotate_func__", "__dict__"}
@@ -122,7 +119,7 @@ def describe(layer: nn.Module) -> Layer | None:
 def required(kind: type[nn.Module]) -> tuple[str, ...]:
     """The names of the required arguments of a class."""
     if issubclass(kind, nn.RNNBase):
-        return RECURRENT[:2]
+        return ("input_size", "hidden_size")
     parameters = inspect.signature(kind.__init__).parameters.values()
     return tuple(one.name for one in parameters if one.default is one.empty and one.name not in UNREAD)
 
@@ -142,7 +139,8 @@ def _arguments(layer: nn.Module, kind: type[nn.Module]) -> dict[str, Any] | None
     readers = READERS.get(kind, {})
     found: dict[str, Any] = {}
     trusted = getattr(nn, kind.__name__, None) is kind or OWN.get(kind.__name__) is kind
-    if not trusted and _open_ended(kind):
+    parameters = inspect.signature(kind.__init__).parameters.values()
+    if not trusted and any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters):
         return None
     for name, default in _asked(kind):
         if name == "bias" and not getattr(layer, "affine", getattr(layer, "elementwise_affine", True)):
@@ -171,23 +169,10 @@ def _arguments(layer: nn.Module, kind: type[nn.Module]) -> dict[str, Any] | None
 def _asked(kind: type[nn.Module]) -> list[tuple[str, Any]]:
     """The arguments of a class with their defaults."""
     if issubclass(kind, nn.RNNBase):
-        usual: dict[str, Any] = {
-            "num_layers": 1,
-            "bias": True,
-            "batch_first": False,
-            "dropout": 0.0,
-            "bidirectional": False,
-        }
-        usual |= {"proj_size": 0, "nonlinearity": "tanh"}
         names = [name for name in RECURRENT if name != "nonlinearity" or kind is nn.RNN]
-        return [(name, usual.get(name, inspect.Parameter.empty)) for name in names]
+        return [(name, RECURRENT[name]) for name in names]
     parameters = inspect.signature(kind.__init__).parameters.values()
     return [(one.name, one.default) for one in parameters if one.name not in UNREAD and not one.name.startswith("_")]
-
-
-def _open_ended(kind: type[nn.Module]) -> bool:
-    parameters = inspect.signature(kind.__init__).parameters.values()
-    return any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters)
 
 
 def _makes(described: Layer, layer: nn.Module) -> bool:
@@ -211,11 +196,8 @@ def _alike(made: nn.Module, layer: nn.Module) -> bool:
         return False
     if made._modules.keys() != layer._modules.keys():
         return False
-    for name, part in made._modules.items():
-        other = layer._modules[name]
-        if (part is None) != (other is None) or (part is not None and other is not None and not _alike(part, other)):
-            return False
-    return True
+    pairs = [(part, layer._modules[name]) for name, part in made._modules.items()]
+    return all(_alike(one, two) if one is not None and two is not None else one is two for one, two in pairs)
 
 
 def _shapes(layer: nn.Module) -> object:
@@ -230,6 +212,5 @@ def _attributes(layer: nn.Module) -> dict[str, Any]:
 
 
 def _equal(first: Any, second: Any) -> bool:
-    if isinstance(first, Tensor) or isinstance(second, Tensor):
-        return False
-    return first is second or (type(first) is type(second) and bool(first == second))
+    tensors = isinstance(first, Tensor) or isinstance(second, Tensor)
+    return not tensors and (first is second or (type(first) is type(second) and bool(first == second)))

@@ -1,7 +1,6 @@
-"""Restore a saved module from its folder, without executing anything in it.
+"""Restore a saved module from its folder as data, without executing anything in it.
 
-The architecture is read as data: layers of torch.nn and natpp, and functions that compute on tensors. Custom layers and
-functions are taken from the original module, which the user passes in.
+Custom layers and functions are taken from the original module, which the user passes in.
 """
 
 from __future__ import annotations
@@ -156,29 +155,29 @@ def _built(data: Mapping[str, Any], foreign: _Foreign) -> fx.GraphModule:
     with torch.device("meta"):
         for path, layer in data["layers"].items():
             _put(root, path, foreign.layer(path, layer["given"]) if "given" in layer else _layer(layer).make())
-        for path, tensor in data["tensors"].items():
-            _put(root, path, _empty(tensor), persistent=tensor["kind"] != "constant")
+        for path, one in data["tensors"].items():
+            tensor = (
+                nn.Parameter(torch.empty(one["shape"])) if one["kind"] == "parameter" else torch.empty(one["shape"])
+            )
+            _put(root, path, tensor, persistent=one["kind"] != "constant")
     modules = {path for path, _ in root.named_modules()}
-    for path, first in data["same"].items():
-        if first in modules:
-            _put(root, path, root.get_submodule(first))
+    shared = {path: first for path, first in data["same"].items() if first in modules}
+    for path, first in shared.items():
+        _put(root, path, root.get_submodule(first))
     name = data["name"]
     if not _is_word(name):
         raise FormatError(f"{name!r} is not a valid module name")
     graph = _graph(data["graph"], foreign)
     module = fx.GraphModule(root, graph, class_name=name)
     graph.lint()
-    for path, first in data["same"].items():  # a graph calls a shared submodule by any of its names
-        if first in modules:
-            module.add_submodule(first, root.get_submodule(first))
-            module.add_submodule(path, root.get_submodule(first))
-    for path, part in root.named_modules():  # shared parameters are listed under their first name
+    for path, first in shared.items():  # a graph calls a shared submodule by any of its names
+        module.add_submodule(first, root.get_submodule(first))
+        module.add_submodule(path, root.get_submodule(first))
+    for path, part in root.named_modules():
         if type(part) is nn.Module:
-            held = module.get_submodule(path)._modules
-            held.update({name: held.pop(name) for name in part._modules if name in held})
-    for path, part in root.named_modules():  # keep constants as constants
-        if part._non_persistent_buffers_set and type(part) is nn.Module:
-            module.get_submodule(path)._non_persistent_buffers_set |= part._non_persistent_buffers_set
+            same = module.get_submodule(path)  # shared parameters are listed under their first name
+            same._modules.update({name: same._modules.pop(name) for name in part._modules if name in same._modules})
+            same._non_persistent_buffers_set |= part._non_persistent_buffers_set  # keep constants as constants
     return module
 
 
@@ -194,11 +193,6 @@ def _layer(data: Mapping[str, Any]) -> Layer:
         for name, value in data["arguments"].items()
     }
     return Layer(kind, arguments, {}, bool(data.get("biased")))
-
-
-def _empty(data: Mapping[str, Any]) -> Tensor:
-    tensor = torch.empty(data["shape"])
-    return nn.Parameter(tensor) if data["kind"] == "parameter" else tensor
 
 
 def _graph(rows: list[dict[str, Any]], foreign: _Foreign) -> fx.Graph:

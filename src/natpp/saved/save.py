@@ -1,8 +1,7 @@
 """Save a rewritten module to a folder: weights, architecture, and a Python file that builds it without natpp.
 
-`weights.safetensors` is the state dict, and `constants.safetensors`, if present, holds the buffers that are not in it.
-`architecture.json` has the graph, its layers, and what was changed at which cost. `model.py` is the module as plain
-torch. Custom layers and functions are saved by name only; restoring them needs the original module.
+`constants.safetensors` holds the buffers that are not in the state dict. Custom layers and functions are saved by name
+only; restoring them needs the original module.
 """
 
 from __future__ import annotations
@@ -77,23 +76,24 @@ def content_data(content: Content) -> dict[str, Any]:
         "same": dict(content.same),
         "given": content.given,
         "example": _form(content.example),
-        "layers": {path: _layer_data(layer, module.get_submodule(path)) for path, layer in content.layers.items()},
+        "layers": {
+            path: _layer_data(layer)
+            if layer and layer.known
+            else {"given": address_of(type(module.get_submodule(path)))}
+            for path, layer in content.layers.items()
+        },
         "tensors": {path: _tensor_data(content, path, tensor) for path, tensor in content.tensors.items()},
         "graph": [_node_data(node) for node in module.graph.nodes],
     }
 
 
-def _layer_data(layer: Layer | None, part: nn.Module) -> dict[str, Any]:
-    return _known_data(layer) if layer is not None and layer.known else {"given": address_of(type(part))}
-
-
-def _known_data(layer: Layer) -> dict[str, Any]:
+def _layer_data(layer: Layer) -> dict[str, Any]:
     home = "torch.nn" if layer.of_torch else "natpp"
     data: dict[str, Any] = {"class": f"{home}.{layer.kind.__name__}"}
     if layer.kind in CONTAINERS:
-        return data | {"parts": {name: _known_data(part) for name, part in layer.parts.items()}}
+        return data | {"parts": {name: _layer_data(part) for name, part in layer.parts.items()}}
     data["arguments"] = {
-        name: {"layer": _known_data(value)} if isinstance(value, Layer) else encode(value)
+        name: {"layer": _layer_data(value)} if isinstance(value, Layer) else encode(value)
         for name, value in layer.arguments.items()
     }
     return data | ({"biased": True} if layer.biased else {})

@@ -1,7 +1,6 @@
 """Names of functions in saved files: the allow-list of what `restore` may call.
 
-Only functions that compute on tensors and numbers are listed. Functions that read files, load or run code are not, so a
-file from elsewhere can do no harm. A user's own functions are looked up in the user's own module.
+Functions that read files, load or run code are not on it. A user's own functions are looked up in the user's module.
 """
 
 from __future__ import annotations
