@@ -30,7 +30,7 @@ from experiments.lib.modules import fresh, images_of, no_opinion, trained
 from experiments.lib.settings import RESULTS, Experiment, Images, Keeps, write_results
 from natpp.core import decision
 from natpp.core.result import Result
-from natpp.decisions.blocks import block_edits
+from natpp.decisions.edits import block_edits
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace

@@ -38,7 +38,7 @@ BELOW = {  # the rooms directly below each; a room may import all that lie furth
     "policies": ("nets",),
     "saved": ("subjects", "training", "report"),
     "runs": ("methods", "policies", "saved"),
-    "testing": ("methods",),
+    "testing": ("methods", "saved"),
     "verbs": ("runs",),
     "cli": ("verbs",),
     "__init__": ("verbs",),

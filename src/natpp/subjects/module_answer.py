@@ -94,7 +94,7 @@ class Asked:
         if self.module.blocks:
             self.transitions, self.log_probs = said(policy, self.module)
         else:
-            self.log_probs = np.zeros((0, len(policy.ops)))
+            self.log_probs = self.module.extended(np.zeros((0, len(policy.ops))))
 
     # The policy's answer.
 
@@ -110,7 +110,7 @@ class Asked:
     def answer(self, mode: str = "greedy", seed: int = 0) -> Plan:
         """The most likely or sampled transitions; connected, and greedy changes at least one if it can."""
         if not self.module.blocks:
-            return ()
+            return (0,) * len(self.module.decisions)
         if mode == "greedy":
             drawn = self.transitions.greedy()
         else:
@@ -131,7 +131,7 @@ class Asked:
     def _one_change(self, plan: Plan) -> Plan:
         """The most likely single change; operations come before shortcuts."""
         best: tuple[bool, float, int, int] | None = None
-        for number, one in enumerate(self.module.decisions):
+        for number, one in enumerate(self.module.decisions[: self.module.seen]):
             for option in one.allowed:
                 if option:
                     likely = float(self.log_probs[number, self.module.numbers[number][option]])
@@ -187,7 +187,7 @@ class Asked:
                 *module.traced.notes,
                 *called_twice(module.traced),
                 *own_modes(module.traced),
-                *([] if module.blocks else ["there is nothing here that natpp can replace"]),
+                *([] if module.decisions else ["there is nothing here that natpp can replace"]),
                 *([SAVES_NOTHING] if module.blocks and not saves and not self.limits else []),
             ),
             learned=learned,
@@ -210,7 +210,7 @@ class Asked:
                 likely = 1.0 if gone else float(np.exp(self.log_probs[number, row[number]]))
                 kind = module.decisions[number].kind
                 found.append(Change(block.edge_name(index), kind, before, NULL if gone else after, likely))
-        return found
+        return [*found, *module.other_changes(plan)]
 
 
 def vanished(module: Module, plan: Plan, made: fx.GraphModule) -> list[Change]:
@@ -230,7 +230,7 @@ def said(policy: Policy, module: Module) -> tuple[Transitions, Table]:
     """A policy's transitions for a module's decisions, and their log-probabilities."""
     with torch.no_grad():
         transitions: Transitions = policy(module.graph())
-    return transitions, transitions.log_probs.double().numpy()
+    return transitions, module.extended(transitions.log_probs.double().numpy())
 
 
 def perturbed(table: Table, generator: np.random.Generator, temperature: float = 1.0) -> Table:
