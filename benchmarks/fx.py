@@ -23,7 +23,7 @@ from keep import add_flags, file_of, machine
 from torch import Tensor, nn
 
 import natpp
-from natpp.decisions.blocks import block_edits
+from natpp.decisions.edits import block_edits
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace

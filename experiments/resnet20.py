@@ -32,7 +32,7 @@ from natpp.arch.decisions import Decisions
 from natpp.core import decision
 from natpp.core.budget import Budget
 from natpp.core.result import Result
-from natpp.decisions.blocks import block_edits
+from natpp.decisions.edits import block_edits
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
@@ -44,7 +44,8 @@ from natpp.scorers.module_supernet import Expanded
 from natpp.scorers.short import ShortTunings
 from natpp.seeds import Use, number
 from natpp.subjects.many import Subjects
-from natpp.subjects.module import Module, perturbed
+from natpp.subjects.module import Module
+from natpp.subjects.rows import perturbed
 from natpp.training.losses import cross_entropy
 from natpp.training.recalibrate import recalibrate
 from natpp.training.recipe import Recipe, ShortConfig

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import natpp
+from natpp import registry
 
 PACKAGE = Path(__file__).parent.parent / "src" / "natpp"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -38,7 +39,7 @@ BELOW = {  # the rooms directly below each; a room may import all that lie furth
     "policies": ("nets", "folder"),
     "saved": ("subjects", "training", "report"),
     "runs": ("methods", "saved"),
-    "testing": ("methods",),
+    "testing": ("methods", "saved"),
     "verbs": ("runs",),
     "cli": ("verbs",),
     "__init__": ("verbs",),
@@ -122,6 +123,22 @@ def test_no_function_takes_many_parameters() -> None:
             if count > (PUBLIC if public else INTERNAL):
                 found[key] = max(count, found.get(key, 0))
     assert found == {}
+
+
+def test_every_registry_is_under_a_contract_test() -> None:
+    """Some test is made for each of its entries, so that a new one is tested before it has a test of its own."""
+    registries = [name for name, one in vars(registry).items() if isinstance(one, registry.Registry)]
+    assert len(registries) > 10
+    covered = set()
+    for file in Path(__file__).parent.rglob("test_*.py"):
+        nodes = list(ast.walk(ast.parse(file.read_text())))
+        imports = (node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "natpp.registry")
+        names = [alias.name for node in imports for alias in node.names if alias.name in registries]
+        for node in nodes:
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.parametrize":
+                given = ast.unparse(node.args[1])
+                covered |= {name for name in names if re.fullmatch(rf"(list\()?{name}(\.values\(\))?\)?", given)}
+    assert sorted(set(registries) - covered) == []
 
 
 def test_core_and_methods_never_ask_what_they_hold() -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from natpp.arch.ops import Op
     from natpp.arch.rules import Rule
     from natpp.core.measures import Measure
-    from natpp.decisions.base import Kind
+    from natpp.decisions.base import NodeKind, TermKind
     from natpp.methods.base import Method
     from natpp.runs.scoring import Scoring
     from natpp.training.recipe import Recipe
@@ -113,6 +113,6 @@ METHODS: Registry[Method] = Registry("method")
 SCORERS: Registry[Scoring] = Registry("scorer")
 RECIPES: Registry[Recipe] = Registry("recipe")
 TASKS: Registry[MakeTask] = Registry("task")
-KINDS: Registry[Kind] = Registry("kind of decision")
+KINDS: Registry[TermKind | NodeKind] = Registry("kind of decision")
 MEASURES: Registry[Measure] = Registry("cost")
 WRITERS: Registry[Callable[..., Path]] = Registry("way to write a result")

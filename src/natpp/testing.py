@@ -1,12 +1,15 @@
-"""Contract tests for extensions: call these on a new operation, rule, scorer, method or task.
+"""Contract tests for extensions: call these on a new operation, rule, kind of decision, scorer, method or task.
 
 natpp's own tests call them on everything that is registered. A broken contract raises AssertionError.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,12 +19,16 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
+from natpp.arch.decisions import Decisions
 from natpp.arch.graph import Architecture
 from natpp.arch.layers import halved
 from natpp.arch.ops import Place
 from natpp.arch.rules import allowed
 from natpp.core.budget import excess
+from natpp.core.decision import Change, Plan
+from natpp.core.result import Result
 from natpp.core.scores import Score
+from natpp.core.solve import with_option
 from natpp.core.subject import Row
 from natpp.data.loader import samples_in
 from natpp.decisions.operation import build, forms
@@ -30,10 +37,12 @@ from natpp.fx.sites import Site, find_items
 from natpp.fx.trace import trace
 from natpp.methods.base import Method
 from natpp.nets.measure import module_cost
-from natpp.registry import OPS
+from natpp.registry import MEASURES, OPS
 from natpp.run import Run
+from natpp.saved.restore import restore_module
 from natpp.scorers.base import LimitReached, Scorer
 from natpp.subjects.many import Subjects
+from natpp.subjects.module import Module
 from natpp.training.losses import cross_entropy, summed
 from natpp.training.task import Task
 
@@ -121,6 +130,107 @@ def check_rule(name: str) -> None:
                 if OPS[source].extra:
                     pairs = zip(OPS[target].cost(place), OPS[source].cost(place), strict=True)
                     assert all(after <= before for after, before in pairs), f"{source} → {target} costs more at {place}"
+
+
+class _Residual(nn.Module):
+    """A residual block after a stem, and a linear layer: with everything that a kind may decide about."""
+
+    def __init__(self, groups: int = 1):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+        self.conv1, self.norm1 = nn.Conv2d(8, 8, 3, padding=1, groups=groups), nn.BatchNorm2d(8)
+        self.conv2, self.norm2 = nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16)
+        self.shortcut, self.act = nn.Conv2d(8, 16, 1, stride=2), nn.PReLU(16)
+        self.head = nn.Linear(16, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        inner = self.norm2(self.conv2(functional.relu(self.norm1(self.conv1(x)))))
+        out: Tensor = self.head(self.act(inner + self.shortcut(x)).mean(dim=(2, 3)))
+        return out
+
+
+def _chain() -> nn.Module:
+    layers = (nn.Conv2d(3, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3, padding=1), nn.ReLU())
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128, 32), nn.ReLU(), nn.Linear(32, 20))
+
+
+NETWORKS: tuple[Callable[[], nn.Module], ...] = (_Residual, lambda: _Residual(groups=8), _chain)
+
+
+def check_decision(name: str) -> None:
+    """A kind of decision finds something in three networks; what each option costs is what is measured once built.
+
+    Without changes the same bits come out. A plan that changes all it can is found in JSON, restored from files, and
+    shown in a report.
+
+    Examples:
+        >>> from natpp.testing import check_decision
+        >>> check_decision("term")
+    """
+    found = 0
+    for make in NETWORKS:
+        torch.manual_seed(0)
+        module, images = make().eval(), torch.randn(2, 3, 8, 8)
+        subject = Module(trace(module, images), Decisions(kinds=(name,)))
+        start = (0,) * len(subject.decisions)
+        made, _ = subject.built(start)
+        assert torch.equal(made(images), module(images)), f"{name} changes what a network computes before any decision"
+        whole = start
+        for number, one in enumerate(subject.decisions):
+            for option in one.allowed[1:]:
+                assert one.kind == name, f"{one.name} may change, but {name} does not decide it"
+                plan = with_option(start, number, option)
+                found += 1
+                assert subject.fits(plan), f"{one.name} allows {one.options[option].value}, which cuts something off"
+                assert subject.plan(subject.row(plan)) == plan, f"the columns of {one.name} are not its options"
+                made, _ = subject.built(plan)  # it compares the blueprint with what is measured
+                assert made(images).shape == module(images).shape, f"{one.name} changes the shape of the output"
+                whole = further if subject.fits(further := with_option(whole, number, option)) else whole
+        _check_kept(subject, whole, images)
+    assert found, f"{name} finds nothing to decide in any of the networks that it is checked on"
+
+
+def _check_kept(subject: Module, plan: Plan, images: Tensor) -> None:
+    """A changed module comes back from JSON, files and a report."""
+    made, cost = subject.built(plan)
+    picked = {number: one.options[plan[number]].value for number, one in enumerate(subject.decisions) if plan[number]}
+    names = {number: subject.decisions[number].name for number in picked}
+    changes = [
+        Change(names[one], subject.decisions[one].kind, subject.decisions[one].options[0].value, value)
+        for one, value in picked.items()
+    ]
+    chances = [[1 / len(one.options)] * len(one.options) for one in subject.decisions]
+    before = module_cost(subject.given, images)
+    result = Result(subject, plan, made, before, cost, tuple(changes), log_prob=0.0, chances=chances)
+    data = json.loads(json.dumps(result.to_dict()))
+    assert data == result.to_dict(), "the options do not come back from JSON as they were"
+    places = [one for group in data["groups"] for one in group["decisions"]] + data.get("elsewhere", [])
+    told = {(place["name"], place["after"]) for place in places}
+    assert {(names[number], value) for number, value in picked.items()} <= told, "the JSON does not name every change"
+    with TemporaryDirectory() as folder:
+        again = restore_module(result.save(Path(folder) / "saved"))
+        assert torch.equal(again(images), made(images)), "what is restored computes something else"
+        page = result.report(Path(folder) / "page.html").read_text(encoding="utf-8")
+        assert all(name in page for name in names.values()), "the report does not name every change"
+
+
+def check_measure(name: str) -> None:
+    """What a measure says of a plan is what it says of the network that is built.
+
+    Examples:
+        >>> from natpp.testing import check_measure
+        >>> check_measure("memory")
+    """
+    measure, module = MEASURES[name], Module(trace(_Residual().eval(), torch.randn(2, 3, 8, 8)))
+    option = next((number, one.allowed[1]) for number, one in enumerate(module.decisions) if len(one.allowed) > 1)
+    start = (0,) * len(module.decisions)
+    for plan in (start, with_option(start, *option)):
+        said = measure.of_plan and measure.of_plan(module, plan)
+        built = measure.of(module.built(plan, latency=True)[1])
+        assert 0 <= built < float("inf"), f"the {name} of a network is {built} {measure.unit}"
+        assert said in (None, built), f"the {name} of a module is {said} {measure.unit} by its plan, but {built} built"
+    assert not measure.adds_up or name in module.blueprint.figures, f"{name} adds up, but no step of a blueprint has it"
 
 
 def check_scorer(make: Callable[..., Scorer], archs: Sequence[Architecture]) -> None:

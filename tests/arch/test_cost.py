@@ -16,7 +16,7 @@ from natpp.arch.where import Where
 from natpp.errors import NatppError
 from natpp.nets.measure import module_cost
 from natpp.nets.network import build_network
-from natpp.registry import ZOO
+from natpp.registry import NETWORKS, ZOO
 from tests.strategies import architectures, random_architecture, settings_of
 
 # Counted on the authors' own networks: parameters and multiply-adds.
@@ -73,6 +73,12 @@ def test_every_zoo_entry_costs_what_is_counted(name: str) -> None:
         cells = 1 if network == "nasbench201" else 3
         for size in (32, 64):
             assert_counted(ZOO[name].arch, setting(network, channels=4, cells=cells, classes=7, size=size))
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_every_network_costs_what_is_counted(name: str) -> None:
+    assert_counted(ZOO["darts"].arch, setting(name, channels=4, classes=7, size=48))
+    assert setting(name) == NETWORKS[name].default
 
 
 @settings(max_examples=40)

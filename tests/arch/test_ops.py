@@ -12,7 +12,7 @@ from natpp.arch.layers import BatchNorm, Chain, Conv, ReLU
 from natpp.arch.networks import setting
 from natpp.arch.ops import PAPER_OPS, Op, Place
 from natpp.arch.rules import allowed, masks
-from natpp.decisions.blocks import block_edits
+from natpp.decisions.edits import block_edits
 from natpp.errors import NatppError, SettingError
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite

@@ -9,7 +9,7 @@ from torch import nn
 import natpp
 from natpp.arch.graph import Graph
 from natpp.decisions.adopt import adopt
-from natpp.decisions.blocks import block_edits
+from natpp.decisions.edits import block_edits
 from natpp.errors import SettingError
 from natpp.fx.blocks import Block, find_blocks, grouped
 from natpp.fx.rewrite import rewrite

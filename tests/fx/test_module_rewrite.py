@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import natpp
-from natpp.decisions.blocks import block_edits
+from natpp.decisions.edits import block_edits
 from natpp.decisions.inherit import rank_one
 from natpp.decisions.operation import build, cost, forms
 from natpp.decisions.term import FadeIn

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import natpp
-from natpp.decisions.blocks import block_edits
+from natpp.decisions.edits import block_edits
 from natpp.errors import NatppError
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import natpp
 from natpp.decisions.adopt import adopt
-from natpp.decisions.blocks import block_edits
+from natpp.decisions.edits import block_edits
 from natpp.fx.blocks import Block, find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace

@@ -29,7 +29,7 @@ from natpp.nets.policy import Policy
 from natpp.policies import load_named
 from natpp.scorers.module_supernet import Expanded
 from natpp.scorers.short import ShortTunings
-from natpp.subjects.module import perturbed
+from natpp.subjects.rows import perturbed
 from natpp.training import together as side_by_side
 from natpp.training.losses import cross_entropy
 from natpp.training.recipe import ShortConfig

@@ -26,7 +26,8 @@ from natpp.nets.policy import GraphBatch, Policy, Transitions, masked_log_softma
 from natpp.policies import load_named
 from natpp.registry import MODELS
 from natpp.subjects import module
-from natpp.subjects.module import Module, perturbed
+from natpp.subjects.module import Module
+from natpp.subjects.rows import perturbed
 from tests.fx.fx_models import SMALL, BasicBlock
 from tests.fx.promises import changed_keeps_promises, random_policy, warmed
 from tests.optimizing import by_policy, view

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 
 from natpp.arch.decisions import Decisions
 from natpp.fx.trace import trace
-from natpp.registry import KINDS, MODELS
+from natpp.registry import MODELS
 from natpp.subjects.module import Module
 from tests.fx.fx_models import SMALL
 from tests.fx.promises import counted_is_built, random_plan
@@ -130,21 +130,6 @@ def test_what_is_counted_is_what_is_built(make: type[nn.Module], share: bool) ->
     traced = trace(make().eval(), X)
     for rule in ("nat++", "cost"):
         counted_is_built(traced, plans=6, share=share, rule=rule)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["resnet", "mobilenet", "shuffle"])
-def test_every_kind_of_decision_costs_what_is_counted(kind: str, name: str) -> None:
-    module = Module(trace(SMALL[name]().eval(), X), Decisions(kinds=(kind,)))
-    generator, plans = np.random.default_rng(0), {(0,) * len(module.decisions)}
-    plans |= {random_plan(module, generator) for _ in range(4)}
-    assert len(plans) > 1
-    for plan in plans:
-        made = module.apply(plan)
-        changed = {module.decisions[number].kind for number, option in enumerate(plan) if option}
-        assert changed <= {kind}
-        if not changed:
-            assert torch.equal(made.eval()(X), module.traced.module.eval()(X))
 
 
 @pytest.mark.parametrize("name", [name for name, model in MODELS.items() if max(model.input_shape) < 64])

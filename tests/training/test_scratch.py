@@ -263,6 +263,15 @@ def test_weights_of_an_auxiliary_head_are_not_kept(tmp_path: Path) -> None:
         assert not [name for name in file.keys() if name.startswith("auxiliary.")]  # noqa: SIM118 (no dict)
 
 
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_every_recipe_comes_back_from_its_text_and_suits_some_images(name: str) -> None:
+    recipe = RECIPES[name]
+    assert RECIPES.given(RECIPES.text_of(recipe)) == RECIPES.given(name) == recipe
+    assert Recipe.from_dict(json.loads(json.dumps(asdict(recipe)))) == recipe
+    made = training(replace(recipe, channels=4, cells=3, auxiliary=0.0), size=32, count=4)
+    assert made.where.cells == 3
+
+
 def test_recipes_have_the_published_numbers() -> None:
     assert set(RECIPES) == {"cifar-600", "random-600", "imagenet-250", "quick", "tune"}
     cifar = RECIPES["cifar-600"]

@@ -202,12 +202,14 @@ class FactorizedConv2d(nn.Module):
         self.conv_2 = nn.Conv2d(channels_in, channels_out - half, 1, stride=2, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        odd = x.shape[2] % 2 or x.shape[3] % 2
-        shifted = (F.pad(x, (0, 1, 0, 1)) if odd else x)[:, :, 1:, 1:]
         if self.conv_1 is None:
-            out: Tensor = self.conv_2(shifted)
+            out: Tensor = self.conv_2(self._shifted(x))
             return out
-        return torch.cat([self.conv_1(x), self.conv_2(shifted)], dim=1)
+        return torch.cat([self.conv_1(x), self.conv_2(self._shifted(x))], dim=1)
+
+    def _shifted(self, x: Tensor) -> Tensor:
+        odd = x.shape[2] % 2 or x.shape[3] % 2
+        return (F.pad(x, (0, 1, 0, 1)) if odd else x)[:, :, 1:, 1:]
 
 
 class Pool2x2(nn.Module):

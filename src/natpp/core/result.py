@@ -125,9 +125,8 @@ class Result:
 
         told = self.subject.told(self.plan, self.changes)
         numbers = dict(self.subject.places)
-        for group in told["groups"]:
-            for place in group["decisions"]:
-                place.update(self._told(numbers[place["name"]], place.pop("costs")))
+        for place in (*(one for group in told["groups"] for one in group["decisions"]), *told.get("elsewhere", ())):
+            place.update(self._told(numbers[place["name"]], place.pop("costs")))
         return {
             "format": FORMAT,
             "version": VERSION,

@@ -115,6 +115,13 @@ class Subject(Protocol):
 
     # What it computes.
 
+    @property
+    def seen(self) -> int:
+        """How many decisions a policy sees; they come first."""
+
+    def extended(self, table: Table) -> Table:
+        """A policy's log-probabilities, with rows for the decisions that it does not see."""
+
     def graphs(self) -> list[tuple[Any, NDArray[np.bool_]]]:
         """What a policy sees: encoded graphs, with what is allowed in each."""
 

@@ -1,19 +1,27 @@
-"""What may be decided in a module, and the protocol of a kind of decision."""
+"""What may be decided in a module, and what a kind of decision has to say.
+
+A kind decides about terms of blocks, whose options are operations, or about nodes anywhere in the traced module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from torch.fx.node import Node
 
 from natpp.arch.decisions import Decisions
 from natpp.core.blueprint import Price
-from natpp.core.decision import Option
+from natpp.core.decision import Decision, Option
+from natpp.errors import SettingError
 from natpp.fx.blocks import Block, Term
 from natpp.fx.rewrite import Draft
 from natpp.fx.traced import Traced
 from natpp.registry import KINDS, OPS
+
+Values = tuple[Hashable, ...]  # what decisions pick
 
 
 class Spot(NamedTuple):
@@ -29,32 +37,91 @@ class Spot(NamedTuple):
         return self.block.terms[self.number][1]
 
 
-class Kind(Protocol):
-    """A kind of decision: which terms it decides, their options, what these cost and how they are written.
+class TermKind(ABC):
+    """A kind of decision about terms of blocks: which ones, their options, what these cost and how they are written."""
 
-    Examples:
-        >>> import natpp.decisions
-        >>> from natpp.registry import KINDS
-        >>> list(KINDS)
-        ['operation', 'term']
-    """
-
+    @abstractmethod
     def covers(self, term: Term) -> bool:
         """Whether this kind decides a term; every term has one kind."""
 
+    @abstractmethod
     def why_not(self, spot: Spot, op: str, ask: Decisions) -> str:
         """Why an operation is not allowed there: rule, shape or cost; empty if it is allowed."""
 
+    @abstractmethod
     def price(self, term: Term, op: str, parts: Mapping[str, Any]) -> Price | None:
         """Parameters, multiply-adds and output bytes of an operation there; None if nothing passes."""
 
+    @abstractmethod
     def apply(self, draft: Draft, spot: Spot, op: str, source: Node, *, alone: bool) -> Node:
         """The value of a term with another operation on a source; `alone` if its node has no other term."""
 
 
+class NodePlace(NamedTuple):
+    """A decision about nodes anywhere in a traced module."""
+
+    decision: Decision
+    """its options are numbers or texts; those that are not allowed say why, and its kind is filled in"""
+    nodes: tuple[Node, ...]
+    """the nodes that depend on it"""
+
+
+class NodeKind(ABC):
+    """A kind of decision about nodes anywhere in a traced module.
+
+    A node may depend on several decisions of one kind: `values` has what each picks, in the order they were found.
+    """
+
+    @abstractmethod
+    def find(self, traced: Traced, ask: Decisions) -> Iterable[NodePlace]:
+        """The decisions, each named for its place."""
+
+    @abstractmethod
+    def price(self, traced: Traced, node: Node, values: Values) -> tuple[int, int]:
+        """Parameters and multiply-adds of a node with these values."""
+
+    @abstractmethod
+    def apply(self, draft: Draft, node: Node, values: Values, find: Callable[[Node], Node]) -> Node:
+        """The new value of a node that changes; `find` gives the new values of its inputs."""
+
+
 def kind_of(term: Term) -> str:
     """The name of the kind that decides a term."""
-    return next(name for name, kind in KINDS.items() if kind.covers(term))
+    return next(name for name, kind in KINDS.items() if isinstance(kind, TermKind) and kind.covers(term))
+
+
+def term_kind(term: Term) -> TermKind:
+    """The kind that decides a term."""
+    kind = KINDS[kind_of(term)]
+    assert isinstance(kind, TermKind)
+    return kind
+
+
+def elsewhere(traced: Traced, ask: Decisions, names: Iterable[str]) -> list[NodePlace]:
+    """The decisions about nodes, kind by kind; one whose name is among `names` already is named for its kind, too."""
+    found, owners, taken = list[NodePlace](), dict[Node, str](), set(names)
+    for name, kind in KINDS.items():
+        for decision, nodes in kind.find(traced, ask) if name in ask.kinds and isinstance(kind, NodeKind) else ():
+            for node in nodes:
+                if owners.setdefault(node, name) != name:
+                    raise SettingError(
+                        f"{decision.name} can be decided by {owners[node]} and by {name}: choose one of these kinds"
+                    )
+            place = f"{decision.name} ({name})" if decision.name in taken else decision.name
+            taken.add(place)
+            found.append(NodePlace(replace(decision, name=place, kind=name), nodes))
+    return found
+
+
+def shaping(places: Sequence[NodePlace]) -> dict[Node, tuple[NodeKind, list[int]]]:
+    """Per node that depends on decisions elsewhere, their kind and their numbers."""
+    found: dict[Node, tuple[NodeKind, list[int]]] = {}
+    for number, (decision, nodes) in enumerate(places):
+        kind = KINDS[decision.kind]
+        assert isinstance(kind, NodeKind)
+        for node in nodes:
+            found.setdefault(node, (kind, []))[1].append(number)
+    return found
 
 
 def options(spots: Sequence[Spot], present: str, ask: Decisions) -> tuple[Option, ...]:
@@ -74,7 +141,7 @@ def options(spots: Sequence[Spot], present: str, ask: Decisions) -> tuple[Option
         elif ask.ops and op not in ask.ops:
             reason = "ops"
         else:
-            reasons = [KINDS[kind].why_not(spot, op, ask) for spot in spots]
+            reasons = [term_kind(spot.term).why_not(spot, op, ask) for spot in spots]
             reason = min(reasons, key=bool) if added else next(filter(None, reasons), "")
         found.append(Option(op, reason))
     return tuple(found)

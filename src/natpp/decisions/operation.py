@@ -21,7 +21,7 @@ from natpp.arch.graph import NULL, SKIP
 from natpp.arch.layers import FACTORIZED, Form, area, halved
 from natpp.arch.modules import FactorizedConv2d
 from natpp.core.blueprint import Price
-from natpp.decisions.base import Spot
+from natpp.decisions.base import Spot, TermKind
 from natpp.decisions.inherit import Forms, fill
 from natpp.fx.blocks import Term
 from natpp.fx.rewrite import Draft
@@ -30,7 +30,7 @@ from natpp.fx.traced import batch_of, parameters_of, value
 from natpp.registry import KINDS, OPS, RULES
 
 
-class Operation:
+class Operation(TermKind):
     """Another operation at a site; `null` if another term is left."""
 
     def covers(self, term: Term) -> bool:

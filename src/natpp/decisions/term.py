@@ -13,7 +13,8 @@ from natpp.arch.decisions import Decisions
 from natpp.arch.graph import NULL, SKIP
 from natpp.arch.modules import FactorizedConv2d
 from natpp.core.blueprint import Price
-from natpp.decisions.base import Spot
+from natpp.decisions.base import Spot, TermKind
+from natpp.decisions.operation import Operation
 from natpp.fx.blocks import Block, Term, node_shape, shape
 from natpp.fx.rewrite import Draft, free
 from natpp.fx.sites import Site
@@ -21,7 +22,7 @@ from natpp.fx.traced import value
 from natpp.registry import KINDS
 
 
-class TermOfSum:
+class TermOfSum(TermKind):
     """A shortcut or another term of a sum: present or not."""
 
     def covers(self, term: Term) -> bool:
@@ -42,12 +43,12 @@ class TermOfSum:
             return None
         if term.site is None:
             return 0, 0, 0
-        return KINDS["operation"].price(term, op, parts)
+        return Operation().price(term, op, parts)
 
     def apply(self, draft: Draft, spot: Spot, op: str, source: Node, *, alone: bool) -> Node:
         """A shortcut, which starts at zero unless it is alone, so that the function is the same at first."""
         if spot.term.site is not None:
-            return KINDS["operation"].apply(draft, spot, op, source, alone=alone)
+            return Operation().apply(draft, spot, op, source, alone=alone)
         if spot.term.op != NULL:
             return source
         draft.guarded.add(source)

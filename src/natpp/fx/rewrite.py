@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import keyword
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +20,7 @@ from natpp.errors import GraphError
 from natpp.fx.aliasing import idle, mutated
 from natpp.fx.traced import Traced, copied
 
+Swap = Callable[["Draft", Node, Callable[[Node], Node]], Node]  # a node's new value, given those of its inputs
 TAKEN = {*dir(fx.GraphModule), "meta"} - set(dir(nn.Module))
 
 
@@ -43,19 +44,24 @@ class Edit(Protocol):
         """The new value of one of its nodes; None if nothing outside reads it."""
 
 
-def rewrite(traced: Traced, edits: Iterable[Edit] = (), shared: Shared | None = None) -> fx.GraphModule:
-    """The module with these edits; without any, a copy that computes exactly the same.
+def rewrite(
+    traced: Traced,
+    edits: Iterable[Edit] = (),
+    swaps: Mapping[Node, Swap] | None = None,
+    shared: Shared | None = None,
+) -> fx.GraphModule:
+    """The module with these edits, and other calls in place of some nodes; without any, an exact copy.
 
     It shares nothing with the original. With `shared`, it takes all of its parts from there.
     """
-    return Draft(traced, edits, shared).written()
+    return Draft(traced, edits, swaps or {}, shared).written()
 
 
 class Draft:
     """A traced module while it is being rewritten: its new nodes and modules."""
 
-    def __init__(self, traced: Traced, edits: Iterable[Edit], shared: Shared | None = None):
-        self.traced, self.shared = traced, shared
+    def __init__(self, traced: Traced, edits: Iterable[Edit], swaps: Mapping[Node, Swap], shared: Shared | None):
+        self.traced, self.swaps, self.shared = traced, swaps, shared
         self.graph = fx.Graph()
         self.new: dict[Node, Node] = {}  # old value → new one
         self.idle = idle(traced.graph, traced.parts)
@@ -85,7 +91,9 @@ class Draft:
     # Nodes.
 
     def copied(self, node: Node, find: Callable[[Node], Node]) -> Node:
-        """A copy of a node that reads what `find` gives for its inputs."""
+        """A copy of a node that reads what `find` gives for its inputs, or what takes its place."""
+        if node in self.swaps:
+            return self.swaps[node](self, node, find)
         touched = mutated(node, self.traced.parts)
         if touched is not None and find(touched) in self.guarded:
             safe = self.function(torch.clone, find(touched))

@@ -24,7 +24,7 @@ from natpp.arch.layers import Form, Size, halved
 from natpp.arch.modules import MaxPool2d
 from natpp.arch.ops import Place
 from natpp.errors import SettingError, did_you_mean
-from natpp.fx.aliasing import changed_values, mutated, shared_tensors
+from natpp.fx.aliasing import changed_values, idle, mutated, shared_tensors
 from natpp.fx.traced import Traced, some_of, value
 from natpp.registry import OPS
 
@@ -74,10 +74,6 @@ class Site:
     def sources(self) -> tuple[Node, ...]:
         return (self.source,)
 
-    @property
-    def size_out(self) -> Size:
-        return halved(self.place.size, (self.place.stride, self.place.stride))
-
 
 @dataclass(frozen=True, eq=False)
 class Sum:
@@ -107,6 +103,11 @@ Item = Site | Sum
 def find_items(traced: Traced, keep: Keep = ()) -> list[Item]:
     """The sites and sums of a graph, in the order in which they run."""
     return _Finder(traced, keep).items()
+
+
+def free_layers(traced: Traced, keep: Keep = ()) -> list[tuple[Node, nn.Module]]:
+    """The layers with one input that a decision may replace, each with its node."""
+    return list(_Finder(traced, keep).layers())
 
 
 def kept_parts(keep: Keep) -> tuple[str | type[nn.Module], ...]:
@@ -190,19 +191,22 @@ class _Finder:
             if len(node.args) != 1 or node.kwargs or not self._own(node, module):
                 return None
             return _module_form(module, node)
-        if node.op == "call_function":
-            return self._function_form(node)
-        return None
+        return self._function_form(node) if node.op == "call_function" else None
 
     def _own(self, node: Node, module: nn.Module) -> bool:
         """Whether a module is called once, shares no tensor, and has no hooks or parametrization."""
-        hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-        if hooks or parametrize.is_parametrized(module):
-            return False
         tensors = [*module.parameters(), *module.buffers()]
-        if not tensors:
-            return True
-        return self.calls[node.target] == 1 and not any(id(tensor) in self.shared for tensor in tensors)
+        alone = self.calls[node.target] == 1 and not any(id(tensor) in self.shared for tensor in tensors)
+        hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+        return not hooks and not parametrize.is_parametrized(module) and (alone or not tensors)
+
+    def layers(self) -> Iterator[tuple[Node, nn.Module]]:
+        unread = idle(self.graph, self.parts)
+        for node in self.graph.nodes:
+            if node.op == "call_module" and node not in unread and node not in self.changed and not self._kept(node):
+                layer = self.parts[str(node.target)]
+                if len(node.all_input_nodes) == len(node.args) == 1 and not node.kwargs and self._own(node, layer):
+                    yield node, layer
 
     def _function_form(self, node: Node) -> Form | None:
         if node.target in CONVOLUTIONS:
@@ -389,11 +393,8 @@ def _bound(node: Node, names: str, defaults: tuple[Any, ...]) -> dict[str, Any]:
 
 def _square(given: Any) -> int | None:
     """The one number of a square setting."""
-    if isinstance(given, int):
-        return given
-    if isinstance(given, (tuple, list)) and len(set(given)) == 1 and isinstance(given[0], int):
-        return given[0]
-    return None
+    sides = given if isinstance(given, (tuple, list)) else (given,)
+    return sides[0] if len(set(sides)) == 1 and isinstance(sides[0], int) else None
 
 
 def _is_map(node: Node) -> bool:

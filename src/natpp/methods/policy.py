@@ -100,16 +100,13 @@ class PolicyMethod(Method):
         (subject,), limits, greedy = subjects.subjects, subjects.limits(0), self.mode == "greedy"
         settings: dict[str, Any] = {"policy": self.source, "mode": self.mode, "seed": run.seed}
         settings |= {} if self.mode != "best-of" else {"samples": self.samples}
-        if not len(subject.before):
-            return Answer(subjects.within(0, ()), [], settings)
-        transitions = self._transitions(subjects)
-        table = transitions.log_probs.double().numpy()
-        if greedy:
-            choices, noise = transitions.greedy()[None], None
-        else:
-            drawn, noise = torch.Generator().manual_seed(run.seed), np.random.default_rng(run.seed)
-            choices = transitions.sample(self.samples if self.mode == "best-of" else 1, drawn)
-        rows = [*choices.numpy()]
+        table = table_of(self.learned, subjects)
+        noise = None if greedy else np.random.default_rng(run.seed)
+        rows: list[Row] = [np.zeros(0, dtype=np.int64)]  # there may be nothing that a policy sees
+        if subject.seen:
+            transitions, drawn = self._transitions(subjects), torch.Generator().manual_seed(run.seed)
+            count = self.samples if self.mode == "best-of" else 1
+            rows = [*(transitions.greedy()[None] if greedy else transitions.sample(count, drawn)).numpy()]
         subjects.count([0] * len(rows), rows)
         plans: list[Plan] = []
         for row in rows:
@@ -123,13 +120,24 @@ class PolicyMethod(Method):
 
     def explained(self, subjects: Subjects, plan: Plan) -> Answer:
         """A plan, however it was found, with the probabilities of the policy."""
-        return Answer(plan, chances(subjects.subjects[0], self._transitions(subjects).log_probs.double().numpy()))
+        return Answer(plan, chances(subjects.subjects[0], table_of(self.learned, subjects)))
 
     def _transitions(self, subjects: Subjects) -> Transitions:
         assert self.learned is not None
         with torch.no_grad():
             found: Transitions = self.learned(subjects.batch(range(len(subjects))))
         return found
+
+
+def table_of(policy: Policy | None, subjects: Subjects) -> Table:
+    """The log-probabilities of a policy for the only one of some subjects."""
+    (subject,) = subjects.subjects
+    assert policy is not None
+    if not subject.seen:
+        return subject.extended(np.zeros((0, len(policy.ops))))
+    with torch.no_grad():
+        found: Transitions = policy(subjects.batch([0]))
+    return subject.extended(found.log_probs.double().numpy())
 
 
 def chances(subject: Subject, table: Table) -> list[list[float]]:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from natpp.config import At, Form, Plain
@@ -29,7 +28,7 @@ from natpp.core.subject import Candidate, Row, Table
 from natpp.errors import SettingError
 from natpp.methods.base import Answer, Method
 from natpp.methods.learning import LearnConfig, Learner
-from natpp.methods.policy import PolicyMethod, chances
+from natpp.methods.policy import PolicyMethod, chances, table_of
 from natpp.methods.rounds import in_rounds
 from natpp.nets.policy import Policy
 from natpp.registry import METHODS
@@ -40,8 +39,9 @@ from natpp.scorers.predicted import PredictConfig, Prediction
 from natpp.scorers.short import WORST, ShortTunings
 from natpp.seeds import Use, generator, number, torch_generator
 from natpp.subjects.many import Subjects
-from natpp.subjects.module import Key, Module, perturbed
+from natpp.subjects.module import Key, Module
 from natpp.subjects.module_budget import Descent
+from natpp.subjects.rows import perturbed
 
 EVALUATIONS, MOST_EVALUATIONS = 32, 1000  # candidates scored by default, and however much time there is
 MOST_TRAINED = 64  # fine-tunings whose steps a supernet is trained for, however many candidates are scored
@@ -114,8 +114,8 @@ class Tuned(Method):
         (module,) = subjects.subjects
         settings = {"policy": str(self.policy or "given"), "seed": run.seed, "tuned": self.to_dict()}
         settings |= {"schedule": score.schedule.to_dict()}
-        if not len(module.before):
-            return Answer(subjects.within(0, ()), [], settings)
+        if not module.seen:
+            return Answer(subjects.within(0, (0,) * len(module.before)), None, settings)
         view = View(subjects, self)
         if view.limits:  # the error reports the closest result if the limits cannot be met
             view.within(view.table)
@@ -146,13 +146,6 @@ class View:
     def repaired(self, plan: Plan) -> Plan:
         """The plan with the changes undone that the policy finds least likely, until it is connected."""
         return self.module.repaired(plan, self.table[np.arange(len(plan)), self.module.row(plan)].tolist())
-
-
-def table_of(policy: Policy, subjects: Subjects) -> Table:
-    """The log-probabilities of a policy for the only one of some subjects."""
-    with torch.no_grad():
-        found: Table = policy(subjects.batch([0])).log_probs.double().numpy()
-    return found
 
 
 class Candidates:
@@ -207,7 +200,7 @@ class Candidates:
     def features(self, key: Key) -> Features:
         """Features for a prediction: the operation at each site, and the count of each operation."""
         found: Features = {}
-        for place, (block, ops) in enumerate(zip(self.module.blocks, key, strict=True)):
+        for place, (block, ops) in enumerate(zip(self.module.blocks, key, strict=False)):
             for index, (op, own) in enumerate(zip(ops, block.ops, strict=True)):
                 if op != own:
                     found["at", str(place), str(index), op] = 1.0

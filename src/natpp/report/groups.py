@@ -50,6 +50,10 @@ def group_cards(data: Mapping[str, Any], book: Book, limit: int | None = None) -
         found.cards.append(card)
         found.changes.extend(_change(*row) for row, (old, new) in zip(rows, spent, strict=True) if row[2] or old != new)
         last = str(group["name"]) if sites else last
+    for place in data.get("elsewhere", ()):
+        number, change = _booked(place, book), told.pop(str(place["name"]), None)
+        if change is not None:
+            found.changes.append(_change(place, number, change))
     for name, one in told.items():  # in groups that are left out
         found.changes.append(Change(None, name, str(one["before"]), str(one["after"]), one["probability"], None, None))
     found.changes.extend(_rest(data, found.changes))
@@ -78,7 +82,7 @@ def _booked(place: Place, book: Book) -> int:
     edge = {
         **{name: str(place[name]) for name in ("name", "before", "after")},
         "alive": [side is not None for side in place["spent"]],
-        "place": _where(place["places"]),
+        "place": _where(place["places"]) if "places" in place else str(place["kind"]),
         "note": _note(place, {str(one["value"]): one["probability"] for one in options if "probability" in one}),
     }
     return book.add(edge, options)

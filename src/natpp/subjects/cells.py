@@ -93,7 +93,7 @@ class Cells(Rows):
     @functools.cached_property
     def numbers(self) -> tuple[tuple[int, ...], ...]:  # type: ignore[override]
         """Per decision, the operation of each option as its number in `ops`; the original comes first."""
-        return options_of(self.before, len(self.ops))
+        return options_of(self.before.tolist(), len(self.ops))
 
     @functools.cached_property
     def decisions(self) -> tuple[Decision, ...]:
@@ -217,6 +217,15 @@ class Cells(Rows):
         return plan
 
     # What it computes.
+
+    @property
+    def seen(self) -> int:
+        """All decisions: a policy sees every free edge."""
+        return len(self.before)
+
+    def extended(self, table: Table) -> Table:
+        """A policy's log-probabilities as they are."""
+        return table
 
     def graphs(self) -> list[tuple[Encoded, Mask]]:
         """What a policy sees: all cells in one graph."""

@@ -80,7 +80,7 @@ class Subjects:
         self, indices: Sequence[int], choices: NDArray[np.int64], worth: NDArray[np.float64]
     ) -> list[tuple[int, Row, Row]]:
         """Choices (samples, edges of a batch) as (index, row as drawn, row within the budget), one input at a time."""
-        ends = np.cumsum([len(self.before[i]) for i in indices])[:-1]
+        ends = np.cumsum([self.subjects[i].seen for i in indices])[:-1]
         drawn, weights = (np.split(array, ends, axis=1) for array in (choices, worth))
         found = [
             (index, row, weight)

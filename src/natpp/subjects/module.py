@@ -1,4 +1,4 @@
-"""A traced module as a subject: its decisions are the terms of its blocks.
+"""A traced module as a subject: its decisions are the terms of its blocks, then those about nodes anywhere in it.
 
 Blocks that are alike share their decisions, as in the paper, or each has its own. An option is allowed if the rule
 allows it at the site's place, shapes match, it costs no more than the operation it replaces, and the network stays
@@ -9,7 +9,7 @@ loses its last reader.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -28,24 +28,23 @@ from natpp.core.measures import Cost
 from natpp.core.solve import repair
 from natpp.core.subject import Candidate, Preferences, Row, Table
 from natpp.core.tally import Tally
-from natpp.decisions.base import Spot, kind_of, options
-from natpp.decisions.blocks import block_edits
+from natpp.decisions.base import Spot, elsewhere, kind_of, options
+from natpp.decisions.edits import block_edits, node_swaps
 from natpp.decisions.operation import cost
 from natpp.decisions.term import room_for_shortcut
-from natpp.errors import SettingError
 from natpp.fx.blocks import Block, Term, find_blocks, grouped
 from natpp.fx.rewrite import Shared, rewrite
 from natpp.fx.sites import called_twice, own_modes
 from natpp.fx.traced import Traced, batch_of
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import Encoded, encode_cells
-from natpp.registry import OPS
-from natpp.subjects.module_blueprint import Choice, module_blueprint
+from natpp.subjects.module_blueprint import Choice, module_blueprint, removed, shaped_nodes
 from natpp.subjects.module_budget import within
 from natpp.subjects.module_changes import changes_of, in_blocks
-from natpp.subjects.rows import Rows, options_of
+from natpp.subjects.rows import Rows, known, options_of, perturbed
 
-Key = tuple[tuple[str, ...], ...]  # per block, the operations that are alive
+Key = tuple[tuple[str, ...], ...]  # per block, the operations that are alive; then other changes, if there may be any
+UNSEEN = -100.0  # log-probability of a change that a policy does not see: it comes last
 MOST_KNOWN = 1 << 18  # cached plans of groups: whether they are connected
 MOST_NEXT = 1 << 14  # cached plans of groups: their next changes
 
@@ -73,19 +72,26 @@ class Module(Rows):
         self.groups = grouped(self.blocks, share=bool(self.ask.share_blocks))
         self.first = [self.blocks[group[0]] for group in self.groups]
         ends = np.cumsum([0, *(len(block.terms) for block in self.first)]).tolist()
+        self.seen: int = ends[-1]
+        """how many decisions a policy sees: those about terms, which come first"""
+        self.elsewhere = elsewhere(traced, self.ask, [name for name, _ in self._terms()])
+        ends += range(ends[-1] + 1, ends[-1] + 1 + len(self.elsewhere))
         self.parts = [range(start, end) for start, end in pairwise(ends)]
-        """per group, the numbers of its decisions"""
+        """per group of blocks, the numbers of its decisions; every other decision is a part of its own"""
         self.part_of = [number for number, part in enumerate(self.parts) for _ in part]
         present = [name for block in self.first for name in known(block.ops, self.ops)]
-        self.before: Row = np.array([self.ops.index(name) for name in present], dtype=np.int64)
-        self.numbers = options_of(self.before, len(self.ops))
-        found = self._found(present)
+        own_ops, count = [self.ops.index(name) for name in present], len(self.ops)
+        others = [place.decision for place in self.elsewhere]
+        self.before: Row = np.array([*own_ops, *(0 for _ in others)], dtype=np.int64)
+        self.numbers = (*options_of(own_ops, count), *(tuple(range(len(one.options))) for one in others))
+        found = [*self._found(present), *others]
         self.choices = self._choices(found)
-        self.blueprint: Blueprint = module_blueprint(traced, self.blocks, self.choices)
+        self.shaped = shaped_nodes(traced, self.elsewhere, self.seen)
+        self.blueprint: Blueprint = module_blueprint(traced, self.blocks, self.choices, self.shaped)
         self.tally = Tally(self.blueprint)
         """of the module as it is"""
         self.decisions: tuple[Decision, ...] = tuple(self._connected(n, one) for n, one in enumerate(found))
-        self.mask: Mask = np.zeros((len(found), len(self.ops)), dtype=bool)
+        self.mask: Mask = np.zeros((len(found), max([count, *(len(one.options) for one in others)])), dtype=bool)
         for row, numbers, one in zip(self.mask, self.numbers, self.decisions, strict=True):
             row[[numbers[option] for option in one.allowed]] = True
         self._whole: dict[tuple[int, Plan], bool] = {}
@@ -98,7 +104,7 @@ class Module(Rows):
     def _found(self, present: Sequence[str]) -> list[Decision]:
         """The decisions, before options that would cut an output off are removed."""
         found = []
-        for group, part, block in zip(self.groups, self.parts, self.first, strict=True):
+        for group, part, block in zip(self.groups, self.parts, self.first, strict=False):
             for index, number in enumerate(part):
                 spots = [Spot(self.traced, self.blocks[member], index) for member in group]
                 may_be = options(spots, present[number], self.ask)
@@ -111,7 +117,7 @@ class Module(Rows):
         An unchanged term keeps its own operation; a shortcut is added only if there is room for it.
         """
         made: list[list[Choice]] = [[] for _ in self.blocks]
-        for group, part in zip(self.groups, self.parts, strict=True):
+        for group, part in zip(self.groups, self.parts, strict=False):
             for member in group:
                 block = self.blocks[member]
                 for index, (number, own) in enumerate(zip(part, block.ops, strict=True)):
@@ -144,13 +150,15 @@ class Module(Rows):
 
     @functools.cached_property
     def places(self) -> list[tuple[str, int]]:
-        """Every term of every block by its name, group by group."""
-        return [
-            (self.blocks[member].edge_name(index), number)
-            for group, part in zip(self.groups, self.parts, strict=True)
-            for member in group
-            for index, number in enumerate(part)
-        ]
+        """Every term of every block by its name, group by group, then the other decisions."""
+        others = range(self.seen, len(self.decisions))
+        return [*self._terms(), *((self.decisions[number].name, number) for number in others)]
+
+    def _terms(self) -> Iterator[tuple[str, int]]:
+        start = 0
+        for group, block in zip(self.groups, self.first, strict=True):
+            yield from ((self.blocks[one].edge_name(at), start + at) for one in group for at in range(len(block.terms)))
+            start += len(block.terms)
 
     @property
     def device(self) -> torch.device:
@@ -161,7 +169,8 @@ class Module(Rows):
     @property
     def positions(self) -> tuple[tuple[str, int], ...]:
         """Per decision, the kind of its block and its number there."""
-        return tuple((block.kind, index) for block in self.first for index in range(len(block.terms)))
+        terms = ((block.kind, index) for block in self.first for index in range(len(block.terms)))
+        return *terms, *((one.kind, number) for number, one in enumerate(self.decisions[self.seen :]))
 
     @property
     def alike(self) -> Hashable:
@@ -171,7 +180,7 @@ class Module(Rows):
     @property
     def notes(self) -> tuple[str, ...]:
         """What was kept whole, and what else a user should know."""
-        nothing = [] if self.blocks else ["there is nothing here that natpp can replace"]
+        nothing = [] if self.decisions else ["there is nothing here that natpp can replace"]
         return *self.traced.notes, *called_twice(self.traced), *own_modes(self.traced), *nothing
 
     # What plans mean and cost.
@@ -231,7 +240,8 @@ class Module(Rows):
 
     def _further(self, number: int, part: Plan) -> list[dict[int, int]]:
         start, found = self.parts[number].start, []
-        dropped = [one for one, option in enumerate(part) if option and self._null(start + one) == option]
+        values = [self.decisions[start + one].options[option].value for one, option in enumerate(part)]
+        dropped = [one for one, option in enumerate(part) if option and values[one] == NULL]
         for index, present in enumerate(part):
             for option in self.allowed[start + index]:
                 if option == present:
@@ -244,9 +254,6 @@ class Module(Rows):
                     if other != index and self.whole(number, (*changed[:other], 0, *changed[other + 1 :])):
                         found.append({start + index: option, start + other: 0})
         return found
-
-    def _null(self, number: int) -> int:
-        return self.numbers[number].index(self.ops.index(NULL))
 
     @functools.cached_property
     def allowed(self) -> list[list[int]]:
@@ -283,7 +290,7 @@ class Module(Rows):
             return plan
         found = [
             (self.term(number).site is not None, float(table[number, numbers[option]]), -number, -numbers[option])
-            for number, (one, numbers) in enumerate(zip(self.decisions, self.numbers, strict=True))
+            for number, (one, numbers) in enumerate(zip(self.decisions[: self.seen], self.numbers, strict=False))
             for option in one.allowed
             if option
         ]
@@ -327,15 +334,37 @@ class Module(Rows):
 
     def rewritten(self, plan: Plan, shared: Shared | None = None) -> fx.GraphModule:
         """The module under a plan, not measured; its parts are its own, or those in `shared`."""
-        return rewrite(self.traced, block_edits(self.blocks, self.block_ops(plan)), shared)
+        edits, swaps = block_edits(self.blocks, self.block_ops(plan)), node_swaps(self.elsewhere, plan[self.seen :])
+        return rewrite(self.traced, edits, swaps, shared)
 
     def key(self, plan: Plan) -> Key:
-        """What it computes under a plan: per block, the operations that are alive."""
+        """What it computes under a plan: per block, the operations that are alive; then what else differs."""
         found = []
         for block, ops in zip(self.blocks, self.block_ops(plan), strict=True):
             live, _ = block.alive(ops)
             found.append(tuple(op if alive else NULL for op, alive in zip(ops, live, strict=True)))
-        return tuple(found)
+        others = tuple(f"{change.name}: {change.after}" for change in self.other_changes(plan))
+        return *found, *([others] if self.elsewhere else [])
+
+    def other_changes(self, plan: Plan) -> list[Change]:
+        """The changes that are not about terms of blocks, where their output is used; no policy has a say in them."""
+        alive, found = self._alive_elsewhere(plan) if self.elsewhere else [], list[Change]()
+        for number, option in enumerate(plan[self.seen :], start=self.seen):
+            one = self.decisions[number]
+            if option and alive[number - self.seen]:
+                found.append(Change(one.name, one.kind, one.options[0].value, one.options[option].value))
+        return found
+
+    def _alive_elsewhere(self, plan: Plan) -> list[bool]:
+        """Per decision elsewhere, whether one of its nodes is left and the output depends on it."""
+        tally, shaped = self.tally.at(plan), self.blueprint.shaped
+        pairs = zip(self.blocks, self.block_ops(plan), strict=True)
+        changed = ((term, op) for block, ops in pairs for (_, term), op in zip(block.terms, ops, strict=True))
+        gone = {node for term, op in changed for node in removed(term, op)}
+        return [
+            not gone.issuperset(place.nodes) and any(map(tally.alive, shaped.get(number, ())))
+            for number, place in enumerate(self.elsewhere, start=self.seen)
+        ]
 
     def candidate(self, plan: Plan) -> Candidate:
         """The module with a plan, which is built when a scorer needs it."""
@@ -349,7 +378,22 @@ class Module(Rows):
         """For JSON: its blocks before and after."""
         gone = {change.name for change in changes if change.after == NULL}
         pairs = zip(self.blocks, self.choices, self.block_ops(plan), strict=True)
-        return {"groups": [self._told(*one, gone) for one in pairs]}
+        groups = [self._told(*one, gone) for one in pairs]
+        others = [self._told_elsewhere(number, plan) for number in range(self.seen, len(plan))]
+        return {"groups": groups} | ({"elsewhere": others} if others else {})
+
+    def _told_elsewhere(self, number: int, plan: Plan) -> dict[str, Any]:
+        """A decision elsewhere: its value before and after, and the [parameters, multiply-adds] of each option."""
+        one, shaped = self.decisions[number], [self.shaped[node] for node in self.elsewhere[number - self.seen].nodes]
+        costs = {}
+        for option in one.allowed:
+            picked = *plan[:number], option, *plan[number + 1 :]
+            prices = [node.prices[tuple(picked[by] for by in node.by)] for node in shaped]
+            costs[str(one.options[option].value)] = [sum(figures) for figures in zip(*prices, strict=True)]
+        before, after = (one.options[option].value for option in (0, plan[number]))
+        alive = (self._alive_elsewhere(other)[number - self.seen] for other in ((0,) * len(plan), plan))
+        spent = [costs[str(own)] if lives else None for own, lives in zip((before, after), alive, strict=True)]
+        return {"name": one.name, "before": before, "after": after, "spent": spent, "costs": costs}
 
     def _told(
         self, block: Block, choices: Sequence[Choice], ops: Sequence[str], gone: Collection[str]
@@ -376,30 +420,16 @@ class Module(Rows):
     # What a policy sees.
 
     def graphs(self) -> list[tuple[Encoded, Mask]]:
-        """The first block of every group, as a graph each."""
-        names = [[self.ops[self.before[number]] for number in part] for part in self.parts]
+        """The first block of every group, as a graph each; what is decided elsewhere is not in it."""
+        parts, ops = self.parts[: len(self.groups)], len(self.ops)
+        names = [[self.ops[self.before[number]] for number in part] for part in parts]
         pairs = zip(self.first, names, strict=True)
         encoded = [encode_cells([(block.kind, block.with_ops(row))], self.ops) for block, row in pairs]
-        return [(one, self.mask[part.start : part.stop]) for one, part in zip(encoded, self.parts, strict=True)]
+        return [(one, self.mask[part.start : part.stop, :ops]) for one, part in zip(encoded, parts, strict=True)]
 
-
-def known(ops: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Operations by names that a policy knows; for an unknown kernel size, the nearest known one."""
-    found = []
-    for op in ops:
-        if op in names:
-            found.append(op)
-            continue
-        kind = op.rsplit("_", 1)[0]
-        near = [name for name in names if name.rsplit("_", 1)[0] == kind]
-        if not near:
-            raise SettingError(
-                f"the policy does not know the operation {op}, nor one like it: use a policy of a space that has it"
-            )
-        found.append(min(near, key=lambda name: abs(OPS[name].kernel - OPS[op].kernel)))
-    return found
-
-
-def perturbed(table: Table, generator: np.random.Generator, temperature: float = 1.0) -> Table:
-    """Preferences with Gumbel noise: the argmax of each row is a sample from its softmax."""
-    return table / temperature + generator.gumbel(size=table.shape)
+    def extended(self, table: Table) -> Table:
+        """A policy's log-probabilities with rows for what it does not see: it would rather leave that as it is."""
+        found = np.full(self.mask.shape, UNSEEN)
+        found[:, 0] = 0.0
+        found[: self.seen, : len(self.ops)] = table[: self.seen]
+        return found

@@ -7,8 +7,10 @@ keeps.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -18,8 +20,9 @@ from torch.fx.node import Node
 from torch.utils._pytree import tree_iter
 
 from natpp.arch.graph import NULL
-from natpp.core.blueprint import Blueprint, Price, Step
-from natpp.decisions.base import kind_of
+from natpp.core.blueprint import FREE, Blueprint, Price, Step
+from natpp.core.decision import Plan
+from natpp.decisions.base import NodePlace, shaping, term_kind
 from natpp.decisions.operation import forms
 from natpp.fx.aliasing import idle, way_out
 from natpp.fx.blocks import Block, Term
@@ -28,10 +31,9 @@ from natpp.fx.modes import in_mode
 from natpp.fx.sites import Sum
 from natpp.fx.traced import Traced, parameters_of, value
 from natpp.nets.measure import MultiplyAdds, unfused
-from natpp.registry import KINDS
 
 FIGURES = ("params", "madds", "made")  # made: bytes of the values that blocks compute, which drive peak memory
-NOTHING = (0, 0, 0)
+Prices = Mapping[Plan, Price | None]
 
 
 class Choice(NamedTuple):
@@ -41,14 +43,45 @@ class Choice(NamedTuple):
     ops: Mapping[int, str]
 
 
-def module_blueprint(traced: Traced, blocks: Sequence[Block], choices: Sequence[Sequence[Choice]]) -> Blueprint:
-    """The blueprint of a module whose blocks have these choices, one for every term."""
-    return _Drawn(traced, blocks, choices).blueprint()
+class Shaped(NamedTuple):
+    """A node that depends on decisions elsewhere: their numbers, and by their options its parameters and MAdds."""
+
+    by: tuple[int, ...]
+    prices: Mapping[Plan, tuple[int, int]]
+
+
+def shaped_nodes(traced: Traced, places: Sequence[NodePlace], first: int) -> dict[Node, Shaped]:
+    """The nodes that depend on decisions elsewhere, which are numbered from `first`."""
+    found = {}
+    for node, (kind, numbers) in shaping(places).items():
+        decisions = [places[number].decision for number in numbers]
+        prices = {
+            plan: kind.price(traced, node, tuple(one.options[o].value for one, o in zip(decisions, plan, strict=True)))
+            for plan in itertools.product(*(one.allowed for one in decisions))
+        }
+        found[node] = Shaped(tuple(first + number for number in numbers), prices)
+    return found
+
+
+def module_blueprint(
+    traced: Traced,
+    blocks: Sequence[Block],
+    choices: Sequence[Sequence[Choice]],
+    shaped: Mapping[Node, Shaped] = MappingProxyType({}),
+) -> Blueprint:
+    """The blueprint of a module: blocks with a choice for every term, and nodes that other decisions shape."""
+    return _Drawn(traced, blocks, choices, shaped).blueprint()
 
 
 class _Drawn:
-    def __init__(self, traced: Traced, blocks: Sequence[Block], choices: Sequence[Sequence[Choice]]):
-        self.traced, self.blocks, self.choices = traced, blocks, choices
+    def __init__(
+        self,
+        traced: Traced,
+        blocks: Sequence[Block],
+        choices: Sequence[Sequence[Choice]],
+        shaped: Mapping[Node, Shaped],
+    ):
+        self.traced, self.blocks, self.choices, self.shaped = traced, blocks, choices, shaped
         self.steps: list[Step] = []
         self.known: dict[Any, int] = {}  # the step of a value: a node outside of blocks, or (block, number)
         self.inside = {node: number for number, block in enumerate(blocks) for node in _nodes(block)}
@@ -85,11 +118,32 @@ class _Drawn:
         self._add("output", [*map(self._of, output.all_input_nodes), *kept])
         return Blueprint(tuple(self.steps), FIGURES)
 
-    def _add(self, name: str, reads: Sequence[int], price: Price = (), **more: Any) -> int:
-        if price and any(price):
-            more["prices"] = {(): price}
-        self.steps.append(Step(name, tuple(reads), **more))
+    def _add(self, name: str, reads: Sequence[int], prices: Prices = FREE, by: Plan = (), **more: Any) -> int:
+        self.steps.append(Step(name, tuple(reads), prices, by, **more))
         return len(self.steps) - 1
+
+    def _costing(self, price: Price, nodes: Sequence[Node]) -> dict[str, Any]:
+        """The prices of a step that has these nodes, and the decisions elsewhere that shape them."""
+        table, by = self._shaped({(): price}, (), nodes)
+        return {"prices": table, "by": by} if by or any(price) else {}
+
+    def _shaped(
+        self, prices: Prices, by: Plan, nodes: Sequence[Node], gone: Callable[[Plan], Collection[Node]] = lambda _: ()
+    ) -> tuple[Prices, Plan]:
+        """The same prices under decisions elsewhere, too; `gone` are the nodes that some options remove."""
+        for node in nodes:
+            if node in self.shaped:
+                numbers, own = self.shaped[node]
+                params, madds = own[(0,) * len(numbers)]
+                prices = {
+                    (*key, *more): price
+                    if price is None or node in gone(key)
+                    else (price[0] + new[0] - params, price[1] + new[1] - madds, price[2])
+                    for key, price in prices.items()
+                    for more, new in own.items()
+                }
+                by = *by, *numbers
+        return prices, by
 
     # Values outside of blocks.
 
@@ -107,11 +161,12 @@ class _Drawn:
         for one in held:
             if id(one) in self.shared:
                 if id(one) not in self.known:
-                    self.known[id(one)] = self._add(f"parameters of {node.name}", (), (one.numel(), 0, 0))
+                    cost = self._costing((one.numel(), 0, 0), ())
+                    self.known[id(one)] = self._add(f"parameters of {node.name}", (), **cost)
                 reads.append(self.known[id(one)])
         params = sum(one.numel() for one in held if id(one) not in self.shared)
         price = (params, self.madds.get(node, 0), 0)
-        return self._add(node.name, reads, price, idle=node in self.idle)
+        return self._add(node.name, reads, idle=node in self.idle, **self._costing(price, [node]))
 
     def _costly(self) -> set[Node]:
         """Nodes with unused output that cost something, or that such a node reads."""
@@ -137,12 +192,11 @@ class _Drawn:
         for index, (target, term) in enumerate(block.terms):
             if target == place and set(self.choices[number][index].ops.values()) != {NULL}:
                 found.append(self._term(number, term, self.choices[number][index], block.edge_name(index)))
-        params = 0
-        if isinstance(node.item, Sum):
-            params = sum(one.numel() for step in node.item.after for one in parameters_of(step, self.traced.parts))
+        after = node.item.after if isinstance(node.item, Sum) else ()
+        params = sum(one.numel() for step in after for one in parameters_of(step, self.traced.parts))
         name = f"{block.name} {place}"
         keep = "reached" if place in block.outputs else ""
-        return self._add(name, found, (params, 0, 0), join="sum", keep=keep)
+        return self._add(name, found, join="sum", keep=keep, **self._costing((params, 0, 0), after))
 
     def _read(self, number: int, place: int) -> int:
         """What the terms of a block read; if nothing else can read it, it must stay alive."""
@@ -163,22 +217,29 @@ class _Drawn:
         prices = {option: self._price(term, op) for option, op in choice.ops.items()}
         extra = self._extra(term)
         if not extra:
-            return self._priced(name, [source], choice, prices)
+            return self._priced(name, [source], choice, prices, term)
         assert term.site is not None
         bare = {option for option, op in choice.ops.items() if op not in (term.op, NULL) and not forms(term.site, op)}
         with_norm = {option: None if option in bare else price for option, price in prices.items()}
         without = {option: price if option in bare else None for option, price in prices.items()}
         sides = ([source, *extra], with_norm), ([source], without)
-        return self._add(name, [self._priced(name, reads, choice, some) for reads, some in sides], join="sum")
+        return self._add(name, [self._priced(name, reads, choice, some, term) for reads, some in sides], join="sum")
 
-    def _priced(self, name: str, reads: Sequence[int], choice: Choice, prices: Mapping[int, Price | None]) -> int:
-        if len(set(prices.values())) == 1:
-            return self._add(name, reads, prices={(): prices[0]})
-        table = {(option,): price for option, price in prices.items()}
-        return self._add(name, reads, prices=table, by=(choice.decision,))
+    def _priced(
+        self, name: str, reads: Sequence[int], choice: Choice, prices: Mapping[int, Price | None], term: Term
+    ) -> int:
+        nodes = () if term.site is None else term.site.nodes
+        if len(set(prices.values())) == 1 and self.shaped.keys().isdisjoint(nodes):
+            return self._add(name, reads, {(): prices[0]})
+        table: Prices = {(option,): price for option, price in prices.items()}
+
+        def gone(key: Plan) -> Collection[Node]:
+            return removed(term, choice.ops[key[0]])
+
+        return self._add(name, reads, *self._shaped(table, (choice.decision,), nodes, gone))
 
     def _price(self, term: Term, op: str) -> Price | None:
-        return KINDS[kind_of(term)].price(term, op, self.traced.parts)
+        return term_kind(term).price(term, op, self.traced.parts)
 
     def _extra(self, term: Term) -> list[int]:
         """What a site reads besides its input and its own parts, such as a parametrized weight of its norm."""
@@ -187,6 +248,13 @@ class _Drawn:
         own = {term.site.source, *term.site.nodes} | self.weights
         read = dict.fromkeys(one for node in term.site.nodes for one in node.all_input_nodes if one not in own)
         return [self._of(one) for one in read]
+
+
+def removed(term: Term, op: str) -> Collection[Node]:
+    """The nodes of a term's site that another operation does without."""
+    if op == term.op or term.site is None:
+        return ()
+    return term.site.main if op != NULL and forms(term.site, op) else term.site.nodes
 
 
 def _nodes(block: Block) -> list[Node]:

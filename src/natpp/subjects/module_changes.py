@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def changes_of(module: Module, plan: Plan, chances: Sequence[Sequence[float]] | None) -> tuple[Change, ...]:
-    """The changes of every block, then what was removed since no other block reads it any more."""
-    return *in_blocks(module, plan, chances), *_vanished(module, plan)
+    """The changes of every block, those elsewhere, then what was removed since no other block reads it any more."""
+    return *in_blocks(module, plan, chances), *module.other_changes(plan), *_vanished(module, plan)
 
 
 def in_blocks(module: Module, plan: Plan, chances: Sequence[Sequence[float]] | None = None) -> Iterator[Change]:

@@ -1,4 +1,4 @@
-"""Writes blocks with other operations: sums of the terms that are alive, each changed one by its kind of decision."""
+"""How a plan is written: blocks as sums of the terms that are alive, and other nodes, each by its kind of decision."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from torch.fx.node import Node
 
 from natpp.arch.graph import NULL
-from natpp.decisions.base import Spot, kind_of
+from natpp.core.decision import Plan
+from natpp.decisions.base import NodeKind, NodePlace, Spot, shaping, term_kind
 from natpp.errors import GraphError
 from natpp.fx.blocks import Block
-from natpp.fx.rewrite import Draft
+from natpp.fx.rewrite import Draft, Swap
 from natpp.fx.sites import Sum
-from natpp.registry import KINDS
 
 Ops = Sequence[str]  # one operation for each term of a block
 
@@ -22,6 +22,17 @@ def block_edits(blocks: Sequence[Block], ops: Sequence[Ops]) -> list[BlockEdit]:
     """The edits that give blocks these operations; blocks that keep theirs need none."""
     pairs = zip(blocks, ops, strict=True)
     return [BlockEdit(block, row) for block, row in pairs if tuple(row) != block.ops]
+
+
+def node_swaps(places: Sequence[NodePlace], plan: Plan) -> dict[Node, Swap]:
+    """What takes the place of nodes under the options of decisions elsewhere; unchanged nodes are left out."""
+
+    def swap(kind: NodeKind, numbers: Sequence[int]) -> Swap:
+        values = tuple(places[number].decision.options[plan[number]].value for number in numbers)
+        return lambda draft, node, find: kind.apply(draft, node, values, find)
+
+    found = shaping(places).items()
+    return {node: swap(kind, numbers) for node, (kind, numbers) in found if any(plan[one] for one in numbers)}
 
 
 class BlockEdit:
@@ -76,5 +87,5 @@ class BlockEdit:
         source = self._value(draft, term.source)
         if self.ops[index] != term.op:
             spot = Spot(draft.traced, self.block, index)
-            return KINDS[kind_of(term)].apply(draft, spot, self.ops[index], source, alone=alone)
+            return term_kind(term).apply(draft, spot, self.ops[index], source, alone=alone)
         return source if term.site is None else draft.chain(term.site.nodes, term.site.source, source)
