@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.fx.node import Node
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 from natpp.fx.traced import VALUE, TraceError
 
@@ -31,7 +31,7 @@ class Values:
 
     def fake(self, tree: Any) -> Any:
         """The same with fake tensors in place of tensors."""
-        return tree_map(lambda leaf: self.mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+        return tree_map_only(Tensor, self.mode.from_tensor, tree)
 
     def of(self, node: Node) -> Any:
         """The value of a node that calls something or names a parameter or buffer."""
@@ -62,16 +62,14 @@ class Values:
         """The value of a module that reads the data of a tensor: it is run on random data of the right shapes."""
         generator = torch.Generator().manual_seed(0)
 
-        def filled(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor):
-                return leaf
+        def filled(leaf: Tensor) -> Tensor:
             if not leaf.is_floating_point():
                 return torch.zeros(leaf.shape, dtype=leaf.dtype, device=leaf.device)
             return torch.randn(leaf.shape, generator=generator).to(leaf.device, leaf.dtype)
 
         module = copy.deepcopy(module)
         with torch.no_grad(), watching:
-            found = module(*tree_map(filled, args), **tree_map(filled, kwargs))
+            found = module(*tree_map_only(Tensor, filled, args), **tree_map_only(Tensor, filled, kwargs))
         return self.fake(found)
 
 

@@ -51,10 +51,7 @@ def _nodes(graph: Graph, before: Graph | None) -> list[str]:
 
 def _term(edge: Edge, old: Edge, alive: bool) -> str:
     change = "" if old.op == edge.op else f" → {edge.op}"
-    if edge.fixed:
-        note = " [fixed]"
-    else:
-        note = "" if alive or edge.is_null else " [dead]"
+    note = " [fixed]" if edge.fixed else "" if alive or edge.is_null else " [dead]"
     return f"{old.op}({edge.source}){change}{note}"
 
 
