@@ -24,7 +24,7 @@ class Rank(LayerKind):
 
 
 KINDS.add("rank", Rank())
-check_decision("rank")  # every option costs what it says; no change means the same bits; results can be saved
+check_decision("rank")  # exact costs, identical outputs without changes, results that can be saved
 
 model = nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
 print(natpp.optimize(model, example_input=torch.randn(1, 1, 28, 28), budget={"params": 0.2}))

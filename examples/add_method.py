@@ -16,7 +16,7 @@ from natpp.testing import check_method
 
 @dataclass(frozen=True)
 class OneChange(Method):
-    needs_scores = True  # settings would be fields, for texts such as one-change:tries=20
+    needs_scores = True  # a field would be a setting: one-change:tries=20
 
     def propose(self, subjects, count, score, chance):
         candidates = [list(self.changed(subjects, index)) for index in range(len(subjects))]

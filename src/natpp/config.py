@@ -115,7 +115,7 @@ class Config:
 
     @classmethod
     def parse(cls: type[C], text: str, since: C | None = None, of: str = "") -> C:
-        """The settings of a text, the others having their defaults (or those of `since`); `of` names it in errors."""
+        """Settings from a text; others keep their defaults, or their values in `since`. `of` names them in errors."""
         given: dict[str, str] = {}
         name = ""
         for part in split(text):

@@ -33,8 +33,8 @@ class Run(Config):
     precision: Literal["auto", "32", "bf16", "16"] = "auto"
     """auto (bf16 on a GPU), 32, bf16 or 16"""
     workers: Literal["here", "ray"] = "here"
-    """where short trainings run: here (in the processes of torchrun, if it started them), or ray: as tasks of the Ray
-    cluster at RAY_ADDRESS, or of a local one"""
+    """where short trainings run: here (in all processes that torchrun started, if any), or ray: as tasks on the Ray
+    cluster at RAY_ADDRESS, or on a local one"""
     tensorboard: bool = False
     """write curves for TensorBoard too"""
     watch: Annotated[Watch | None, Plain] = None

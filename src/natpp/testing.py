@@ -159,10 +159,10 @@ NETWORKS: tuple[Callable[[], nn.Module], ...] = (_Residual, lambda: _Residual(gr
 
 
 def check_decision(name: str) -> None:
-    """A kind of decision finds something in three networks; what each option costs is what is measured once built.
+    """A kind of decision finds something in three networks, and each option costs what is measured once it is built.
 
-    Without changes the same bits come out. A plan that changes all it can is found in JSON, restored from files, and
-    shown in a report.
+    Without changes, the output is bit-identical. A plan with as many changes as possible appears in JSON, is restored
+    from files and is shown in a report.
 
     Examples:
         >>> from natpp.testing import check_decision
@@ -192,7 +192,7 @@ def check_decision(name: str) -> None:
 
 
 def _check_kept(subject: Module, plan: Plan, images: Tensor) -> None:
-    """A changed module comes back from JSON, files and a report."""
+    """A changed module survives JSON and files, and the report shows its changes."""
     made, cost = subject.built(plan)
     picked = {number: one.options[plan[number]].value for number, one in enumerate(subject.decisions) if plan[number]}
     names = {number: subject.decisions[number].name for number in picked}
@@ -204,19 +204,19 @@ def _check_kept(subject: Module, plan: Plan, images: Tensor) -> None:
     before = module_cost(subject.given, images)
     result = Result(subject, plan, made, before, cost, tuple(changes), log_prob=0.0, chances=chances)
     data = json.loads(json.dumps(result.to_dict()))
-    assert data == result.to_dict(), "the options do not come back from JSON as they were"
+    assert data == result.to_dict(), "the result changes when it is written as JSON and read back"
     places = [one for group in data["groups"] for one in group["decisions"]] + data.get("elsewhere", [])
     told = {(place["name"], place["after"]) for place in places}
     assert {(names[number], value) for number, value in picked.items()} <= told, "the JSON does not name every change"
     with TemporaryDirectory() as folder:
         again = restore_module(result.save(Path(folder) / "saved"))
-        assert torch.equal(again(images), made(images)), "what is restored computes something else"
+        assert torch.equal(again(images), made(images)), "the restored module computes something else"
         page = result.report(Path(folder) / "page.html").read_text(encoding="utf-8")
         assert all(name in page for name in names.values()), "the report does not name every change"
 
 
 def check_measure(name: str) -> None:
-    """What a measure says of a plan is what it says of the network that is built.
+    """A measure gives the same figure for a plan as for the network built from it.
 
     Examples:
         >>> from natpp.testing import check_measure
@@ -230,7 +230,7 @@ def check_measure(name: str) -> None:
         built = measure.of(module.built(plan, latency=True)[1])
         assert 0 <= built < float("inf"), f"the {name} of a network is {built} {measure.unit}"
         assert said in (None, built), f"the {name} of a module is {said} {measure.unit} by its plan, but {built} built"
-    assert not measure.adds_up or name in module.blueprint.figures, f"{name} adds up, but no step of a blueprint has it"
+    assert not measure.adds_up or name in module.blueprint.figures, f"{name} adds up, but blueprints do not count it"
 
 
 def check_scorer(make: Callable[..., Scorer], archs: Sequence[Architecture]) -> None:

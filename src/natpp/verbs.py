@@ -55,7 +55,7 @@ def cost(
 ) -> Cost:
     """What an architecture costs in a network, or what any module costs on an example input.
 
-    Counted without building the network; `latency=True` also builds and times it on the device at hand.
+    Counted without building the network; `latency=True` also builds it and times it on this device.
 
     Examples:
         >>> natpp.cost("darts").madds
@@ -168,10 +168,10 @@ def optimize(
 
 
 def restore(folder: str | Path, module: nn.Module | None = None) -> nn.Module:
-    """The module that `save(folder)` or a run of `train` or `finetune` wrote, on the CPU; no code there is executed.
+    """The module that `save(folder)` or a run of `train` or `finetune` wrote, on the CPU; no code in the folder is run.
 
-    `module` is the original or one like it. It is needed for the weights of a fine-tuned module of your own, and if a
-    result has custom layers, which are then taken from it.
+    `module` is the original or one like it. It is needed for a fine-tuned module of your own, of which only the
+    weights are kept, and for results with custom layers, which are taken from it.
 
     Examples:
         >>> result = natpp.optimize(natpp.zoo.network("resnet20"), example_input=torch.randn(1, 3, 32, 32))
@@ -231,7 +231,7 @@ def score(
 
     By `short` real trainings on the images of a task (`short:steps=200,store=scores.jsonl`), or by a run's folder (its
     supernet). Architectures of one cell are built into the network of NAS-Bench-201, pairs of cells into CIFAR's.
-    Modules, which need an `example_input`, are fine-tuned from the weights that they have.
+    Modules, which need an `example_input`, are fine-tuned from their own weights.
 
     Examples:
         >>> (one,) = natpp.score(["natpp_darts"], "short:steps=2", task="digits")

@@ -156,7 +156,7 @@ def test_a_layer_keeps_its_place_in_a_block() -> None:
 @pytest.mark.usefixtures("slim", "parts")
 def test_a_node_belongs_to_one_kind() -> None:
     traced = trace(nn.Sequential(nn.Linear(8, 8)), torch.randn(2, 8))
-    with pytest.raises(SettingError, match="can be decided by slim and by parts: choose one of these kinds"):
+    with pytest.raises(SettingError, match="can be decided by both slim and parts: choose one of these kinds"):
         Module(traced)
     assert {one.kind for one in Module(traced, Decisions(kinds=("parts",))).decisions} == {"parts"}
     assert Module(traced, Decisions(kinds=("operation", "term"))).decisions == ()

@@ -126,7 +126,7 @@ def test_layers_that_are_called_twice_are_named() -> None:
             return self.encoder(one) - self.encoder(other)
 
     result = natpp.optimize(Siamese(), example_input=(X, X))
-    assert "encoder.0, encoder.3: called more than once, and kept as they are" in result.notes
+    assert "encoder.0, encoder.3: called more than once, and left unchanged" in result.notes
 
 
 # What is kept.
@@ -285,7 +285,7 @@ def test_a_train_of_its_own_is_noted() -> None:
             return self
 
     result = natpp.optimize(Frozen().eval(), example_input=X)
-    assert "Frozen overrides train(), but the result does not: it is trained as a whole" in result.notes
+    assert "Frozen overrides train(), but the result does not: its train() applies to every part" in result.notes
     assert not any("train()" in note for note in natpp.optimize(small().eval(), example_input=X).notes)
 
 

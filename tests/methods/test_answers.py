@@ -134,7 +134,7 @@ def test_the_command_writes_a_better_architecture(
         (("--method", "nat++:mode=gredy"), "Did you mean 'greedy'?"),
         (("--method", "nat+++"), "unknown method 'nat+++'. Did you mean 'nat++'?"),
         (("--method", "nat++:mode=best-of"), "nat++:mode=best-of chooses by scores: give a scorer, or a task"),
-        (("--method", "tuned", "--task", "digits"), "tuned tunes a policy on a module. For an architecture"),
+        (("--method", "tuned", "--task", "digits"), "tuned works on modules. For an architecture"),
         (("--budget", "strct"), "Did you mean 'strict'?"),
         (("--rule", "nut"), "Did you mean 'nat'?"),
         (("--method", "nat++:samples=0"), "samples is 0"),
@@ -166,7 +166,7 @@ def test_the_network_asked_for_is_the_network_used(policy: Policy, tmp_path: Pat
 
 
 def test_a_scorer_goes_with_best_of(policy: Policy) -> None:
-    with pytest.raises(NatppError, match="uses no scorer: leave it out"):
+    with pytest.raises(NatppError, match="does not use a scorer: leave it out"):
         natpp.optimize("darts", policy, scorer=number)
 
 

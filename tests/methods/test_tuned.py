@@ -363,7 +363,7 @@ def test_longer_tunings_decide_between_the_best(monkeypatch: pytest.MonkeyPatch)
     order = np.argsort([-one.score for one in found.scored], kind="stable").tolist()
     assert found.finals == {index: float(place) for place, index in enumerate(order[:4])}
     assert found.best == order[3]
-    assert "of the 4 first of them by a longer fine-tuning" in found.measured["how"]
+    assert "the 4 best of them were fine-tuned again for longer" in found.measured["how"]
     assert found.to_dict()["finals"] == [[index, score] for index, score in found.finals.items()]
 
 
@@ -503,7 +503,7 @@ def test_more_wrong_input() -> None:
         learned(budget={"madds": 0.001})
     with pytest.raises(SettingError, match="tuned chooses by scores: give a scorer, or a task"):
         natpp.optimize(trained(), "tuned", example_input=example())
-    with pytest.raises(SettingError, match="auto uses no task"):
+    with pytest.raises(SettingError, match="auto does not use a task"):
         natpp.optimize("darts", task=loader())
 
 

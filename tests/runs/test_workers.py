@@ -149,7 +149,7 @@ def test_workers_are_for_short_trainings(tmp_path: Path, capsys: pytest.CaptureF
     with pytest.raises(SettingError, match="workers is ray, but this is a single training"):
         natpp.train("darts", "digits", run=natpp.Run(workers="ray"))
     assert not (tmp_path / "run").exists()
-    with pytest.raises(SettingError, match="torchrun has started processes, too"):
+    with pytest.raises(SettingError, match="torchrun has also started processes"):
         workers.on_ray(SimpleNamespace(world_size=2))
 
 

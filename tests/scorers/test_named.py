@@ -89,5 +89,5 @@ def test_what_names_a_scorer(tmp_path: Path) -> None:
             SCORERS[name].make(Wanted("cifar", Data("digits")))
     module = Module(trace(SMALL["vgg"](), torch.randn(2, 3, 8, 8)))
     elsewhere = Wanted("", Data("digits"), Run(workers="ray"), Subjects([module]))
-    with pytest.raises(SettingError, match="only short trainings of architectures are shared"):
+    with pytest.raises(SettingError, match="only short trainings of architectures can be shared"):
         SCORERS["short"].make(elsewhere)

@@ -280,7 +280,7 @@ def test_wrong_settings_say_what_is_wrong() -> None:
         ({"budget": "loose"}, "unknown budget"),
         ({"method": "nat++:mode=gredy"}, "greedy"),
         ({"decisions": natpp.Decisions(setting="cifar")}, "only be given with an architecture"),
-        ({"scorer": "short"}, "uses no scorer: leave it out"),
+        ({"scorer": "short"}, "does not use a scorer: leave it out"),
         ({"method": "evolution"}, "evolution chooses by scores: give a scorer, or a task"),
         ({"method": "evolution", "scorer": "table.csv"}, "a table scores architectures"),
     ):

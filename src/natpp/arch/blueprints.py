@@ -30,7 +30,7 @@ class Drawing(NamedTuple):
 
 
 def drawing(arch: Architecture, where: Setting, options: Sequence[Sequence[str]] | None = None) -> Drawing:
-    """The blueprint of all that an architecture may become by `options` (default: all operations) on its free edges."""
+    """The blueprint of all that an architecture may become with `options` (default: all operations) on free edges."""
     widths = len(arch.normal.outputs), len(arch.graph("reduce").outputs)
     topology = tuple((kind, graph.topology, graph.outputs) for kind, graph in arch.cells())
     numbers = {name: number for number, name in enumerate(OPS)}

@@ -1,4 +1,4 @@
-"""What may be decided about an architecture or a module, and by which rule: the settings of every optimization."""
+"""Settings of every optimization: what may change in an architecture or a module, and by which rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from natpp.registry import KINDS, OPS, RULES
 
 @dataclass(frozen=True)
 class Decisions(Config):
-    """What may be decided.
+    """What may change, and by which rule.
 
     Examples:
         >>> natpp.Decisions(keep=("layer4",)).changed()
@@ -20,18 +20,18 @@ class Decisions(Config):
     """
 
     rule: Annotated[str, Among(RULES)] | None = None
-    """what may become what: nat, nat++ or cost; by default the rule of the method, or else nat++"""
+    """which operation may replace which: nat, nat++ or cost; by default the rule of the method, or else nat++"""
     kinds: tuple[str, ...] = ()
     """kinds of decisions, separated by commas; by default all"""
     ops: tuple[str, ...] = ()
     """operations that may be chosen, separated by commas; by default all that the method knows"""
     keep: Annotated[tuple[Any, ...], Form("layer4,head")] = ()
-    """of a model: parts that stay as they are, separated by commas; in Python also types of modules"""
+    """for a model: parts to leave unchanged, separated by commas; in Python also types of modules"""
     share_blocks: bool | None = None
-    """of a model: decide for identical blocks together; by default yes, unless the budget has limits"""
+    """for a model: decide for identical blocks together; by default yes, unless the budget has limits"""
     setting: Annotated[Any, Plain] = None
-    """of an architecture: the network it is built into, a name, a text or a `Setting`; by default that of CIFAR-10, and
-    that of NAS-Bench-201 for an architecture of one cell"""
+    """for an architecture: the network it is built into, as a name, a text or a `Setting`; by default that of CIFAR-10,
+    or that of NAS-Bench-201 for an architecture of one cell"""
     columns: Annotated[tuple[str, ...], Plain] = ()
     """the operations that a method knows, if not all"""
     strict: Annotated[bool, Plain] = True

@@ -259,7 +259,7 @@ class Graph:
         return None if self.concat is None else tuple(self.names[node] for node in self.concat)
 
     def canonical(self) -> Graph:
-        """The same graph for all that differ only in node names and the order of edges and concat."""
+        """An equal graph for all graphs that differ only in node names and the order of edges and concat."""
         return Graph.from_inputs(*canonical_inputs(self.inputs, self.merged_concat))
 
     def living(self) -> tuple[list[list[tuple[str, int]]], list[int]]:
@@ -340,7 +340,7 @@ class Architecture:
 
     @property
     def key(self) -> Architecture:
-        """The same for architectures that compute the same, which are scored once."""
+        """Equal for architectures that compute the same function; they are scored once."""
         return self.essence()
 
     def isomorphic(self, other: Architecture) -> bool:

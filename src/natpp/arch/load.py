@@ -48,12 +48,12 @@ def load(given: str | Path) -> Architecture:
 
 
 def as_architecture(given: Architecture | str | Path) -> Architecture:
-    """An architecture as it is, or the one that `load` finds."""
+    """The given architecture, or the one that `load` finds."""
     return given if isinstance(given, Architecture) else load(given)
 
 
 def name_of(given: Architecture | str | Path) -> str:
-    """The name of a zoo entry or a file; an empty text for what has none."""
+    """The name of a zoo entry or a file; empty if there is none."""
     if isinstance(given, Path):
         return given.stem
     return given if isinstance(given, str) and given in ZOO else ""
@@ -83,7 +83,7 @@ def _decoded(content: bytes, name: str) -> str:
 
 
 def _parse_named(text: str, where: str) -> Architecture:
-    """Parses a text whose errors say where it came from."""
+    """Parse a text; errors say where it came from."""
     try:
         return parse(text)
     except NatppError as error:

@@ -1,7 +1,7 @@
 """Operations of edges: the thirteen of the paper, and extras that published cells use.
 
-Module, cost and form at a site of a module follow from an operation's layers at a place. To add an operation, add one
-entry here, or call `OPS.add` elsewhere. Convolutions have no bias, as in the published networks.
+An operation's module, its cost and its form at a site of a module all follow from its layers at a place. To add an
+operation, add one entry here, or call `OPS.add` elsewhere. Convolutions have no bias, as in the published networks.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Op:
         return build_chain(self.layers(place))
 
     def forms(self, place: Place) -> tuple[Form, ...]:
-        """Its convolutions and poolings at a site of a module, which keeps norm and activation; none if an identity."""
+        """Its convolutions and poolings at a site, whose norm and activation are kept; empty for an identity."""
         return _forms(self.at_site or self.layers, self.name, place)
 
     @functools.cached_property

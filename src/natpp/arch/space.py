@@ -193,7 +193,7 @@ def dealt_again(archs: Sequence[Architecture], generator: np.random.Generator) -
 
 
 def _spread(arch: Architecture, count: int, columns: Mapping[str, Sequence[Sequence[str]]]) -> list[Architecture]:
-    """Architectures of one graph; `columns` has per cell and edge the operation of each."""
+    """Architectures with the same graph; `columns` has the operations of all of them, per cell and edge."""
     return [
         arch.with_ops({kind: [column[index] for column in edges] for kind, edges in columns.items()})
         for index in range(count)

@@ -53,7 +53,7 @@ TASK = Flag("data to train on: digits, cifar10:root=data, imagenet:root=DIR, a f
 Task = Annotated[str | None, TASK]
 Images = Annotated[str, TASK]
 Shapes = Annotated[
-    str | None, Flag("of a model: the shape of its input; several separated by semicolons", "1,3,224,224")
+    str | None, Flag("for a model: the shape of its input; separate several with semicolons", "1,3,224,224")
 ]
 Rule = Annotated[str, Among(RULES), Flag("nat, nat++ or cost")]
 Output = Annotated[str, Flag("the page to write; an earlier report there is replaced", "FILE", short="-o")]
@@ -121,7 +121,7 @@ def cost(
     where: Where = Where(),
     json: bool = False,
 ) -> None:
-    """Count what an architecture costs in a network, to the digit, without building it; or what a model costs."""
+    """Compute the exact cost of an architecture in a network, without building it, or of a model."""
     if is_module(arch):
         if any(name != "classes" for name in where.changed()):
             raise SettingError("--network, --channels, --cells and --size can only be given with an architecture")
@@ -232,7 +232,7 @@ def search(
     search: Search = Search(),
     json: bool = False,
 ) -> None:
-    """Learn a policy on images, or from scores at hand; kept in a folder, and resumed from it."""
+    """Learn a policy from images or from existing scores; the run is kept in a folder and can be resumed."""
     on = space if arch is None else load(arch)
     with shown_progress() as watch:
         policy = verbs.search(task, search, budget, on=on, scorer=scorer, run=replace(run, watch=watch, say=say))
@@ -298,7 +298,7 @@ def train(
     training: Annotated[Recipe, Group(changes=True, leave_out=("network",))],
     json: bool = False,
 ) -> None:
-    """Train a network of an architecture from scratch; kept in a folder, and resumed from it."""
+    """Train a network of an architecture from scratch; the run is kept in a folder and can be resumed."""
     by = replace(RECIPES.given(recipe), **training)  # type: ignore[arg-type]
     with shown_progress() as watch:
         found = verbs.train(arch, task, by, run=replace(run, watch=watch, say=say))
@@ -330,7 +330,7 @@ def finetune(
     ],
     json: bool = False,
 ) -> None:
-    """Fine-tune a model, or a result of natpp optimize; kept in a folder."""
+    """Fine-tune a model, or a result of natpp optimize; the run is kept in a folder and can be resumed."""
     by = replace(RECIPES.given(recipe), **training)  # type: ignore[arg-type]
     module = model if os.path.isdir(model) else load_module(model, input, run.seed)
     guide = None if teacher is None else load_module(teacher, input, run.seed)
@@ -374,14 +374,14 @@ def data(
     source: Annotated[
         str | None,
         Flag(
-            "archive or folder at hand: the Python or binary archive, mosaics with labels.json, batches",
+            "archive or folder that you have: the Python or binary archive, mosaics with labels.json, batches",
             "PATH",
             "from",
         ),
     ] = None,
     json: bool = False,
 ) -> None:
-    """Put a data set into a folder as one file, checked: from its home page, or from a file at hand."""
+    """Download a data set, or convert an archive that you have, into one checked file in a folder."""
     from natpp.data.sets import store_images
 
     file = store_images(name, root, source)

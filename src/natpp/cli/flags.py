@@ -25,7 +25,7 @@ from natpp.hints import AUTO, Form, alternatives, parsed, word_of
 
 JSON_HELP = "print only JSON on standard output"
 QUIET_HELP = "no progress and no remarks; errors are still printed"
-MOST_NAMES = 4  # that a placeholder lists
+MOST_NAMES = 4  # maximum number of names that a placeholder lists
 METAVARS: dict[Any, str] = {int: "N", float: "X", bool: "true|false"}
 
 
@@ -65,13 +65,13 @@ class Asked(NamedTuple):
     hint: Any
     flag: Flag
     default: Any
-    """MISSING if it has to be given"""
+    """MISSING if it is required"""
     word: str
     """what messages call its value"""
 
     @property
     def typed(self) -> str:
-        """How it is typed, `--seed`; of a word the placeholder."""
+        """How it is typed, such as `--seed`; for a word, its placeholder."""
         switched_off = "no-" if self.default is True else ""
         return self.metavar if self.flag.positional else f"--{switched_off}{_typed(self.flag.name or self.field)}"
 

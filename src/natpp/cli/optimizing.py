@@ -1,4 +1,4 @@
-"""`natpp optimize`: an architecture or a model made better."""
+"""`natpp optimize`: make an architecture or a model better."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Asked(Config):
     """By which method, within which budget, on which data."""
 
     method: Annotated[str, Form("NAME:KEY=VALUE,…")] = "auto"
-    """nat++, nat, random, evolution:scores=20, tuned:evaluations=32 (of a model), …; nat++:policy=RUN for your own
+    """nat++, nat, random, evolution:scores=20, tuned:evaluations=32 (models only), …; nat++:policy=RUN for your own
     policy, nat++:mode=best-of to choose by a scorer; auto: the policy that ships, or for a model with a task, tuned"""
     budget: Annotated[str, Form("strict|rule|madds=0.6,…")] = "strict"
     """strict: living parameters and MAdds do not rise; rule: what the rule allows; or limits on params, madds,
@@ -42,10 +42,10 @@ class Asked(Config):
     task: Annotated[str | None, Form("TASK")] = None
     """data to train on: digits, cifar10:root=data, imagenet:root=DIR, a folder of images"""
     scorer: Annotated[str | None, Form("NAME:KEY=VALUE,…|RUN|TABLE")] = None
-    """for methods that choose by scores: short (trainings on the task), supernet (of a model), a run's folder (its
+    """for methods that choose by scores: short (trainings on the task), supernet (models only), a run's folder (its
     supernet), a table of trained networks"""
     input: Annotated[str | None, Form("1,3,224,224")] = None
-    """of a model: the shape of its input; several separated by semicolons"""
+    """for a model: the shape of its input; separate several with semicolons"""
     measure_latency: bool = False
     """measure the time of a forward pass before and after"""
 
@@ -62,16 +62,16 @@ def optimize(
     out: Annotated[
         str | None,
         Flag(
-            "file to write the better architecture to, as JSON; of a model the folder: weights, architecture, Python "
-            "file",
+            "file to write the better architecture to, as JSON; for a model, a folder for its weights, architecture "
+            "and Python file",
             "FILE|DIR",
             short="-o",
         ),
     ] = None,
-    report: Annotated[str | None, Flag("page to write with graphs, reasons and costs", "FILE")] = None,
+    report: Annotated[str | None, Flag("HTML page to write, with graphs, reasons and costs", "FILE")] = None,
     json: bool = False,
 ) -> None:
-    """Make an architecture or a model better: changes, costs before and after."""
+    """Make an architecture or a model better, and list the changes and the costs before and after."""
     if report is not None:
         check_target(report)
         if out is not None and Path(out).resolve() == Path(report).resolve():

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 TEXT = "a zoo name, a file, '-' or the text itself"
-MODEL = "a network of the zoo, or what a function of your own file makes"
+MODEL = "a network of the zoo, or what a function in your own file returns"
 LONGEST_NAME = 80  # of a subject in a report
 FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
@@ -54,11 +54,11 @@ def load_architecture(word: str) -> Any:
 
 
 def _folder_in_words(folder: str) -> str:
-    """What a folder holds that was given in place of an architecture or model, and what to do with it."""
+    """For a folder given in place of an architecture or model: what it holds, and what to do with it."""
     held = set(os.listdir(folder))
     if "policy.safetensors" in held:
         best = f"; the best one found is {folder}/architecture.json" if "architecture.json" in held else ""
-        return f"the folder of a search: name an architecture, and give the search as --policy {folder}{best}"
+        return f"the folder of a search: name an architecture, and add --method nat++:policy={folder}{best}"
     if {"network.safetensors", "module.safetensors"} & held:
         return f"the folder of a training: natpp.restore({folder!r}) gives the network, for use in Python"
     if {"architecture.json", "weights.safetensors"} <= held:

@@ -18,8 +18,8 @@ Limits = Mapping[str, float]  # the maximum of each figure
 NAMED = ("strict", "rule")
 
 SAVES_NOTHING = (
-    "this saves neither parameters nor multiply-adds: the policy is sure of no change that does. A budget such as "
-    "madds=0.7 makes it choose"
+    "this saves neither parameters nor multiply-adds: the policy is not confident in any change that does. To save "
+    "some, set a budget such as madds=0.7"
 )
 
 

@@ -52,7 +52,7 @@ class Learned:
         ways = {"short": "after a short fine-tuning with inherited weights", "supernet": "in a supernet of the module"}
         best = f"the best of {counted(len(self.scored), 'candidate')}, scored once each"
         if self.finals:
-            best += f", and of the {len(self.finals)} first of them by a longer fine-tuning"
+            best += f"; the {len(self.finals)} best of them were fine-tuned again for longer"
         return {
             "what": "validation loss",
             "before": -self.original,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from natpp.core.measures import Cost
 
 Preferences = Sequence[NDArray[np.float64]]  # per decision, per option
-Row = NDArray[np.int64]  # a plan as columns: per decision, the number of its operation among all that there are
+Row = NDArray[np.int64]  # a plan as columns: per decision, the number of its operation among all operations
 Table = NDArray[np.float64]  # preferences as columns: (decisions, operations)
 
 
@@ -69,7 +69,7 @@ class Subject(Protocol):
     # Plans that keep to the rule and the budget.
 
     def repaired(self, plan: Plan, worth: Sequence[float]) -> Plan:
-        """The plan with its least worthy changes taken back until it fits; itself if it does."""
+        """The plan with its least worthy changes undone until it fits; a plan that fits is returned unchanged."""
 
     def within(self, plan: Plan, preferences: Preferences, limits: Mapping[str, float]) -> Plan:
         """The plan after further changes until it meets the limits."""
@@ -80,13 +80,13 @@ class Subject(Protocol):
         """A policy's answer within limits, given its log-probabilities and its answer without; `noise` samples."""
 
     def at_least_one(self, plan: Plan, table: Table) -> Plan:
-        """A policy's answer; for a module never that nothing changes, if something may."""
+        """A policy's answer; for a module, with at least one change if any is possible."""
 
     # Plans as rows, which policies and other methods work with.
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """The operations that the columns of a row stand for."""
+        """The operations that the numbers in a row stand for."""
 
     @property
     def before(self) -> Row:
@@ -102,7 +102,7 @@ class Subject(Protocol):
 
     @property
     def alike(self) -> Hashable:
-        """Equal for subjects in which a row means the same."""
+        """Equal for subjects in which a row has the same meaning."""
 
     def row(self, plan: Plan) -> Row:
         """A plan as a row."""

@@ -23,7 +23,7 @@ class Data(Config):
     data: Annotated[str | Path | None, Form("DATA")] = None
     """digits, cifar10, cifar100, fashion-mnist, imagenet or a folder of images"""
     root: Annotated[str | Path | None, Form("DIR")] = None
-    """folder that natpp data put the data into; of imagenet the one with train and val"""
+    """folder that natpp data put the data into; for imagenet, the one with train and val"""
     size: Annotated[int | None, At(least=1)] = None
     """pixels a side that a folder's images are cropped and scaled to (imagenet: 224)"""
 

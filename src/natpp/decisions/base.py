@@ -1,4 +1,4 @@
-"""What may be decided in a module, and what a kind of decision has to say.
+"""What may be decided in a module, and what a kind of decision has to define.
 
 A kind decides about terms of blocks, whose options are operations, or about nodes anywhere in the traced module.
 """
@@ -61,7 +61,7 @@ class NodePlace(NamedTuple):
     """A decision about nodes anywhere in a traced module."""
 
     decision: Decision
-    """its options are numbers or texts; those that are not allowed say why, and its kind is filled in"""
+    """its options are numbers or texts; forbidden options say why; `elsewhere` fills in its kind"""
     nodes: tuple[Node, ...]
     """the nodes that depend on it"""
 
@@ -98,14 +98,14 @@ def term_kind(term: Term) -> TermKind:
 
 
 def elsewhere(traced: Traced, ask: Decisions, names: Iterable[str]) -> list[NodePlace]:
-    """The decisions about nodes, kind by kind; one whose name is among `names` already is named for its kind, too."""
+    """The decisions about nodes, kind by kind; if its name is already taken, the kind is added to it."""
     found, owners, taken = list[NodePlace](), dict[Node, str](), set(names)
     for name, kind in KINDS.items():
         for decision, nodes in kind.find(traced, ask) if name in ask.kinds and isinstance(kind, NodeKind) else ():
             for node in nodes:
                 if owners.setdefault(node, name) != name:
                     raise SettingError(
-                        f"{decision.name} can be decided by {owners[node]} and by {name}: choose one of these kinds"
+                        f"{decision.name} can be decided by both {owners[node]} and {name}: choose one of these kinds"
                     )
             place = f"{decision.name} ({name})" if decision.name in taken else decision.name
             taken.add(place)

@@ -39,7 +39,7 @@ class LayerKind(NodeKind):
 
     @abstractmethod
     def build(self, layer: nn.Module, option: Hashable) -> nn.Module:
-        """What a layer becomes, with weights from the original, which may lie on the meta device."""
+        """What a layer becomes, with weights from the original, which may be on the meta device."""
 
     def find(self, traced: Traced, ask: Decisions) -> Iterable[NodePlace]:
         """One decision for every layer that may become something else; option 0 is its class."""
@@ -68,6 +68,6 @@ class LayerKind(NodeKind):
 
 
 def _bare(tensor: torch.Tensor) -> torch.Tensor:
-    """The same on the meta device."""
+    """A copy on the meta device."""
     bare = tensor.detach().to("meta")
     return nn.Parameter(bare, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else bare

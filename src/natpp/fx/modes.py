@@ -80,7 +80,7 @@ def _replaced(tree: Any, path: list[Any], new: Any) -> Any:
 
 def same_target(first: Any, second: Any) -> bool:
     if isinstance(first, str) and isinstance(second, str) and first.startswith("_tensor_constant"):
-        return second.startswith("_tensor_constant")  # numbered anew in every pass
+        return second.startswith("_tensor_constant")  # numbered afresh in every pass
     return bool(first is second or first == second)
 
 

@@ -121,7 +121,7 @@ def called_twice(traced: Traced) -> list[str]:
     """A note that names the convolutions that are called more than once, if any."""
     calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
     found = [path for path, count in calls.items() if count > 1 and isinstance(traced.parts[path], nn.Conv2d)]
-    return [f"{some_of(found)}: called more than once, and kept as they are"] if found else []
+    return [f"{some_of(found)}: called more than once, and left unchanged"] if found else []
 
 
 def own_modes(traced: Traced) -> list[str]:
@@ -133,7 +133,7 @@ def own_modes(traced: Traced) -> list[str]:
         if type(part).train is not nn.Module.train and not any(f"{path}.".startswith(f"{one}.") for one in kept)
     ]
     whose = ", ".join(dict.fromkeys(found))
-    return [f"{whose} overrides train(), but the result does not: it is trained as a whole"] if found else []
+    return [f"{whose} overrides train(), but the result does not: its train() applies to every part"] if found else []
 
 
 class _Finder:

@@ -170,5 +170,5 @@ def _refused(module: nn.Module, stopped: Stopped) -> TraceError:
     """An error that names the place and a workaround."""
     why = "; ".join(said for said in (stopped.reason.rstrip("."), stopped.line) if said)
     leave = "Mark the part that does it with natpp.leaf, or move that code into a submodule and mark it"
-    way = "Call its eval() first: the result is then what it is in eval mode" if stopped.other_way else leave
+    way = "Call its eval() first: the result then follows the eval-mode path" if stopped.other_way else leave
     return TraceError(f"{type(module).__name__} cannot be traced: {stopped.where} stops it ({why}). {way}")

@@ -38,7 +38,7 @@ class Method(Config):
     A subclass is a frozen dataclass of settings. It defines `propose`, and `fit` if there is something to learn.
 
     Examples:
-        >>> import natpp.methods  # they register themselves
+        >>> import natpp.methods  # registers them
         >>> from natpp.registry import METHODS
         >>> METHODS["random"].needs_scores, METHODS.given("random:tries=5").needs_scores
         (False, True)
@@ -51,9 +51,9 @@ class Method(Config):
     rule: ClassVar[str | None] = None
     """the rule of the method; None: the rule that the caller gives"""
     refuses: ClassVar[Mapping[str, str]] = {}
-    """why it cannot work on an architecture, or on a module"""
+    """for kinds of subjects that it cannot work on (`architecture`, `module`): why"""
     longest: ClassVar[int] = 1
-    """times the usual steps that it may ask a scorer to train a candidate for"""
+    """for how many times the usual steps it may have a scorer train a candidate"""
 
     def fit(self, subjects: Subjects, score: Score, chance: np.random.Generator) -> Self:
         """The method once it has learned from training subjects."""
@@ -64,7 +64,7 @@ class Method(Config):
         raise NotImplementedError
 
     def ready(self, rule: str) -> Self:
-        """The method with everything it reads from files, for a rule."""
+        """The method with the files that it needs loaded, for a rule."""
         return self
 
     @property
@@ -80,7 +80,7 @@ class Method(Config):
 
 
 def picked(subjects: Subjects, candidates: list[list[Row]], score: Score) -> list[Row]:
-    """The highest-scoring candidate of every subject; the first of equal ones."""
+    """The highest-scoring candidate of every subject; in a tie, the first."""
     indices = [index for index, rows in enumerate(candidates) for _ in rows]
     scores = subjects.scores(indices, [row for rows in candidates for row in rows], score)
     ends = np.cumsum([len(rows) for rows in candidates])[:-1]

@@ -62,7 +62,7 @@ class PolicyMethod(Method):
 
     @property
     def needs_scores(self) -> bool:  # type: ignore[override]
-        """To learn, or to choose among samples."""
+        """Whether it needs scores: to learn, or to choose among samples."""
         return self.learned is None or self.mode == "best-of"
 
     @property
@@ -86,7 +86,7 @@ class PolicyMethod(Method):
         return replace(self, learned=learn(subjects, score, self.learn, chance))
 
     def propose(self, subjects: Subjects, count: int, score: Score, chance: np.random.Generator) -> list[list[Row]]:
-        """The most likely transformation of every subject; with a count above 1, samples of the policy."""
+        """The most likely transformation of every subject; with a count above 1, samples from the policy."""
         transitions = self._transitions(subjects)
         choices = transitions.greedy()[None]
         if count > 1:

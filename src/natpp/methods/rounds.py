@@ -26,14 +26,14 @@ class Pool(Protocol):
         """How many are scored."""
 
     def late(self) -> bool:
-        """Whether the time is over."""
+        """Whether the time is up."""
 
     def score_promising(self, count: int) -> None:
-        """Score up to so many more, the most promising by a prediction from the scores so far."""
+        """Score up to `count` more: the most promising ones, predicted from the scores so far."""
 
 
 def in_rounds(pool: Pool, total: int, rounds: int) -> None:
-    """Score promising candidates in equal rounds until `total` are scored, or all are, or the time is over."""
+    """Score promising candidates in equal rounds until `total` are scored, or all are, or the time is up."""
     a_round = max(math.ceil((total - len(pool)) / rounds), 1)
     while len(pool) < total and not pool.late():
         before = len(pool)

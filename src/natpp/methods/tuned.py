@@ -43,7 +43,7 @@ from natpp.subjects.module import Key, Module
 from natpp.subjects.module_budget import Descent
 from natpp.subjects.rows import perturbed
 
-EVALUATIONS, MOST_EVALUATIONS = 32, 1000  # candidates scored by default, and however much time there is
+EVALUATIONS, MOST_EVALUATIONS = 32, 1000  # candidates scored by default, and at most if there is a time limit
 MOST_TRAINED = 64  # fine-tunings whose steps a supernet is trained for, however many candidates are scored
 FIRST = 32  # candidates drawn before the time is planned
 TRIES = 8  # draws per candidate
@@ -84,7 +84,7 @@ class Tuned(Method):
     """the policy to start from, once it is loaded"""
     needs_scores: ClassVar[bool] = True
     refuses: ClassVar[dict[str, str]] = {
-        "architecture": "tuned tunes a policy on a module. For an architecture, natpp.search(task, on=arch) does"
+        "architecture": "tuned works on modules. For an architecture, use natpp.search(task, on=arch)"
     }
 
     @property
@@ -94,7 +94,7 @@ class Tuned(Method):
 
     @property
     def most(self) -> int:
-        """Candidates to score at most."""
+        """Maximum number of candidates to score."""
         if self.evaluations is not None:
             return self.evaluations
         return EVALUATIONS if self.minutes is None else MOST_EVALUATIONS
@@ -105,12 +105,12 @@ class Tuned(Method):
         return None if self.learned is None else self.learned.ops
 
     def ready(self, rule: str) -> Tuned:
-        """The method with the policy loaded that it starts from."""
+        """The method with its initial policy loaded."""
         policy = PolicyMethod(rule, self.policy, learned=self.learned).ready(rule)
         return replace(self, policy=policy.policy, learned=policy.learned)
 
     def answer(self, subjects: Subjects, score: Any, run: Run) -> Answer:
-        """The best that was found for a module on its data."""
+        """The best candidate found for a module on its data."""
         (module,) = subjects.subjects
         settings = {"policy": str(self.policy or "given"), "schedule": score.schedule.to_dict()}
         if not module.seen:
@@ -143,7 +143,7 @@ class View:
         return self.module.chosen(self.greedy, table, self.limits)
 
     def repaired(self, plan: Plan) -> Plan:
-        """The plan with the changes undone that the policy finds least likely, until it is connected."""
+        """The plan after undoing the changes that the policy finds least likely, until it is connected."""
         return self.module.repaired(plan, self.table[np.arange(len(plan)), self.module.row(plan)].tolist())
 
 
@@ -187,7 +187,7 @@ class Candidates:
         return all(found[name] <= limit for name, limit in self.limits.items())
 
     def mutated(self, plan: Plan, table: Table, generator: np.random.Generator) -> Plan:
-        """A plan with some decisions drawn anew, brought within the limits."""
+        """A plan with some decisions drawn again, brought within the limits."""
         noisy, changed = perturbed(table, generator, TEMPERATURE), list(plan)
         free = [number for number, allowed in enumerate(self.module.allowed) if len(allowed) > 1]
         for place in generator.choice(len(free), size=min(1 + generator.poisson(1.0), len(free)), replace=False):
@@ -230,7 +230,7 @@ class Tuning(Subjects):
 
 
 def by_keys(score: Callable[[Sequence[Any]], Scores]) -> Callable[[Sequence[Candidate]], Scores]:
-    """A score of candidates, from one of their keys."""
+    """A score of candidates, from a score of their keys."""
     return lambda candidates: score([one.key for one in candidates])
 
 

@@ -29,7 +29,7 @@ from natpp.files import write_whole
 from natpp.nets.routes import Route, Routed, apart, chosen, needed, only, summed, zeros
 from natpp.registry import OPS
 
-OUTSIDE = "the architecture is not of the space it was made for"
+OUTSIDE = "the architecture is outside the space that it was built for"
 
 
 class Drawn:

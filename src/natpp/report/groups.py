@@ -15,7 +15,7 @@ from natpp.report.inline import Pair, cell_pair, cell_picture
 from natpp.report.rows import Change
 
 REMOVED = "removed"  # its output is no longer used; null is what was decided
-Place = Mapping[str, Any]  # a decision at one place, as a result tells it
+Place = Mapping[str, Any]  # a decision at one place, as a result records it
 
 
 class Cards(NamedTuple):

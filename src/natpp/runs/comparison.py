@@ -53,7 +53,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Worth:
-    """What a method did for held-out inputs."""
+    """How well a method did on held-out inputs."""
 
     one_shot: Spread
     """score of its answers"""
@@ -64,7 +64,7 @@ class Worth:
     params_change: float
     """mean relative change of living parameters"""
     madds_change: float
-    """the same of multiply-adds"""
+    """the same for multiply-adds"""
     queries: float
     """scores that were looked up"""
     seconds: float
@@ -91,7 +91,7 @@ class Comparison:
     oracle_by_score: float
     """mean of the best reachable score"""
     methods: Mapping[str, Worth | None]
-    """by name; None for a method that needs no scores, if their number is limited"""
+    """by name; None for a method that does not need scores, if their number is limited"""
     config: Benchmark
     """what was compared, and how"""
 

@@ -1,4 +1,4 @@
-"""The device, precision and processes that something runs on, and the folder that the first of them writes."""
+"""The device, precision and processes of a run, and its folder, which the first process writes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def make_fabric(device: str = "auto", precision: str = "auto") -> Fabric:
 
 
 def open_folder(run: Run, settings: dict[str, Any], fabric: Fabric) -> Folder:
-    """The run's folder; of several processes only the first writes into it."""
+    """The run's folder; if there are several processes, only the first writes into it."""
     if fabric.global_rank:
         return Folder(None, settings)
     return Folder(run.out, settings, resume=run.resume, tensorboard=run.tensorboard)

@@ -1,4 +1,4 @@
-"""What a search is for, and what a run's folder says of it: its supernet and its settings."""
+"""What a search is for, and what a run's folder records: its supernet and its settings."""
 
 from __future__ import annotations
 

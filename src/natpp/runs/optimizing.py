@@ -75,7 +75,7 @@ def run_optimize(
         wanted = Wanted(where, task, run, subjects, longest=chosen.longest)
         score = scorer_for("short" if scorer is None else scorer, wanted)
     elif scorer is not None or (has_data and isinstance(subject, Cells)):
-        raise SettingError(f"{name_of(method)} uses no {'scorer' if scorer is not None else 'task'}: leave it out")
+        raise SettingError(f"{name_of(method)} does not use a {'task' if scorer is None else 'scorer'}: leave it out")
     answer = chosen.answer(subjects, score, run)
     data = task.name if isinstance(task, Task) else task.text
     settings = {
@@ -132,7 +132,7 @@ def subject_of(given: object, example_input: Any, asked: Decisions, budget: Budg
             )
         asked = asked.full()
         if "operation" not in asked.kinds:
-            raise SettingError(f"an architecture has decisions of the kind operation, not {', '.join(asked.kinds)}")
+            raise SettingError(f"an architecture only has decisions of kind operation, not {', '.join(asked.kinds)}")
         usual = setting("cifar" if given.reduce is not None else "nasbench201")
         where = usual if asked.setting is None else as_setting(asked.setting)
         return Cells(given, Frame(str(asked.rule), where, asked.strict, asked.ops), asked.columns)

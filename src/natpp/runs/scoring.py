@@ -42,9 +42,9 @@ class Wanted:
     subjects: Subjects | None = None
     """the subjects that are scored, if they are known"""
     longest: int = 1
-    """times the usual steps that a method may train candidates for"""
+    """for how many times the usual steps a method may train candidates"""
     limit: int | None = None
-    """most candidates to score"""
+    """maximum number of candidates to score"""
     given: Fabric | None = None
     """device, precision and processes, if they are known"""
 
@@ -69,7 +69,7 @@ class Wanted:
 
 
 class Scoring(Config):
-    """The settings of a scorer, which make it."""
+    """The settings of a scorer, from which it is made."""
 
     def make(self, wanted: Wanted) -> Scorer:
         """The scorer."""
@@ -78,7 +78,7 @@ class Scoring(Config):
 
 @dataclass(frozen=True)
 class Short(Scoring):
-    """Short real trainings: of architectures from fresh weights, of models from inherited ones.
+    """Short real trainings: architectures start from fresh weights, models from inherited ones.
 
     None (auto) picks what suits the data.
 
@@ -129,14 +129,14 @@ class Short(Scoring):
 
 @dataclass(frozen=True)
 class Supernet(Scoring):
-    """Shared weights: of a run's folder for architectures, trained here for candidates for a module."""
+    """Shared weights: for architectures those in a run's folder; for candidates for a module, weights trained here."""
 
     run: Annotated[str | Path | None, Form("RUN")] = None
     """folder of the run that trained it"""
     steps: Annotated[int | None, At(least=1)] = None
-    """of a module: gradient steps for each candidate that will be scored"""
+    """for a module: gradient steps for each candidate that will be scored"""
     learning_rate: Annotated[float | None, At(above=0)] = None
-    """of a module: learning rate at the start"""
+    """for a module: learning rate at the start"""
 
     def make(self, wanted: Wanted) -> Scorer:
         """The supernet."""
@@ -196,7 +196,7 @@ def as_scoring(given: Scoring | str | Path, *, reward: str = Table.reward) -> Sc
 
 
 def scorer_for(given: Scoring | Scorer | Callable[..., Any] | str | Path, wanted: Wanted) -> Any:
-    """A scorer, or a function that scores, from what names it; ones that exist are returned as they are."""
+    """A scorer or scoring function, made from its name or settings; an existing one is returned as it is."""
     return given if callable(given) and not isinstance(given, Scoring) else as_scoring(given).make(wanted)
 
 

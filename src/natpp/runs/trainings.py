@@ -226,7 +226,7 @@ def _run(
 
 
 def _how(run: Run, device: str) -> dict[str, Any]:
-    """The settings of a run that are kept, and the versions."""
+    """The settings and versions that a run keeps."""
     from natpp import __version__
 
     versions = {"natpp": __version__, "torch": torch.__version__, "numpy": np.__version__}

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Cluster:
-    """Runs calls wherever the cluster has room: on a GPU each, or on as many CPU cores as there are threads here."""
+    """Runs calls wherever the cluster has room: each on one GPU, or on as many CPU cores as there are threads here."""
 
     def __init__(self, code: Path, excludes: Sequence[str] = (), *, gpu: bool | None = None) -> None:
         """`code` is the package folder that the functions are imported from; it is copied to the workers."""
         try:
             import ray
         except ImportError:
-            raise SettingError("Ray is not installed: pip install ray, or train here, without workers") from None
+            raise SettingError("Ray is not installed: pip install ray, or leave out workers") from None
         self.ray, self.gpu = ray, torch.cuda.is_available() if gpu is None else gpu
         environment = {"py_modules": [str(code)], "excludes": list(excludes)}
         ray.init(ignore_reinit_error=True, runtime_env=environment)
@@ -43,7 +43,7 @@ class Cluster:
         return max(int(found.get("GPU", 1) if self.gpu else found.get("CPU", 1) / torch.get_num_threads()), 1)
 
     def share(self, value: Any) -> Any:
-        """A value that several calls take, sent once."""
+        """A value that several calls need, sent once."""
         return self.ray.put(value)
 
     def start(self, function: Callable[..., Any], *given: Any) -> Any:
@@ -87,7 +87,7 @@ class SharedScorer(ShortScorer):
 
     @functools.cached_property
     def _common(self) -> Any:
-        """What all calls take."""
+        """The arguments that all calls share."""
         how = self.fabric.device.type, "bf16" if self.trial.in_half else "32", torch.get_num_threads()
         return self.workers.share((self.images.made, self.where, self.config, self.seed, how))
 
@@ -114,16 +114,17 @@ def train_apart(common: Any, archs: list[Architecture]) -> list[Outcome]:
 
 
 def on_ray(fabric: Fabric) -> Callable[..., ShortScorer]:
-    """What makes scorers of short trainings that run on a Ray cluster."""
+    """A function that makes scorers whose short trainings run on a Ray cluster."""
     if fabric.world_size > 1:
-        raise SettingError("workers is ray, but torchrun has started processes, too: leave out one of them")
+        raise SettingError("workers is ray, but torchrun has also started processes: use only one of them")
     cluster = Cluster(Path(__file__).parents[1], gpu=fabric.device.type == "cuda")
     return functools.partial(SharedScorer, cluster)
 
 
 def check_here(run: Run, what: str) -> None:
-    """Raise an error where there is nothing to share with workers."""
+    """Raise an error if workers are given, but there is nothing to share with them."""
     if run.workers != "here":
         raise SettingError(
-            f"workers is {run.workers}, but {what}: only short trainings of architectures are shared; leave out workers"
+            f"workers is {run.workers}, but {what}: only short trainings of architectures can be shared; "
+            "leave out workers"
         )

@@ -1,6 +1,6 @@
 """Describe a layer by its class and constructor arguments, read from its attributes and checked by building it.
 
-A layer that is not like the one built from them on the meta device is not described: restoring it needs the original.
+A layer that differs from the one built from them on the meta device is not described: restoring it needs the original.
 """
 
 from __future__ import annotations

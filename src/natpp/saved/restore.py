@@ -74,7 +74,7 @@ def home_of(folder: str | Path) -> Path:
 
 
 def read_saved(folder: str | Path) -> dict[str, Any] | None:
-    """What a saved result tells; None for the folder of a training of something else."""
+    """What a saved result records; None for a training that did not start from a result."""
     home = home_of(folder)
     return read_architecture(home) if (home / ARCHITECTURE).is_file() else None
 

@@ -37,7 +37,7 @@ def save_result(result: Result, folder: str | Path) -> Path:
 
 
 def save_module(module: nn.Module, example: Any, told: Mapping[str, Any], folder: str | Path) -> Path:
-    """Write a module that natpp made, with what its result tells, to a folder atomically; returns the folder."""
+    """Write a module that natpp made, with what its result records, to a folder atomically; returns the folder."""
     if not isinstance(module, fx.GraphModule):
         raise SettingError(f"cannot save a {type(module).__name__}: expected the module that natpp made")
     content = content_of(module, example)

@@ -76,7 +76,7 @@ class Scorer(ABC):
         self._earlier |= scores
 
     def key(self, candidate: Any) -> Any:
-        """What counts as the same candidate: by default what it computes."""
+        """Equal for candidates that count as the same: by default those that compute the same function."""
         return candidate.key
 
     def arranged(self, keys: list[Any]) -> list[Any]:

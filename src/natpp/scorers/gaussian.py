@@ -23,7 +23,7 @@ def normal_scores(scores: Scores) -> Scores:
 
 
 class Process:
-    """A Gaussian process with a Matérn 5/2 kernel over one view or a sum of some over several, fitted to targets.
+    """A Gaussian process fitted to targets; its kernel is a Matérn 5/2 kernel, or a weighted sum of them over views.
 
     Lengths, weights, noise and scale maximize the likelihood of the targets, all but the scale over a grid.
     """

@@ -1,4 +1,4 @@
-"""Scores that are predicted from a few: a Gaussian process over views of candidates, such as of the living graph.
+"""Scores predicted from a few real ones: a Gaussian process over views of candidates, such as the living graph.
 
 It handles graphs of any size, and uncertain predictions count less.
 """

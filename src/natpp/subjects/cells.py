@@ -33,7 +33,7 @@ Living = tuple[tuple[int, ...], bool]  # living figures, and whether the head is
 
 @dataclass(frozen=True)
 class Frame:
-    """What a change of an architecture must keep to: the rule, the network, and whether the budget is strict."""
+    """What a change to an architecture must respect: the rule, the network, and whether the budget is strict."""
 
     rule: str
     where: Setting
@@ -43,7 +43,7 @@ class Frame:
 
 
 def cells_of(archs: Iterable[Architecture], frame: Frame, ops: Sequence[str]) -> list[Cells]:
-    """Architectures as subjects; those with the same graph share what plans cost."""
+    """Architectures as subjects; those with the same graph share a cache of costs."""
     shared: dict[object, dict[bytes, Living]] = {}
     return [Cells(arch, frame, ops, shared.setdefault(arch.topology, {})) for arch in archs]
 
@@ -65,7 +65,7 @@ class Cells(Rows):
     notes = ()
 
     def __init__(self, arch: Architecture, frame: Frame, ops: Sequence[str], known: dict[bytes, Living] | None = None):
-        """`known` has what rows cost; it may be shared by architectures with the same graph."""
+        """`known` caches the costs of rows; architectures with the same graph may share it."""
         self.arch, self.frame, self.ops = arch, frame, tuple(ops)
         self.encoded: Encoded = encode(arch, self.ops)
         self.before: Row = self.encoded.ops

@@ -53,7 +53,7 @@ class Subjects:
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """The operations that the columns of a row stand for."""
+        """The operations that the numbers in a row stand for."""
         return self.subjects[0].ops
 
     @property
@@ -107,7 +107,7 @@ class Subjects:
         return row if found == plan else subject.row(found)
 
     def within(self, index: int, plan: Plan) -> Plan:
-        """A plan within the limits, near this one: no option is preferred to those that it picks."""
+        """A plan within the limits, near this one: the options that this one picks are preferred to all others."""
         subject = self.subjects[index]
         if not self.wanted:
             return plan
@@ -156,7 +156,7 @@ class Subjects:
         return self.subjects[index].fits(self.subjects[index].plan(row))
 
     def count(self, indices: Sequence[int], rows: Sequence[Row]) -> None:
-        """Compute the cost of many rows at once, where `fits` looks at it."""
+        """Compute the cost of many rows at once, if `fits` needs it."""
         groups: dict[int, tuple[int, list[Row]]] = {}
         for index, row in zip(indices, rows, strict=True):
             groups.setdefault(self._groups[index], (index, []))[1].append(row)

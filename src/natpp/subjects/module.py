@@ -162,7 +162,7 @@ class Module(Rows):
 
     @property
     def device(self) -> torch.device:
-        """Where the module is."""
+        """The device of the module."""
         tensors = (*self.given.parameters(), *self.given.buffers())
         return tensors[0].device if tensors else torch.device("cpu")
 
@@ -174,7 +174,7 @@ class Module(Rows):
 
     @property
     def alike(self) -> Hashable:
-        """Nothing else: a row means something in this module only."""
+        """Unique: a row has a meaning in this module only."""
         return id(self)
 
     @property
@@ -317,7 +317,7 @@ class Module(Rows):
         return made, cost
 
     def written(self, plan: Plan) -> fx.GraphModule:
-        """The module under a plan, to look at: the last one built, if that is it."""
+        """The module under a plan, only to be read: the last one built, if it has this plan."""
         return self._last[1] if self._last[0] == plan else self.rewritten(plan, self.copied)
 
     def made(self, plan: Plan, *, latency: bool = False) -> tuple[fx.GraphModule, Cost]:
@@ -347,7 +347,7 @@ class Module(Rows):
         return *found, *([others] if self.elsewhere else [])
 
     def other_changes(self, plan: Plan) -> list[Change]:
-        """The changes that are not about terms of blocks, where their output is used; no policy has a say in them."""
+        """The changes that are not about terms of blocks, where their output is used; a policy does not see them."""
         alive, found = self._alive_elsewhere(plan) if self.elsewhere else [], list[Change]()
         for number, option in enumerate(plan[self.seen :], start=self.seen):
             one = self.decisions[number]
@@ -428,7 +428,7 @@ class Module(Rows):
         return [(one, self.mask[part.start : part.stop, :ops]) for one, part in zip(encoded, parts, strict=True)]
 
     def extended(self, table: Table) -> Table:
-        """A policy's log-probabilities with rows for what it does not see: it would rather leave that as it is."""
+        """A policy's log-probabilities, with rows for what it does not see, which favour no change."""
         found = np.full(self.mask.shape, UNSEEN)
         found[:, 0] = 0.0
         found[: self.seen, : len(self.ops)] = table[: self.seen]

@@ -53,7 +53,7 @@ def known(ops: Sequence[str], names: Sequence[str]) -> list[str]:
         near = [name for name in names if name.rsplit("_", 1)[0] == kind]
         if not near:
             raise SettingError(
-                f"the policy does not know the operation {op}, nor one like it: use a policy of a space that has it"
+                f"the policy does not know the operation {op} or one like it: use a policy of a space that has it"
             )
         found.append(min(near, key=lambda name: abs(OPS[name].kernel - OPS[op].kernel)))
     return found

@@ -51,7 +51,7 @@ class Recipe(Config):
     ema: Annotated[float, At(least=0, below=1)] = 0.0
     """decay of a moving average of the weights, which is then validated and kept; 0: no average"""
     validation: Annotated[int | None, At(least=0)] = None
-    """training images set aside for validation; None: a quarter, at most 5,000, for fine-tuning, none from scratch"""
+    """training images set aside for validation; None: for fine-tuning a quarter, at most 5,000; from scratch none"""
 
     def check(self) -> None:
         if self.nesterov and not self.momentum:

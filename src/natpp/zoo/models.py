@@ -60,7 +60,7 @@ def network(name: str, classes: int | None = None) -> nn.Module:
 
 
 def _made(name: str, **settings: Any) -> Callable[[int], nn.Module]:
-    """A function that makes a network of `natpp.zoo.networks`, given as `file:Class`, and imports its file then."""
+    """A function that makes a network of `natpp.zoo.networks`, given as `file:Class`; calling it imports the file."""
 
     def make(outputs: int) -> nn.Module:
         found: nn.Module = pkgutil.resolve_name(f"natpp.zoo.networks.{name}")(outputs, **settings)
