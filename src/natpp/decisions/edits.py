@@ -78,6 +78,8 @@ class BlockEdit:
         if isinstance(item, Sum):
             if len(found) == 1:
                 draft.guarded.add(total)  # others may read the same tensor
+            else:
+                draft.stands[total] = item.additions[-1]
             total = draft.chain(item.after, item.additions[-1], total)
         self.values[number] = total
         return total

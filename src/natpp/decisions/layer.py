@@ -64,7 +64,8 @@ class LayerKind(NodeKind):
     def apply(self, draft: Draft, node: Node, values: Values, find: Callable[[Node], Node]) -> Node:
         """A call of what the layer becomes."""
         layer = draft.traced.parts[str(node.target)]
-        return draft.call(str(node.target), values, lambda: self.build(layer, values[0]), find(node.all_input_nodes[0]))
+        source = find(node.all_input_nodes[0])
+        return draft.call(str(node.target), values, lambda: self.build(layer, values[0]), source, node)
 
 
 def _bare(tensor: torch.Tensor) -> torch.Tensor:

@@ -76,7 +76,7 @@ class Operation(TermKind):
             draft.guarded.add(source)
             return source
         read = draft.chain(site.before, site.source, source)
-        main = draft.call(site.name, op, lambda: build(site, op, parts), read)
+        main = draft.call(site.name, op, lambda: build(site, op, parts), read, site.main[-1])
         return draft.chain(site.after, site.main[-1], main)
 
 

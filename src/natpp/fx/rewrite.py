@@ -21,6 +21,7 @@ from natpp.fx.aliasing import idle, mutated
 from natpp.fx.traced import Traced, copied
 
 Swap = Callable[["Draft", Node, Callable[[Node], Node]], Node]  # a node's new value, given those of its inputs
+STANDS = "stands for"  # of a module's meta: the original node that each of its nodes stands for, by name
 TAKEN = {*dir(fx.GraphModule), "meta"} - set(dir(nn.Module))
 
 
@@ -70,6 +71,7 @@ class Draft:
         calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
         self.called_often = {path for path, count in calls.items() if count > 1}  # other calls may stay as they are
         self.guarded: set[Node] = set()  # new nodes with a reader that the original does not have
+        self.stands: dict[Node, Node] = {}  # new nodes, and the original ones whose values they stand for
         self.edits: dict[Node, Edit] = {}
         self.extra_reads: set[Node] = set()
         for edit in edits:
@@ -100,7 +102,7 @@ class Draft:
             found = self.graph.node_copy(node, lambda read: safe if read is touched else find(read))
         else:
             found = self.graph.node_copy(node, find)
-        found.meta = {}
+        found.meta, self.stands[found] = {}, node
         if isinstance(found.type, str):  # a string annotation cannot be pickled
             found.type = None
         if set(node.users) - self.idle:
@@ -120,7 +122,9 @@ class Draft:
         self.had_readers.add(node)
         return node
 
-    def call(self, path: str, key: object, make: Callable[[], nn.Module], source: Node) -> Node:
+    def call(
+        self, path: str, key: object, make: Callable[[], nn.Module], source: Node, stands_for: Node | None = None
+    ) -> Node:
         """A call of a new module; modules that share weights have one for each path and key."""
         path = free(path, self.made.keys() | self.called_often)
         if self.shared is None:
@@ -131,6 +135,8 @@ class Draft:
             self.made[path] = self.shared.made[path, key]
         node = self.graph.create_node("call_module", path, (source,), {})
         self.had_readers.add(node)
+        if stands_for is not None:
+            self.stands[node] = stands_for
         return node
 
     def _prune(self) -> None:
@@ -158,7 +164,8 @@ class Draft:
         _check_names(used)
         module = fx.GraphModule(parts | self.made, self.graph, class_name=type(original).__name__)
         module.graph.lint()
-        module.meta = {}
+        names = {node.name for node in module.graph.nodes}
+        module.meta = {STANDS: {new.name: old.name for new, old in self.stands.items() if new.name in names}}
         _restore_names(module, original)
         _restore_modes(module, original)
         _restore_persistence(module, original)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from natpp.core.budget import Budget
 from natpp.core.result import Result
 from natpp.core.subject import Subject
 from natpp.data.named import Data
-from natpp.errors import NatppError, SettingError, shortened
+from natpp.decisions.refit import refit
+from natpp.errors import NatppError, SettingError, counted, shortened
 from natpp.fx.trace import trace
+from natpp.fx.traced import batch_of
 from natpp.methods.answer import result_of
 from natpp.methods.base import Method
 from natpp.methods.policy import PolicyMethod
@@ -37,10 +39,12 @@ from natpp.scorers.short import ShortTunings
 from natpp.subjects.cells import Cells, Frame
 from natpp.subjects.many import Subjects
 from natpp.subjects.module import Module
-from natpp.training.recalibrate import recalibrate
+from natpp.training.recalibrate import check_inputs, recalibrate
 from natpp.training.task import Task, inputs_of
 
 AUTO = "auto"
+FEWEST_INPUTS, MOST_INPUTS = 256, 2048  # that layers are fitted on, as memory allows
+MEMORY = 1 << 31  # bytes of values held while they are fitted
 
 
 def run_optimize(
@@ -90,8 +94,30 @@ def run_optimize(
     if has_data and isinstance(subject, Module) and found.changes:
         seen = score.trial.data if isinstance(score, ShortTunings | Expanded) else None
         calibration = make_task(task, Wanted("", task, run).fabric).calibration
-        recalibrate(found.module, calibration(subject.device) if seen is None else inputs_of(seen, subject.device))
+        wanted_of = (subject.device, MOST_INPUTS)
+        found = fitted(found, subject, calibration(*wanted_of) if seen is None else inputs_of(seen, *wanted_of))
     return found
+
+
+def fitted(found: Result, module: Module, batches: Iterable[Any]) -> Result:
+    """A result whose changed layers are fitted to what the original computes on some inputs.
+
+    Where nothing could be fitted, the batch norm statistics are recomputed.
+    """
+    each = max(found.cost_before.peak_memory_bytes / batch_of(module.traced.example), 1)
+    most, count, inputs = max(FEWEST_INPUTS, min(MOST_INPUTS, int(MEMORY / each))), 0, list[Any]()
+    for batch in batches:
+        inputs.append(batch)
+        if (count := count + batch_of(batch)) >= most:
+            break
+    check_inputs(module.given, inputs)
+    layers = refit(found.module, module.rewritten((0,) * len(module.decisions)), inputs)
+    kept = sum(one.kept for one in layers)
+    if not kept:
+        recalibrate(found.module, inputs)
+        return found
+    note = f"{counted(kept, 'layer')} fitted to what the original computes on {counted(count, 'input')}"
+    return replace(found, notes=(*found.notes, note))
 
 
 def as_method(given: Method | Policy | str | Path, *, learns: bool = False) -> Method:

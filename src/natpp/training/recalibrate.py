@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -30,17 +30,24 @@ def recalibrate(module: nn.Module, batches: Iterable[Any]) -> None:
                 norm.momentum = None  # the plain mean
                 norm.train()
             for batch in batches:
-                try:
-                    call(module, batch)
-                except Exception as error:  # the module may raise anything
-                    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-                    raise SettingError(
-                        f"the module does not run on batch {seen} of batches: {reason}. Give inputs like the example, "
-                        "without targets"
-                    ) from error
+                call(module, batch)
                 seen += 1
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
     if not seen:
-        raise SettingError("batches is empty: give at least one batch to recompute the batch norm statistics from")
+        raise SettingError("there are no inputs: give at least one batch")
+
+
+def check_inputs(module: nn.Module, batches: Sequence[Any]) -> None:
+    """Raise an error if a module does not run on the first batch of inputs, or has none."""
+    if not batches:
+        raise SettingError("there are no inputs: give at least one batch")
+    try:
+        with evaluating(module), torch.no_grad():
+            call(module, batches[0])
+    except Exception as error:  # the module may raise anything
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SettingError(
+            f"the module does not run on batch 0 of the inputs: {reason}. Give inputs like the example, without targets"
+        ) from error

@@ -270,6 +270,8 @@ def _arguments(inputs: Any) -> Any:
 
 def inputs_of(data: Batches | Loaded, device: torch.device, count: int = CALIBRATION) -> Iterator[Any]:
     """A few batches of training inputs, on a device, for example to recompute batch norm statistics."""
+    if isinstance(data, Batches):  # many: at most every image once
+        count = min(count, max(CALIBRATION, -(-len(data) // CALIBRATION_BATCH)))
     for place in range(count):
         if isinstance(data, Batches):
             yield data.take(np.arange(place * CALIBRATION_BATCH, (place + 1) * CALIBRATION_BATCH) % len(data))[0]

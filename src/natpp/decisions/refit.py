@@ -1,0 +1,425 @@
+"""Weights of a changed module fitted in closed form, layer by layer, to what the original computes on a few inputs.
+
+Layers are fitted in the order in which they run: each reads what the fitted layers before it give, and should give what
+the original gave there. A layer before a residual sum makes up for the difference in the shortcut, too. Where a ReLU
+follows, a negative target only has to stay negative. A fit is kept if inputs that were set aside confirm it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.node import Node, map_arg
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from natpp.config import At, Config
+from natpp.errors import SettingError
+from natpp.fx.aliasing import mutated
+from natpp.fx.rewrite import STANDS
+from natpp.nets.measure import evaluating
+
+ROWS = 1 << 18  # positions that a layer is fitted on; of more, some are drawn
+UNFOLDED = 1 << 25  # numbers of unfolded inputs held at a time
+AT_ONCE, PARTS = 128, 8  # most inputs in a batch, and fewest batches, whatever the size of those that were given
+
+
+@dataclass(frozen=True)
+class Refit(Config):
+    """How layers are fitted."""
+
+    ridge: Annotated[float, At(above=0)] = 1e-4
+    """ridge, as a share of the mean of the inputs' second moments"""
+    rounds: Annotated[int, At(least=0)] = 3
+    """further fits of a layer before a ReLU, with negative targets moved to where they are predicted"""
+    held_out: Annotated[float, At(above=0, below=1)] = 0.125
+    """share of the inputs that confirm each fit"""
+
+
+class Fitted(NamedTuple):
+    """A layer that was fitted."""
+
+    name: str
+    before: float
+    """mean squared error on the inputs set aside, relative to the mean square of the target"""
+    after: float
+    """the same with the fitted weights"""
+    kept: bool
+    """whether it has these weights: the error did not rise"""
+
+
+@torch.no_grad()
+def refit(
+    module: fx.GraphModule, original: fx.GraphModule, batches: Iterable[Any], config: Refit = Refit()
+) -> list[Fitted]:
+    """Fit the layers of a changed module, in place; `original` is the same module rewritten without a change.
+
+    Layers that are as they were and read what they read before are left alone.
+    """
+    given = _joined(batches)
+    found: list[Fitted] = []
+    with evaluating(module), evaluating(original):
+        now, before = _Run(module, given), _Run(original, given)
+        known = original.meta[STANDS]
+        named = {known[node.name]: node for node in original.graph.nodes if node.name in known}
+        stands = {node: named.get(module.meta[STANDS].get(node.name, "")) for node in module.graph.nodes}
+        shared = _shared(module)
+        for node in module.graph.nodes:
+            old = stands[node]
+            place = None if old is None else _place(module, node, old, stands)
+            if place is not None and old is not None and place.layer not in shared and now.differs(node, before, old):
+                found.append(_fit(place, now, before, config))
+            now.step(node)
+            if old is not None:
+                before.until(old)
+    return found
+
+
+def _shared(module: fx.GraphModule) -> set[nn.Module]:
+    """Layers that are called more than once, or share a weight with another: no single fit suits all their places."""
+    calls = Counter(str(node.target) for node in module.graph.nodes if node.op == "call_module")
+    found = {one for path, count in calls.items() if count > 1 for one in module.get_submodule(path).modules()}
+    owners: dict[int, nn.Module] = {}
+    for part in set(module.modules()):
+        for parameter in part.parameters(recurse=False):
+            if (other := owners.setdefault(id(parameter), part)) is not part:
+                found |= {part, other}
+    return found
+
+
+class _Place(NamedTuple):
+    """A layer to fit: where it is, what comes after it, and what the original has there."""
+
+    node: Node
+    path: str
+    first: Sequence[nn.Module]  # layers of the same replacement that come before it
+    layer: nn.Conv2d | nn.Linear
+    norm: _BatchNorm | None
+    other: Node | None  # what is added after the norm
+    target: Node  # of the original: the value after the norm, or after the sum
+    relu: bool
+
+
+def _place(module: fx.GraphModule, node: Node, old: Node, stands: Mapping[Node, Node | None]) -> _Place | None:
+    """A call of a layer that can be fitted, with what follows it in both graphs; None for other nodes."""
+    if node.op != "call_module":
+        return None
+    part = module.get_submodule(str(node.target))
+    layers = list(part) if isinstance(part, nn.Sequential) else [part]
+    if not layers or not isinstance(layers[-1], nn.Conv2d | nn.Linear):
+        return None
+    layer, norm, other, relu = layers[-1], None, None, False
+    if layer.weight.is_meta or (isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or _strings(layer))):
+        return None
+    last, target = node, old
+    follower = _only_reader(last)
+    if follower is not None and follower.op == "call_module":
+        after = module.get_submodule(str(follower.target))
+        if isinstance(after, _BatchNorm) and after.track_running_stats and stands[follower] in target.users:
+            norm, last, target = after, follower, cast(Node, stands[follower])
+            follower = _only_reader(last)
+    if follower is not None and _is_sum(follower):
+        old_sum = stands.get(follower)
+        if old_sum is not None and old_sum in target.users and _is_sum(old_sum):
+            first, second = (one for one in follower.args if isinstance(one, Node))
+            if first is not second and not _depends(second if first is last else first, node):
+                other, target, last = second if first is last else first, old_sum, follower
+                follower = _only_reader(last)
+    relu = follower is not None and _is_relu(module, follower)
+    return _Place(node, str(node.target), layers[:-1], layer, norm, other, target, relu)
+
+
+def _strings(layer: nn.Conv2d) -> bool:
+    return isinstance(layer.padding, str)
+
+
+def _only_reader(node: Node) -> Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _is_sum(node: Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    values = [one for one in node.args if isinstance(one, Node)]
+    return node.op in ("call_function", "call_method") and name in ("add", "add_", "iadd") and len(values) == 2
+
+
+def _is_relu(module: fx.GraphModule, node: Node) -> bool:
+    if node.op == "call_module":
+        return isinstance(module.get_submodule(str(node.target)), nn.ReLU)
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name in ("relu", "relu_")
+
+
+def _depends(node: Node, on: Node) -> bool:
+    """Whether a value depends on another."""
+    waiting, seen = [node], set[Node]()
+    while waiting:
+        one = waiting.pop()
+        if one is on:
+            return True
+        if one not in seen:
+            seen.add(one)
+            waiting += one.all_input_nodes
+    return False
+
+
+class _Run:
+    """A module that runs node by node on several batches; a value is freed after its last reader."""
+
+    def __init__(self, module: fx.GraphModule, batches: Sequence[tuple[Any, ...]]):
+        self.module, self.order = module, list(module.graph.nodes)
+        self.at = {node: number for number, node in enumerate(self.order)}
+        self.names = [node for node in self.order if node.op == "placeholder"]
+        self.parts = dict(module.named_modules())
+        self.values: dict[Node, list[Any]] = {}
+        self.waiting = {node: set(node.users) for node in self.order}
+        self.batches, self.place = batches, 0
+
+    def until(self, node: Node) -> None:
+        """Run everything up to a node."""
+        while self.place <= self.at[node]:
+            self.step(self.order[self.place])
+
+    def need(self, node: Node) -> list[Any]:
+        """The values of a node, which is run out of order if it has not run yet; they are kept."""
+        if node not in self.values:
+            for one in node.all_input_nodes:
+                self.need(one)
+            self._run(node)
+        return self.values[node]
+
+    def step(self, node: Node) -> None:
+        """Run one node, and free what nothing reads any more."""
+        if node not in self.values:
+            self._run(node)
+        self.place = max(self.place, self.at[node] + 1)
+        for one in node.all_input_nodes:
+            self.waiting[one].discard(node)
+            if not self.waiting[one]:
+                self.values.pop(one, None)
+
+    def _run(self, node: Node) -> None:
+        touched, found = mutated(node, self.parts), list[Any]()
+        for number, batch in enumerate(self.batches):
+            if node.op == "placeholder":
+                place = self.names.index(node)
+                found.append(batch[place] if place < len(batch) else node.args[0])
+            elif node.op == "output":
+                found.append(None)
+            else:  # values that are changed in place may be read again
+                found.append(self._call(node, *map_arg((node.args, node.kwargs), self._reader(number, touched))))
+        self.values[node] = found
+
+    def _reader(self, number: int, touched: Node | None) -> Callable[[Node], Any]:
+        return lambda one: self.values[one][number].clone() if one is touched else self.values[one][number]
+
+    def _call(self, node: Node, args: Any, kwargs: Any) -> Any:
+        if node.op == "call_module":
+            return self.parts[str(node.target)](*args, **kwargs)
+        if node.op == "get_attr":
+            holder: Any = self.module
+            for part in str(node.target).split("."):
+                holder = getattr(holder, part)
+            return holder
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    def differs(self, node: Node, other: _Run, old: Node) -> bool:
+        """Whether the layer is not the original's, or reads something else than that."""
+        own, theirs = self.parts[str(node.target)], other.parts.get(str(old.target))
+        if not isinstance(own, nn.Conv2d | nn.Linear) or not isinstance(theirs, type(own)):
+            return True
+        values = self.need(node.all_input_nodes[0]), other.need(old.all_input_nodes[0])
+        same = all(torch.equal(one, two) for one, two in zip(*values, strict=True))
+        return not (same and torch.equal(own.weight, theirs.weight))
+
+
+def _fit(place: _Place, now: _Run, before: _Run, config: Refit) -> Fitted:
+    """Fit one layer; it keeps its weights unless the inputs that were set aside confirm the fit."""
+    layer, norm = place.layer, place.norm
+    inputs = [_through(place.first, one) for one in now.need(place.node.all_input_nodes[0])]
+    shifts = [None] * len(inputs) if place.other is None else now.need(place.other)
+    targets = _Targets(place, before.need(place.target), shifts)
+    number = max(1, round(len(inputs) * config.held_out))
+    cut = len(inputs) - number or len(inputs)  # of a single batch nothing can be set aside
+    learn, check = slice(0, cut), slice(cut if cut < len(inputs) else 0, None)
+    intercept = layer.bias if norm is None or layer.bias is not None else norm.running_mean
+    sign = 1 if intercept is layer.bias else -1  # a bias before a norm is the same as a lower mean
+    changed = [one for one in (layer.weight, intercept) if one is not None]
+    own = [one.clone() for one in changed]
+    error = targets.error(inputs[check], check)
+    moments = _Moments(layer, inputs[learn], free=intercept is not None)
+    for turn in range(1 + (config.rounds if place.relu else 0)):
+        weight, bias = moments.solved(targets.goals(inputs[learn], learn, aware=turn > 0), config.ridge)
+        layer.weight.copy_(weight)
+        if intercept is not None:
+            intercept.copy_(bias if sign > 0 else own[1] - bias)
+    after = targets.error(inputs[check], check)
+    good = math.isfinite(after) and after <= error
+    for tensor, value in zip(changed, own, strict=True):
+        if not good:
+            tensor.copy_(value)
+    return Fitted(place.path, error, after, good)
+
+
+class _Targets:
+    """What a layer should give, so that the value after its norm and sum is that of the original."""
+
+    def __init__(self, place: _Place, wanted: Sequence[Tensor], shifts: Sequence[Tensor | None]):
+        self.place, self.wanted, self.shifts = place, wanted, shifts
+        norm = place.norm
+        self.scale, self.offset = None, None
+        if norm is not None:
+            assert norm.running_mean is not None
+            assert norm.running_var is not None
+            deviation = (norm.running_var + norm.eps).sqrt()
+            gain = deviation.new_ones(len(deviation)) if norm.weight is None else norm.weight
+            self.scale = gain / deviation
+            shift = 0 if norm.bias is None else norm.bias
+            self.offset = shift - norm.running_mean * self.scale
+
+    def goals(self, inputs: Sequence[Tensor], which: slice, *, aware: bool) -> Iterator[Tensor]:
+        """Per batch, the output that the layer should have."""
+        for x, wanted, shift in zip(inputs, self.wanted[which], self.shifts[which], strict=True):
+            total = wanted if shift is None else wanted - shift
+            if aware:  # where the sum should be negative, any negative value will do
+                free = wanted <= 0
+                most = torch.zeros_like(wanted) if shift is None else -shift
+                total = torch.where(free, torch.minimum(self.given(x), most), total)
+            yield self._before_norm(total)
+
+    def given(self, x: Tensor) -> Tensor:
+        """What the layer and its norm give now."""
+        made: Tensor = self.place.layer(x)
+        return made if self.place.norm is None else cast(Tensor, self.place.norm(made))
+
+    def error(self, inputs: Sequence[Tensor], which: slice) -> float:
+        """Mean squared error after the norm, the sum and the ReLU, relative to the mean square of the target."""
+        wrong, size = 0.0, 0.0
+        for x, wanted, shift in zip(inputs, self.wanted[which], self.shifts[which], strict=True):
+            total = self.given(x) if shift is None else self.given(x) + shift
+            goal = wanted
+            if self.place.relu:
+                total, goal = total.relu(), goal.relu()
+            wrong += float((total - goal).double().square().sum())
+            size += float(goal.double().square().sum())
+        return wrong / max(size, 1e-30)
+
+    def _before_norm(self, total: Tensor) -> Tensor:
+        if self.scale is None:
+            return total
+        shape = (1, -1, *(1 for _ in total.shape[2:]))
+        scale, offset = self.scale.reshape(shape), cast(Tensor, self.offset).reshape(shape)
+        safe = torch.where(scale.abs() < 1e-8, torch.ones_like(scale), scale)
+        return torch.where(scale.abs() < 1e-8, torch.zeros_like(total), (total - offset) / safe)
+
+
+class _Moments:
+    """Second moments of a layer's inputs, and the weights that predict an output best."""
+
+    def __init__(self, layer: nn.Conv2d | nn.Linear, inputs: Sequence[Tensor], *, free: bool):
+        """`free`: the layer may add a constant to each output."""
+        self.layer, self.inputs, self.free, self.count = layer, inputs, free, 0
+        self.groups = layer.groups if isinstance(layer, nn.Conv2d) else 1
+        for rows in self._rows():
+            if not self.count:
+                self.mean = torch.zeros(rows.shape[1:], dtype=torch.double)
+                self.second = torch.zeros(*rows.shape[1:], rows.shape[2], dtype=torch.double)
+            self.count += len(rows)
+            self.mean += rows.sum(dim=0).double().cpu()
+            self.second += torch.einsum("rgd,rge->gde", rows, rows).double().cpu()
+        self.mean *= free / self.count
+        self.second = self.second / self.count - torch.einsum("gd,ge->gde", self.mean, self.mean)
+
+    def solved(self, goals: Iterator[Tensor], ridge: float) -> tuple[Tensor, Tensor]:
+        """Weights and bias for these outputs of the layer."""
+        groups, layer = self.groups, self.layer
+        total, cross = torch.zeros(0, dtype=torch.double), torch.zeros(0, dtype=torch.double)
+        for rows, goal in zip(self._rows(), self._outputs(goals), strict=True):
+            if not cross.numel():
+                total = torch.zeros(goal.shape[1:], dtype=torch.double)
+                cross = torch.zeros(groups, rows.shape[2], goal.shape[2], dtype=torch.double)
+            total += goal.sum(dim=0).double().cpu()
+            cross += torch.einsum("rgd,rgo->gdo", rows, goal).double().cpu()
+        mean = total * self.free / self.count
+        cross = cross / self.count - torch.einsum("gd,go->gdo", self.mean, mean)
+        strength = ridge * self.second.diagonal(dim1=1, dim2=2).mean(dim=1)
+        eye = torch.eye(self.second.shape[-1], dtype=torch.double)
+        found = torch.linalg.solve(self.second + (strength[:, None, None] + 1e-12) * eye, cross)  # (groups, d, out)
+        bias = (mean - torch.einsum("gd,gdo->go", self.mean, found)).flatten()
+        weight = found.transpose(1, 2).reshape(layer.weight.shape)
+        return weight.to(layer.weight), bias.to(layer.weight)
+
+    def _rows(self) -> Iterator[Tensor]:
+        """Inputs as (rows, groups, inputs of a group), unfolded for a convolution."""
+        for number, x in enumerate(self.inputs):
+            for part in self._parts(x):
+                if isinstance(self.layer, nn.Linear):
+                    yield x[part].reshape(-1, 1, x.shape[-1])
+                    continue
+                size, padding = self.layer.kernel_size, cast(Any, self.layer.padding)
+                found = functional.unfold(x[part], size, self.layer.dilation, padding, self.layer.stride)
+                found = found[:, :, self._drawn(number, found.shape[2])]  # (images, inputs, positions)
+                yield found.transpose(1, 2).reshape(-1, self.groups, found.shape[1] // self.groups)
+
+    def _outputs(self, goals: Iterator[Tensor]) -> Iterator[Tensor]:
+        """Outputs of the same rows, as (rows, groups, outputs of a group)."""
+        for number, (x, goal) in enumerate(zip(self.inputs, goals, strict=True)):
+            for part in self._parts(x):
+                if isinstance(self.layer, nn.Linear):
+                    yield goal[part].reshape(-1, 1, goal.shape[-1])
+                    continue
+                found = goal[part].flatten(2)
+                found = found[:, :, self._drawn(number, found.shape[2])]
+                yield found.transpose(1, 2).reshape(-1, self.groups, found.shape[1] // self.groups)
+
+    def _parts(self, x: Tensor) -> list[slice]:
+        """Some images at a time, so that what is unfolded of them needs little memory."""
+        numbers = x[0].numel() * (math.prod(self.layer.kernel_size) if isinstance(self.layer, nn.Conv2d) else 1)
+        step = max(1, UNFOLDED // max(numbers, 1))
+        return [slice(start, start + step) for start in range(0, len(x), step)]
+
+    def _drawn(self, batch: int, positions: int) -> Tensor:
+        """The positions of a batch that are looked at; always the same ones."""
+        count = max(1, ROWS // sum(len(x) for x in self.inputs))
+        if count >= positions:
+            return torch.arange(positions)
+        return torch.randperm(positions, generator=torch.Generator().manual_seed(batch))[:count]
+
+
+def _through(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
+    for layer in layers:
+        x = layer(x)
+    return x
+
+
+def _joined(batches: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Inputs as tuples of arguments, in batches small enough that some can be set aside."""
+    given, sizes = list[tuple[Any, ...]](), list[int]()
+    for number, batch in enumerate(batches):
+        if isinstance(batch, Mapping):
+            raise SettingError("inputs by name cannot be fitted on: give a tuple, in the order of the arguments")
+        given.append(tuple(batch) if isinstance(batch, tuple | list) else (batch,))
+        tensors = [one for one in given[-1] if isinstance(one, Tensor) and one.dim()]
+        if not all(one.isfinite().all() for one in tensors if one.is_floating_point()):
+            raise SettingError(f"batch {number} of the inputs has values that are not finite numbers")
+        sizes.append(max((len(one) for one in tensors), default=1))
+    step = max(1, min(AT_ONCE, sum(sizes) // PARTS))
+    return [
+        tuple([_part(one, size, slice(start, start + step)) for one in some])
+        for some, size in zip(given, sizes, strict=True)
+        for start in range(0, size, step)
+    ]
+
+
+def _part(value: Any, size: int, which: slice) -> Any:
+    """Some rows of a tensor that has one for each input; anything else as it is."""
+    many = isinstance(value, Tensor) and value.dim() > 0 and len(value) == size
+    return value[which] if many else value
