@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.nn.functional import one_hot
 
 import natpp
@@ -131,6 +131,43 @@ def test_kept_parts_keep_everything() -> None:
     assert not nothing.changes
     assert "nothing" in nothing.notes[-1]
     assert torch.equal(nothing.module.eval()(X), module.eval()(X))
+
+
+def test_a_kept_stem_leaves_the_branches_behind_it_free() -> None:
+    module = natpp.zoo.network("mobilenetv2").eval()
+    stem = next(name for name, part in module.named_modules() if isinstance(part, nn.Conv2d))
+    keep = natpp.Decisions(keep=[stem])
+    result = natpp.optimize(module, budget=0.5, decisions=keep, example_input=torch.randn(1, 3, 64, 64))
+    assert result.cost_after.madds <= 0.5 * result.cost_before.madds
+    assert torch.equal(result.module.get_submodule(stem).weight, module.get_submodule(stem).weight)
+
+
+class Twice(nn.Module):
+    """Two blocks that add in a kept layer: each alone may drop it, but not both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.kept = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 7, padding=3)
+        self.first, self.second = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 5, padding=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        kept = self.kept(x)
+        return torch.cat([self.first(x) + kept, self.second(x) + kept], 1)
+
+
+def test_one_of_two_paths_from_a_kept_layer_remains() -> None:
+    module = Module(trace(Twice(), X), Decisions(ops=load_named().ops, share_blocks=False))
+    plan = [0] * len(module.decisions)
+    for name, fits in (("add [0 → 3]", True), ("add_1 [0 → 3]", False)):
+        number = next(number for number, one in enumerate(module.decisions) if one.name == name)
+        plan[number] = module.decisions[number].number("null")
+        assert module.fits(tuple(plan)) == fits
+    assert sum(map(bool, module.repaired(tuple(plan), [1.0] * len(plan)))) == 1
+    for seed in range(4):
+        asked = natpp.Decisions(kinds=("term",), share_blocks=False), natpp.Run(seed=seed)
+        made = natpp.optimize(Twice(), "random", decisions=asked[0], run=asked[1], budget=0.8, example_input=X)
+        assert "kept.weight" in made.module.state_dict()
 
 
 def test_a_network_without_sites_comes_back() -> None:

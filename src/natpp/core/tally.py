@@ -78,22 +78,14 @@ class Tally:
                 opened.append(number)
         return self._followed(opened) if opened else set()
 
-    def tried(self, options: Mapping[int, int]) -> Price:
-        """What the plan would cost with some decisions changed."""
-        return self._if(options)[0]
-
-    def connected(self, options: Mapping[int, int]) -> bool:
-        """Whether the plan would be connected with some decisions changed."""
-        return self._if(options)[1]
-
-    def _if(self, options: Mapping[int, int]) -> tuple[Price, bool]:
-        """The cost and the connection with some decisions changed."""
+    def tried(self, options: Mapping[int, int]) -> Price | None:
+        """What the plan would cost with some decisions changed; None if it would not be connected."""
         changed = self._changed(options)
         if (price := self._repriced(changed)) is not None:
-            return price, not self.missing
+            return None if self.missing else price
         before = {one: self._plan[one] for one in changed}
         self.change(changed)
-        found = self.cost, not self.missing
+        found = None if self.missing else self.cost
         self.change(before)
         return found
 
