@@ -18,18 +18,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.fx.node import Node
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from natpp.arch.layers import Form, Size, halved
-from natpp.arch.modules import MaxPool2d
 from natpp.arch.ops import Place
 from natpp.errors import SettingError, did_you_mean
 from natpp.fx.aliasing import changed_values, mutated, shared_tensors
+from natpp.fx.forms import arguments_of, channels_of, conv_form, is_map, module_form, op_of, pool_form
 from natpp.fx.traced import Traced, some_of, value
-from natpp.registry import OPS
 
 Keep = str | type[nn.Module] | Iterable[str | type[nn.Module]]
 
@@ -163,7 +162,7 @@ class _Finder:
         if form is None or self._kept(node):
             return None
         source = node.args[0] if node.args else node.kwargs.get("input")
-        if not isinstance(source, Node) or not _is_map(source) or not _is_map(node):
+        if not isinstance(source, Node) or not is_map(source) or not is_map(node):
             return None
         main: tuple[Node, ...] = (node,)
         pointwise = None
@@ -178,7 +177,7 @@ class _Finder:
                 main, pointwise = (node, behind), second
         size, size_out = _size(source), _size(main[-1])
         channels_out = pointwise.channels_out if pointwise else form.channels_out
-        op = _op_of(form)
+        op = op_of(form)
         if op is None or size_out != halved(size, (form.stride, form.stride)) or size == (1, 1):
             return None
         after = self._chain_after(main[-1])
@@ -195,7 +194,7 @@ class _Finder:
             module = self.parts[str(node.target)]
             if len(node.args) != 1 or node.kwargs or not self._own(node, module):
                 return None
-            return _module_form(module, node)
+            return module_form(module, node)
         if node.op == "call_function":
             return self._function_form(node)
         return None
@@ -212,7 +211,9 @@ class _Finder:
 
     def _function_form(self, node: Node) -> Form | None:
         if node.target in CONVOLUTIONS:
-            bound = _bound(node, "input weight bias stride padding dilation groups", (None, None, None, 1, 0, 1, 1))
+            bound = arguments_of(
+                node, "input weight bias stride padding dilation groups", (None, None, None, 1, 0, 1, 1)
+            )
             tensors = [tensor for tensor in (bound["weight"], bound["bias"]) if tensor is not None]
             if not all(self._parameter(tensor) for tensor in tensors):
                 return None
@@ -220,15 +221,15 @@ class _Finder:
             shape = (weight.shape[1] * bound["groups"], weight.shape[0], tuple(weight.shape[2:]))
             bias = bound["bias"] is not None
             geometry = (bound["stride"], bound["padding"], bound["dilation"], bound["groups"])
-            return _conv_form(*shape, *geometry, bias)
+            return conv_form(*shape, *geometry, bias)
         if node.target in (F.max_pool2d, torch.max_pool2d, F.avg_pool2d):
             kind = "avg" if node.target is F.avg_pool2d else "max"
             names = "input kernel_size stride padding"
-            bound = _bound(node, names, (None, None, None, 0))
+            bound = arguments_of(node, names, (None, None, None, 0))
             plain = node.kwargs.get("dilation", 1) in (1, (1, 1)) and not node.kwargs.get("return_indices", False)
             if not plain or node.kwargs.get("divisor_override") is not None or not isinstance(bound["input"], Node):
                 return None
-            return _pool_form(kind, bound["kernel_size"], bound["stride"], _channels(bound["input"]))
+            return pool_form(kind, bound["kernel_size"], bound["stride"], channels_of(bound["input"]))
         return None
 
     def _parameter(self, given: Any) -> bool:
@@ -258,7 +259,7 @@ class _Finder:
         while source not in self.claimed and len(source.users) == 1:
             role = self._role(source)
             read = source.args[0] if source.args else None
-            if role is None or role in seen or self._kept(source) or not isinstance(read, Node) or not _is_map(read):
+            if role is None or role in seen or self._kept(source) or not isinstance(read, Node) or not is_map(read):
                 break
             if mutated(source, self.parts) is not None and len(read.users) > 1:
                 break
@@ -273,7 +274,7 @@ class _Finder:
 
     def _role(self, node: Node) -> str | None:
         """norm, activation, nothing (an identity), or None."""
-        if not node.args or not isinstance(node.args[0], Node) or not _is_map(node):
+        if not node.args or not isinstance(node.args[0], Node) or not is_map(node):
             return None
         others = [part for part in node.all_input_nodes if part is not node.args[0]]
         if node.op == "call_module":
@@ -313,7 +314,7 @@ class _Finder:
     def _addition(self, node: Node) -> bool:
         if node.op not in ("call_function", "call_method") or node.target not in ADDITIONS or node.kwargs:
             return False
-        if len(node.args) != 2 or not all(isinstance(arg, Node) and _is_map(arg) for arg in node.args):
+        if len(node.args) != 2 or not all(isinstance(arg, Node) and is_map(arg) for arg in node.args):
             return False
         added = value(node)
         for read in node.all_input_nodes:
@@ -339,79 +340,11 @@ class _Finder:
         return "" in self.kept or any(name in self.kept for path in paths for name in _upwards(path))
 
 
-def _module_form(module: nn.Module, node: Node) -> Form | None:
-    if isinstance(module, nn.Conv2d) and all(
-        getattr(type(module), name) is getattr(nn.Conv2d, name) for name in ("forward", "_conv_forward")
-    ):
-        if module.padding_mode != "zeros":
-            return None
-        channels = module.in_channels, module.out_channels
-        geometry = module.kernel_size, module.stride, module.padding, module.dilation
-        return _conv_form(*channels, *geometry, module.groups, module.bias is not None)
-    if not _is_map(node):
-        return None
-    if type(module) in (nn.MaxPool2d, MaxPool2d) and module.dilation in (1, (1, 1)) and not module.return_indices:
-        return _pool_form("max", module.kernel_size, module.stride, _channels(node))
-    if type(module) is nn.AvgPool2d and module.divisor_override is None:
-        return _pool_form("avg", module.kernel_size, module.stride, _channels(node))
-    return None
-
-
-def _conv_form(
-    channels_in: int, channels_out: int, kernel: Any, stride: Any, padding: Any, dilation: Any, groups: int, bias: bool
-) -> Form | None:
-    side, step, gap = (_square(given) for given in (kernel, stride, dilation))
-    if side is None or step not in (1, 2) or gap is None:
-        return None
-    same = gap * (side // 2)
-    padded = (
-        (step == 1 or side == 1) if padding == "same" else same == 0 if padding == "valid" else _square(padding) == same
-    )
-    return Form("conv", side, channels_in, channels_out, step, gap, groups, bias) if padded else None
-
-
-def _pool_form(kind: str, kernel: Any, stride: Any, channels: int) -> Form | None:
-    side, step = _square(kernel), _square(kernel if stride in (None, ()) else stride)
-    if side is None or step not in (1, 2):
-        return None
-    return Form(kind, side, channels, channels, step)
-
-
-def _op_of(form: Form) -> str | None:
-    """The operation that looks like this at a site, or None."""
-    return next((name for name, op in OPS.items() if op.looks == form.looks), None)
-
-
 def _site_name(node: Node) -> str:
     if node.op == "call_module":
         return str(node.target)
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     return f"{stack[-1][0]}.{node.name}" if stack else node.name
-
-
-def _bound(node: Node, names: str, defaults: tuple[Any, ...]) -> dict[str, Any]:
-    """The arguments of a functional call by name."""
-    order = names.split()
-    return dict(zip(order, defaults, strict=True)) | dict(zip(order, node.args, strict=False)) | dict(node.kwargs)
-
-
-def _square(given: Any) -> int | None:
-    """The one number of a square setting."""
-    if isinstance(given, int):
-        return given
-    if isinstance(given, (tuple, list)) and len(set(given)) == 1 and isinstance(given[0], int):
-        return given[0]
-    return None
-
-
-def _is_map(node: Node) -> bool:
-    """Whether a node is a feature map: (batch, channels, height, width)."""
-    known = value(node)
-    return isinstance(known, Tensor) and known.dim() == 4 and known.is_floating_point()
-
-
-def _channels(node: Node) -> int:
-    return int(value(node).shape[1])
 
 
 def _size(node: Node) -> Size:
