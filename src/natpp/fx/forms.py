@@ -13,17 +13,17 @@ from natpp.fx.traced import value
 from natpp.registry import OPS
 
 
-def module_form(module: nn.Module, node: Node) -> Form | None:
-    """The form of a convolution or pooling that is called as a module."""
+def module_form(module: nn.Module, node: Node, pad: tuple[int, ...] | None) -> Form | None:
+    """The form of a convolution or pooling that is called as a module; `pad` is what pads its input before."""
     if isinstance(module, nn.Conv2d) and all(
         getattr(type(module), name) is getattr(nn.Conv2d, name) for name in ("forward", "_conv_forward")
     ):
         if module.padding_mode != "zeros":
             return None
         channels = module.in_channels, module.out_channels
-        geometry = module.kernel_size, module.stride, module.padding, module.dilation
+        geometry = module.kernel_size, module.stride, padded(module.padding, pad), module.dilation
         return conv_form(*channels, *geometry, module.groups, module.bias is not None)
-    if not is_map(node):
+    if pad is not None or not is_map(node):
         return None
     if type(module) in (nn.MaxPool2d, MaxPool2d) and module.dilation in (1, (1, 1)) and not module.return_indices:
         return pool_form("max", module.kernel_size, module.stride, channels_of(node))
@@ -40,10 +40,18 @@ def conv_form(
     if side is None or step not in (1, 2) or gap is None:
         return None
     same = gap * (side // 2)
-    padded = (
-        (step == 1 or side == 1) if padding == "same" else same == 0 if padding == "valid" else square(padding) == same
-    )
-    return Form("conv", side, channels_in, channels_out, step, gap, groups, bias) if padded else None
+    if padding == "same":
+        fits = step == 1 or side == 1
+    elif isinstance(padding, tuple) and len(padding) == 4:
+        fits = all(same - (step - 1) <= one <= same for one in padding)  # at stride 2 one pixel may be left out
+    else:
+        fits = square(0 if padding == "valid" else padding) == same
+    return Form("conv", side, channels_in, channels_out, step, gap, groups, bias) if fits else None
+
+
+def padded(own: Any, pad: tuple[int, ...] | None) -> Any:
+    """The padding of a convolution whose input may be padded before: its own, or four sides; None if it is both."""
+    return own if pad is None else pad if own == "valid" or square(own) == 0 else None
 
 
 def pool_form(kind: str, kernel: Any, stride: Any, channels: int) -> Form | None:

@@ -2,7 +2,8 @@
 
 A site is a convolution or pooling that has a name in the vocabulary of the paper, with the norm and the activation
 before or after it, in any order. A depthwise convolution counts as separable, with or without a pointwise convolution
-directly behind it; other grouped convolutions count as convolutions.
+directly behind it; other grouped convolutions count as convolutions. Zeros that a step of its own puts around the map
+(`ZeroPad2d`, `F.pad`) belong to the convolution without padding that reads it.
 
 Everything else is not a site; it stays unchanged and separates sites: operations without a name (7x7, 1x1 feature maps,
 transposed, other strides and paddings, 1-D and 3-D), modules that are called twice, share weights, or have hooks or a
@@ -27,7 +28,7 @@ from natpp.arch.layers import Form, Size, halved
 from natpp.arch.ops import Place
 from natpp.errors import SettingError, did_you_mean
 from natpp.fx.aliasing import changed_values, mutated, shared_tensors
-from natpp.fx.forms import arguments_of, channels_of, conv_form, is_map, module_form, op_of, pool_form
+from natpp.fx.forms import arguments_of, channels_of, conv_form, is_map, module_form, op_of, padded, pool_form
 from natpp.fx.traced import Traced, some_of, value
 
 Keep = str | type[nn.Module] | Iterable[str | type[nn.Module]]
@@ -43,6 +44,7 @@ ACTIVATION_FUNCTIONS = {
 }
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_", "__add__", "__iadd__"}
 CONVOLUTIONS = {F.conv2d, torch.ops.aten.conv2d.default}  # also as torch.export writes them
+PADS = {F.pad, torch.ops.aten.pad.default}
 ADDITIONS |= {torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor}
 ACTIVATION_FUNCTIONS |= {torch.ops.aten.relu.default, torch.ops.aten.relu_.default, torch.ops.aten.silu.default}
 
@@ -60,6 +62,8 @@ class Site:
     """the 1x1 convolution directly behind a depthwise one, if both form one site"""
     source: Node
     before: tuple[Node, ...]
+    pad: tuple[Node, ...]
+    """the zero padding in front of its convolution, if that is a step of its own"""
     main: tuple[Node, ...]
     after: tuple[Node, ...]
 
@@ -69,7 +73,7 @@ class Site:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        return (*self.before, *self.main, *self.after)
+        return (*self.before, *self.pad, *self.main, *self.after)
 
     @property
     def sources(self) -> tuple[Node, ...]:
@@ -158,10 +162,14 @@ class _Finder:
     # Sites.
 
     def _site(self, node: Node) -> Site | None:
-        form = self._form(node)
+        source = node.args[0] if node.args else node.kwargs.get("input")
+        pad: tuple[Node, ...] = ()
+        if isinstance(source, Node) and (sides := self._pad(source)) and (form := self._form(node, sides)):
+            pad, source = (source,), source.args[0]
+        else:
+            form = self._form(node)
         if form is None or self._kept(node):
             return None
-        source = node.args[0] if node.args else node.kwargs.get("input")
         if not isinstance(source, Node) or not is_map(source) or not is_map(node):
             return None
         main: tuple[Node, ...] = (node,)
@@ -187,16 +195,31 @@ class _Finder:
             return None
         name = _site_name(node)
         place = Place(form.channels_in, channels_out, form.stride, size)
-        return Site(name, op, place, form, pointwise, first, before, main, after)
+        return Site(name, op, place, form, pointwise, first, before, pad, main, after)
 
-    def _form(self, node: Node) -> Form | None:
+    def _pad(self, node: Node) -> tuple[int, ...] | None:
+        """By how much a step pads a feature map with zeros, for one reader: left, right, top, bottom."""
+        if len(node.users) > 1 or node in self.claimed or self._kept(node) or not is_map(node):
+            return None
+        if node.op == "call_module":
+            module = self.parts[str(node.target)]
+            return tuple(module.padding) if type(module) is nn.ZeroPad2d and self._own(node, module) else None
+        if node.target not in PADS:
+            return None
+        bound = arguments_of(node, "input pad mode value", (None, None, "constant", None))
+        plain = bound["mode"] == "constant" and not bound["value"] and len(bound["pad"]) == 4
+        sides = tuple(bound["pad"]) if plain else ()
+        return sides if sides and all(isinstance(side, int) for side in sides) and node.args else None
+
+    def _form(self, node: Node, pad: tuple[int, ...] | None = None) -> Form | None:
+        """What a convolution or pooling looks like; `pad` is what pads its input before."""
         if node.op == "call_module":
             module = self.parts[str(node.target)]
             if len(node.args) != 1 or node.kwargs or not self._own(node, module):
                 return None
-            return module_form(module, node)
+            return module_form(module, node, pad)
         if node.op == "call_function":
-            return self._function_form(node)
+            return self._function_form(node, pad)
         return None
 
     def _own(self, node: Node, module: nn.Module) -> bool:
@@ -209,7 +232,7 @@ class _Finder:
             return True
         return self.calls[node.target] == 1 and not any(id(tensor) in self.shared for tensor in tensors)
 
-    def _function_form(self, node: Node) -> Form | None:
+    def _function_form(self, node: Node, pad: tuple[int, ...] | None) -> Form | None:
         if node.target in CONVOLUTIONS:
             bound = arguments_of(
                 node, "input weight bias stride padding dilation groups", (None, None, None, 1, 0, 1, 1)
@@ -220,9 +243,9 @@ class _Finder:
             weight = self.parts[bound["weight"].target]
             shape = (weight.shape[1] * bound["groups"], weight.shape[0], tuple(weight.shape[2:]))
             bias = bound["bias"] is not None
-            geometry = (bound["stride"], bound["padding"], bound["dilation"], bound["groups"])
+            geometry = (bound["stride"], padded(bound["padding"], pad), bound["dilation"], bound["groups"])
             return conv_form(*shape, *geometry, bias)
-        if node.target in (F.max_pool2d, torch.max_pool2d, F.avg_pool2d):
+        if pad is None and node.target in (F.max_pool2d, torch.max_pool2d, F.avg_pool2d):
             kind = "avg" if node.target is F.avg_pool2d else "max"
             names = "input kernel_size stride padding"
             bound = arguments_of(node, names, (None, None, None, 0))
