@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_map
 
 from natpp.fx.traced import VALUE, TraceError
 
+Watch = Callable[[], AbstractContextManager[Any]]
+
 
 class Values:
     """Computes the value of a node from those of the nodes it reads; `find` gives the part at a path."""
@@ -41,14 +43,14 @@ class Values:
         module = self.find(str(node.target)) if node.op == "call_module" else None
         if module is not None and len(args) == 1 and not kwargs and (known := plain_value(module, args[0])) is not None:
             return known
-        return self.run(node, contextlib.nullcontext())
+        return self.run(node, contextlib.nullcontext)
 
-    def run(self, node: Node, watching: AbstractContextManager[Any]) -> Any:
-        """The value of a node that calls something, run under a context manager, such as a counter."""
+    def run(self, node: Node, watch: Watch) -> Any:
+        """The value of a node that calls something, run under a new context manager, such as a counter."""
         args, kwargs = _read(node)
         module = self.find(str(node.target)) if node.op == "call_module" else None
         try:
-            with self.mode, torch.no_grad(), watching:
+            with self.mode, torch.no_grad(), watch():
                 if node.op == "call_function":
                     return node.target(*args, **kwargs)  # type: ignore[operator]
                 if module is None:
@@ -57,9 +59,9 @@ class Values:
         except (DataDependentOutputException, DynamicOutputShapeException):
             if module is None:
                 raise TraceError("its control flow depends on the data in a tensor") from None
-            return self._run_once(module, args, kwargs, watching)
+            return self._run_once(module, args, kwargs, watch)
 
-    def _run_once(self, module: nn.Module, args: Any, kwargs: Any, watching: AbstractContextManager[Any]) -> Any:
+    def _run_once(self, module: nn.Module, args: Any, kwargs: Any, watch: Watch) -> Any:
         """The value of a module that reads the data of a tensor: it is run on random data of the right shapes."""
         generator = torch.Generator().manual_seed(0)
 
@@ -71,7 +73,7 @@ class Values:
             return torch.randn(leaf.shape, generator=generator).to(leaf.device, leaf.dtype)
 
         module = copy.deepcopy(module)
-        with torch.no_grad(), watching:
+        with torch.no_grad(), watch():
             found = module(*tree_map(filled, args), **tree_map(filled, kwargs))
         return self.fake(found)
 

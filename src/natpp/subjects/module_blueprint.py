@@ -194,14 +194,19 @@ def _nodes(block: Block) -> list[Node]:
 def node_madds(traced: Traced, nodes: Sequence[Node]) -> dict[Node, int]:
     """Multiply-adds of some nodes of a trace, counted on their fake values; nodes without any are left out."""
     found: dict[Node, int] = {}
+    counters: list[MultiplyAdds] = []  # a second one if a node has to be run again
+
+    def counter() -> MultiplyAdds:
+        counters.append(MultiplyAdds())
+        return counters[-1]
+
     values = Values(traced.parts.__getitem__)
     fakes = (leaf for node in nodes for leaf in tree_iter(value(node)) if isinstance(leaf, FakeTensor))
     values.mode = next((leaf.fake_mode for leaf in fakes), values.mode)
     with in_mode(traced.module, training=False), unfused(traced.module), torch.no_grad():
         for node in nodes:
             if node.op.startswith("call_") and any(isinstance(leaf, Tensor) for leaf in tree_iter(value(node))):
-                counter = MultiplyAdds()
                 values.run(node, counter)
-                if counter.total:
-                    found[node] = counter.total
+                if counters[-1].total:
+                    found[node] = counters[-1].total
     return found
