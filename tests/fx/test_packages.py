@@ -25,3 +25,12 @@ def test_mobilenet_v2_with_a_kept_stem() -> None:
 def test_efficientnet_lite0_as_its_package_writes_it(budget: float) -> None:
     package = pytest.importorskip("efficientnet_lite_pytorch", reason="efficientnet_lite_pytorch is not installed")
     assert share(package.EfficientNet.from_name("efficientnet-lite0").eval(), budget) <= budget
+
+
+def test_yolov8n_fresh_and_after_a_forward_pass() -> None:
+    tasks = pytest.importorskip("ultralytics.nn.tasks", reason="ultralytics is not installed")
+    fresh, ran = (tasks.DetectionModel("yolov8n.yaml", verbose=False).eval() for _ in range(2))
+    with torch.no_grad():
+        ran(X)
+    shares = [share(module, 0.5) for module in (fresh, ran)]
+    assert shares[0] == shares[1] <= 0.5

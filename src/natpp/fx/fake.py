@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.node import Node
 from torch.utils._pytree import tree_map
 
-from natpp.fx.traced import VALUE, TraceError
+from natpp.fx.traced import CONSTANT, VALUE, TraceError
 
 Watch = Callable[[], AbstractContextManager[Any]]
 
@@ -38,7 +38,11 @@ class Values:
     def of(self, node: Node) -> Any:
         """The value of a node that calls something or names a parameter or buffer."""
         if node.op == "get_attr":
-            return self.fake(self.find(str(node.target)))
+            held = self.find(str(node.target))
+            found = self.fake(held)
+            if str(node.target).startswith(CONSTANT) and isinstance(found, FakeTensor) and found.numel() == 1:
+                found.constant = held.detach()  # reading the number in a constant does not depend on data
+            return found
         args, kwargs = _read(node)
         module = self.find(str(node.target)) if node.op == "call_module" else None
         if module is not None and len(args) == 1 and not kwargs and (known := plain_value(module, args[0])) is not None:
