@@ -16,7 +16,7 @@ from natpp.arch.graph import NULL, SKIP
 from natpp.core.budget import SAVES_NOTHING, BudgetError, excess
 from natpp.core.decision import Decision, Plan
 from natpp.core.solve import with_option
-from natpp.errors import NatppError, SettingError
+from natpp.errors import GraphError, NatppError, SettingError
 from natpp.fx import rewrite as written
 from natpp.fx.trace import trace
 from natpp.methods.tuned import Candidates, View
@@ -354,6 +354,31 @@ def test_what_goes_with_another_block_is_told() -> None:
     assert not any(name.startswith("1.") for name, _ in made.named_parameters())
     *_, first, second = subject.changes(tuple(plan))
     assert [(one.name, one.after) for one in (first, second)] == [("1.conv1", "null"), ("1.conv2", "null")]
+
+
+def test_a_block_that_another_bypasses_may_lose_everything() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), *(BasicBlock(4, 4) for _ in range(3)))
+    subject = Module(trace(module, X), Decisions(ops=load_named().ops, share_blocks=False))
+    plan = [0] * len(subject.decisions)
+
+    def choose(block: int, index: int, op: str) -> None:
+        number = subject.choices[block][index].decision
+        plan[number] = subject.decisions[number].number(op)
+
+    for index, before in enumerate(subject.blocks[1].ops):
+        if before != NULL:
+            choose(1, index, NULL)
+    assert not subject.fits(tuple(plan))  # block 2 still reads it
+    with pytest.raises(GraphError, match="nothing reaches the output"):
+        subject.rewritten(tuple(plan))
+    for index, op in enumerate((SKIP, NULL)):
+        choose(2, index, op)
+    assert subject.fits(tuple(plan))
+    made, _ = subject.built(tuple(plan))
+    assert not any(name.startswith("1.") for name, _ in made.named_parameters())
+    bypassed = [0 if subject.part_of[number] == 1 else option for number, option in enumerate(plan)]
+    assert torch.equal(made(X), subject.rewritten(tuple(bypassed))(X))
+    assert {one.name for one in subject.changes(tuple(plan)) if one.after == NULL} >= {"1.conv1", "1.conv2"}
 
 
 def test_statistics_follow_when_data_is_given() -> None:

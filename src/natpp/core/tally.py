@@ -38,7 +38,8 @@ class Tally:
         self._cost, self.missing = list(blueprint.spent(plan).living), 0
         self._steps, self._reached, self._alive = blueprint.steps, flow.reached, flow.alive
         self._prices = [step.prices[tuple([0 for _ in step.by])] for step in self._steps]
-        self._inputs = [sum([flow.reached[read] for read in step.reads]) for step in self._steps]  # that are reached
+        onward = [int(one or number in blueprint.given) for number, one in enumerate(flow.reached)]
+        self._inputs = [sum([onward[read] for read in step.reads]) for step in self._steps]  # that are reached
         self._used = [0] * len(self._steps)  # readers that are alive
         self._used[-1] = 1
         for step, alive in zip(self._steps, flow.alive, strict=True):
@@ -121,6 +122,9 @@ class Tally:
             number = -heappop(changed)
             step = self._steps[number]
             now = int(self._reached[number] and self._used[number] > 0)
+            if step.keep == "reached":
+                now = int(self._used[number] > 0)
+                self._lack(number, bool(now) and not self._reached[number])
             if step.keep == "alive":
                 self._lack(number, not now)
             elif now != self._alive[number] and not step.idle:
@@ -144,12 +148,12 @@ class Tally:
             step, count = self._steps[number], self._inputs[number]
             joined = count == len(step.reads) if step.join == "all" else count > 0
             now = int(joined and self._prices[number] is not None)
-            if step.keep == "reached" or number == len(self._steps) - 1:
+            if number == len(self._steps) - 1:
                 self._lack(number, not now)
             elif now != self._reached[number]:
                 self._reached[number] = now
                 found.append(number)
-                for reader in self.blueprint.readers[number]:
+                for reader in () if step.keep == "reached" else self.blueprint.readers[number]:
                     self._inputs[reader] += 1 if now else -1
                     heappush(waiting, reader)
         return found

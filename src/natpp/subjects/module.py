@@ -2,8 +2,8 @@
 
 Blocks that are alike share their decisions, as in the paper, or each has its own. An option is allowed if the rule
 allows it at the site's place, shapes match, it costs no more than the operation it replaces, and the network stays
-connected: every output of a block has an input, and what a learned layer outside of blocks (attention, squeeze-excite)
-gives reaches the output on some path.
+connected: every output of a block that is read has an input, and what a learned layer outside of blocks (attention,
+squeeze-excite) gives reaches the output on some path.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class Module(Rows):
         return self.built(plan, self.copied)[1].peak_memory_bytes
 
     def fits(self, plan: Plan) -> bool:
-        """Whether every output of a block has an input, and every value that must be read is read."""
+        """Whether every output of a block that is read has an input, and every value that must be read is read."""
         return self.tally.tried(dict(enumerate(plan))) is not None
 
     def whole(self, number: int, part: Plan) -> bool:
