@@ -54,12 +54,14 @@ def test_what_must_stay() -> None:
     assert network.cost((1, 2)) is not None
     assert network.cost((2, 0)) is None  # connected, but what was learned has no way out
     assert residual(keep="reached").cost((2, 0)) is not None
-    block = Blueprint((*network.steps[:1], Step("block", (0,), EDGE, by=(0,), keep="reached"), Step("out", (0,))))
-    assert block.cost((0,)) == ((5, 50), (0, 0), True)  # nobody reads it, yet it must carry something
-    assert block.cost((2,)) is None
-    total, connected = block.costs(np.array([[0], [1], [2]]))
-    assert connected.tolist() == [True, True, False]
-    assert total.tolist() == [[0, 0]] * 3
+    block = Step("block", (0,), EDGE, by=(0,), keep="reached")
+    network = Blueprint((image, block, Step("edge", (1,), EDGE, by=(1,)), Step("sum", (0, 2), join="sum")))
+    assert network.cost((2, 0)) is None  # what is read must carry something
+    assert network.cost((2, 2)) == ((0, 0), (0, 0), True)  # unread, it may go
+    assert network.cost((0, 2)) == ((5, 50), (0, 0), True)
+    total, connected = network.costs(np.array([[0, 0], [2, 0], [2, 2]]))
+    assert connected.tolist() == [True, False, True]
+    assert total[[0, 2]].tolist() == [list(network.cost((0, 0)).living), [0, 0]]
 
 
 def test_prices_by_several_decisions_and_of_other_figures() -> None:
@@ -107,17 +109,21 @@ def test_many_plans_cost_what_each_costs_alone(network: Blueprint) -> None:
 
 @given(networks(), st.tuples(*[st.integers(0, 2)] * 3))
 def test_alive_is_what_lies_on_a_way_from_the_input_to_the_output(network: Blueprint, plan: tuple[int, ...]) -> None:
-    """By brute force: the steps that something reaches, and of these all that the last one reads over and over."""
+    """By brute force: the steps that something reaches, and of these all that the last one reads over and over.
+
+    A step that must be reached if it is read is taken for reached.
+    """
     steps, reached = network.steps, set[int]()
+    given = {number for number, step in enumerate(steps) if step.keep == "reached"}
     for number, step in enumerate(steps):
         enough = any if step.join != "all" else all
         passes = step.prices[tuple(plan[one] for one in step.by)] is not None
-        if passes and (not step.reads or enough(read in reached for read in step.reads)):
+        if passes and (not step.reads or enough(read in reached | given for read in step.reads)):
             reached.add(number)
     alive, waiting = set[int](), [len(steps) - 1]
     while waiting:
         number = waiting.pop()
-        if number in reached and number not in alive:
+        if number in reached | given and number not in alive:
             alive.add(number)
             waiting += steps[number].reads
     flow = network.flow(plan)

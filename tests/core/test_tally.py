@@ -34,7 +34,7 @@ def test_a_tally_is_the_cost_of_its_plan(network: Blueprint, plans: list[tuple[i
         tried = tally.tried(dict(enumerate(plan)))
         changed = tally.change(dict(enumerate(plan)))
         flow = network.flow(plan)
-        assert (tally.missing == 0) == bool(flow.connected)
+        assert (tally.missing == 0) == (tried is not None) == bool(flow.connected)
         for one in (tally, start.at(plan)) if flow.connected else ():
             assert one.cost == tried == network.spent(plan).living
             alive = [one.alive(number) for number in numbers]

@@ -6,7 +6,6 @@ from torch.nn import functional as F
 
 import natpp
 from natpp.decisions.edits import block_edits
-from natpp.fx.aliasing import way_out
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
@@ -72,20 +71,3 @@ def test_what_nothing_reads_any_more_goes_with_its_copy() -> None:
     ]
     made = rewrite(traced, block_edits(blocks, ops))  # wide.1 is only its shortcut, copied for the activation; unread
     assert not [node for node in made.graph.nodes if not node.users and node.op != "output"]
-
-    class Branches(nn.Module):  # a norm between blocks that two of them read
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem, self.norm = conv(3, 4), nn.BatchNorm2d(8)
-            self.first, self.second = conv(8, 4), conv(8, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.stem(x)
-            x = self.norm(torch.cat([x, x], 1))
-            return torch.cat([self.first(x), self.second(x)], 1)
-
-    module = Branches()
-    traced = trace(module, torch.randn(2, 3, 8, 8))
-    sites = {node for block in find_blocks(traced) for item in block.items for node in item.nodes}
-    norm = next(node for node in traced.graph.nodes if node.target == "norm")
-    assert way_out(traced.graph, sites, traced.parts)[norm].target == "first.0"

@@ -266,6 +266,35 @@ def test_what_goes_another_way_in_training_stays_whole() -> None:
     assert "training mode" in traced.notes[0] or "random" in traced.notes[0]
 
 
+class DropConnect(nn.Module):
+    """A block that drops its branch by chance in training, as EfficientNet-Lite writes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.conv(x))
+        if self.training:
+            y = y / 0.8 * torch.floor(0.8 + torch.rand([y.shape[0], 1, 1, 1]))
+        return x + y
+
+
+def test_a_block_that_drops_its_branch_in_training_is_looked_into() -> None:
+    module, x = (
+        nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), DropConnect(), DropConnect()).eval(),
+        torch.randn(2, 3, 6, 6),
+    )
+    traced = trace(module, x)
+    assert traced.notes == ("in training mode its part 1 makes it go another way: the result does not",)
+    assert torch.equal(rewrite(traced)(x), module(x))
+    result = natpp.optimize(module, budget=0.5, example_input=x)
+    assert result.cost_after.madds <= 0.5 * result.cost_before.madds
+    (note,) = trace(module.train(), x).notes
+    assert note.startswith("1 (DropConnect) is kept whole")
+    assert note.endswith("with its eval() called first, natpp looks inside")
+
+
 class Drawn(nn.Module):
     """A map times a number that Python or NumPy draw."""
 
@@ -316,7 +345,8 @@ def test_layers_that_python_skips_by_chance_are_those_of_eval_mode() -> None:
         assert traced.notes == ("in training mode its own forward makes it go another way: the result does not",)
         assert torch.equal(rewrite(traced)(x), module(x))
         (note,) = trace(nn.Sequential(LayerDrop(), nn.Conv2d(4, 4, 1)), x).notes
-        assert note == "0 (LayerDrop) is kept whole: it draws random numbers, which would become constants"
+        why = "it draws random numbers, which would become constants; with its eval() called first, natpp looks inside"
+        assert note == f"0 (LayerDrop) is kept whole: {why}"
 
 
 class Auxiliary(nn.Module):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.nn.functional import one_hot
 
 import natpp
@@ -16,7 +16,7 @@ from natpp.arch.graph import NULL, SKIP
 from natpp.core.budget import SAVES_NOTHING, BudgetError, excess
 from natpp.core.decision import Decision, Plan
 from natpp.core.solve import with_option
-from natpp.errors import NatppError, SettingError
+from natpp.errors import GraphError, NatppError, SettingError
 from natpp.fx import rewrite as written
 from natpp.fx.trace import trace
 from natpp.methods.tuned import Candidates, View
@@ -132,6 +132,43 @@ def test_kept_parts_keep_everything() -> None:
     assert not nothing.changes
     assert "nothing" in nothing.notes[-1]
     assert torch.equal(nothing.module.eval()(X), module.eval()(X))
+
+
+def test_a_kept_stem_leaves_the_branches_behind_it_free() -> None:
+    module = natpp.zoo.network("mobilenetv2").eval()
+    stem = next(name for name, part in module.named_modules() if isinstance(part, nn.Conv2d))
+    keep = natpp.Decisions(keep=[stem])
+    result = natpp.optimize(module, budget=0.5, decisions=keep, example_input=torch.randn(1, 3, 64, 64))
+    assert result.cost_after.madds <= 0.5 * result.cost_before.madds
+    assert torch.equal(result.module.get_submodule(stem).weight, module.get_submodule(stem).weight)
+
+
+class Twice(nn.Module):
+    """Two blocks that add in a kept layer: each alone may drop it, but not both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.kept = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 7, padding=3)
+        self.first, self.second = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 5, padding=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        kept = self.kept(x)
+        return torch.cat([self.first(x) + kept, self.second(x) + kept], 1)
+
+
+def test_one_of_two_paths_from_a_kept_layer_remains() -> None:
+    module = Module(trace(Twice(), X), Decisions(ops=load_named().ops, share_blocks=False))
+    plan = [0] * len(module.decisions)
+    for name, fits in (("add [0 → 3]", True), ("add_1 [0 → 3]", False)):
+        number = next(number for number, one in enumerate(module.decisions) if one.name == name)
+        plan[number] = module.decisions[number].number("null")
+        assert module.fits(tuple(plan)) == fits
+    assert sum(map(bool, module.repaired(tuple(plan), [1.0] * len(plan)))) == 1
+    for seed in range(4):
+        asked = natpp.Decisions(kinds=("term",), share_blocks=False), natpp.Run(seed=seed)
+        made = natpp.optimize(Twice(), "random", decisions=asked[0], run=asked[1], budget=0.8, example_input=X)
+        assert "kept.weight" in made.module.state_dict()
 
 
 def test_a_network_without_sites_comes_back() -> None:
@@ -318,6 +355,31 @@ def test_what_goes_with_another_block_is_told() -> None:
     assert not any(name.startswith("1.") for name, _ in made.named_parameters())
     *_, first, second = subject.changes(tuple(plan))
     assert [(one.name, one.after) for one in (first, second)] == [("1.conv1", "null"), ("1.conv2", "null")]
+
+
+def test_a_block_that_another_bypasses_may_lose_everything() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), *(BasicBlock(4, 4) for _ in range(3)))
+    subject = Module(trace(module, X), Decisions(ops=load_named().ops, share_blocks=False))
+    plan = [0] * len(subject.decisions)
+
+    def choose(block: int, index: int, op: str) -> None:
+        number = subject.choices[block][index].decision
+        plan[number] = subject.decisions[number].number(op)
+
+    for index, before in enumerate(subject.blocks[1].ops):
+        if before != NULL:
+            choose(1, index, NULL)
+    assert not subject.fits(tuple(plan))  # block 2 still reads it
+    with pytest.raises(GraphError, match="nothing reaches the output"):
+        subject.rewritten(tuple(plan))
+    for index, op in enumerate((SKIP, NULL)):
+        choose(2, index, op)
+    assert subject.fits(tuple(plan))
+    made, _ = subject.built(tuple(plan))
+    assert not any(name.startswith("1.") for name, _ in made.named_parameters())
+    bypassed = [0 if subject.part_of[number] == 1 else option for number, option in enumerate(plan)]
+    assert torch.equal(made(X), subject.rewritten(tuple(bypassed))(X))
+    assert {one.name for one in subject.changes(tuple(plan)) if one.after == NULL} >= {"1.conv1", "1.conv2"}
 
 
 def test_statistics_follow_when_data_is_given() -> None:

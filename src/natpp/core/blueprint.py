@@ -44,7 +44,7 @@ class Step(NamedTuple):
     fixed: bool = False
     """it is built, and its price counts, even if it is not alive: stems and heads"""
     keep: Literal["", "reached", "alive"] = ""
-    """what must hold for it under every plan; if it does not, the plan is not connected and has no cost"""
+    """reached: if anything reads it; alive: under every plan. If that does not hold, a plan has no cost"""
     room: Mapping[Plan, Room] | None = None
     """keyed by the same options as the price; a value of 0 bytes is its input tensor itself"""
     silent: Room = (0, 0)
@@ -75,24 +75,31 @@ class Flow(NamedTuple):
 
 
 def reached_and_alive(
-    reads: Sequence[Sequence[int]], joins: Sequence[Join], passing: Sequence[int], read: Mapping[int, int]
+    reads: Sequence[Sequence[int]],
+    joins: Sequence[Join],
+    passing: Sequence[int],
+    read: Mapping[int, int],
+    given: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[list[int], list[int]]:
     """Per step, the plans in which the input reaches it, and those in which it is also alive.
 
-    `passing` has the plans in which a step passes its input on, `read` those in which something outside reads it.
+    `passing` has the plans in which a step passes its input on, `read` those in which something outside reads it, and
+    `given` those in which the steps that read it take it for reached.
     """
     reached: list[int] = []
-    for sources, join, plans in zip(reads, joins, passing, strict=True):
+    onward: list[int] = []  # as readers see it
+    for number, (sources, join, plans) in enumerate(zip(reads, joins, passing, strict=True)):
         if plans and join == "all":
             for source in sources:
-                plans &= reached[source]
+                plans &= onward[source]
         elif plans:
-            plans &= functools.reduce(operator.or_, [reached[source] for source in sources], 0)
+            plans &= functools.reduce(operator.or_, [onward[source] for source in sources], 0)
         reached.append(plans)
+        onward.append(given.get(number, plans))
     alive = [read.get(number, 0) for number in range(len(reached))]
     for number in range(len(reached) - 1, -1, -1):
         if plans := alive[number]:
-            alive[number] = plans = plans & reached[number]
+            alive[number] = plans = plans & onward[number]
             for source in reads[number]:
                 alive[source] |= plans
     return reached, alive
@@ -142,13 +149,14 @@ class Blueprint:
                 stopped |= functools.reduce(operator.and_, map(picked, by, key), everyone)
             passing.append(everyone & ~stopped)
         passing = [passing[number] for number in numbers]
-        reached, alive = reached_and_alive(*self._wiring, passing, {len(passing) - 1: everyone})
+        last, given = {len(passing) - 1: everyone}, dict.fromkeys(self.given, everyone)
+        reached, alive = reached_and_alive(*self._wiring, passing, last, given)
         for number in self.idle:
             read_by_it = (alive[read] for read in self.steps[number].reads)
             alive[number] = functools.reduce(operator.and_, read_by_it, reached[number])
         connected = reached[-1]
         for number, keep in self._kept:
-            connected &= (alive if keep == "alive" else reached)[number]
+            connected &= alive[number] if keep == "alive" else reached[number] | ~alive[number]
         return Flow(reached, alive, connected)
 
     # What it costs.
@@ -193,6 +201,11 @@ class Blueprint:
     def idle(self) -> list[int]:
         """The steps whose output is unused."""
         return [number for number, step in enumerate(self.steps) if step.idle]
+
+    @functools.cached_property
+    def given(self) -> set[int]:
+        """The steps that must be reached if they are read: those that read them take it for granted."""
+        return {number for number, keep in self._kept if keep == "reached"}
 
     @functools.cached_property
     def readers(self) -> list[list[int]]:

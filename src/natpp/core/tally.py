@@ -38,7 +38,8 @@ class Tally:
         self._cost, self.missing = list(blueprint.spent(plan).living), 0
         self._steps, self._reached, self._alive = blueprint.steps, flow.reached, flow.alive
         self._prices = [step.prices[tuple([0 for _ in step.by])] for step in self._steps]
-        self._inputs = [sum([flow.reached[read] for read in step.reads]) for step in self._steps]  # that are reached
+        onward = [int(one or number in blueprint.given) for number, one in enumerate(flow.reached)]
+        self._inputs = [sum([onward[read] for read in step.reads]) for step in self._steps]  # that are reached
         self._used = [0] * len(self._steps)  # readers that are alive
         self._used[-1] = 1
         for step, alive in zip(self._steps, flow.alive, strict=True):
@@ -78,22 +79,14 @@ class Tally:
                 opened.append(number)
         return self._followed(opened) if opened else set()
 
-    def tried(self, options: Mapping[int, int]) -> Price:
-        """What the plan would cost with some decisions changed."""
-        return self._if(options)[0]
-
-    def connected(self, options: Mapping[int, int]) -> bool:
-        """Whether the plan would be connected with some decisions changed."""
-        return self._if(options)[1]
-
-    def _if(self, options: Mapping[int, int]) -> tuple[Price, bool]:
-        """The cost and the connection with some decisions changed."""
+    def tried(self, options: Mapping[int, int]) -> Price | None:
+        """What the plan would cost with some decisions changed; None if it would not be connected."""
         changed = self._changed(options)
         if (price := self._repriced(changed)) is not None:
-            return price, not self.missing
+            return None if self.missing else price
         before = {one: self._plan[one] for one in changed}
         self.change(changed)
-        found = self.cost, not self.missing
+        found = None if self.missing else self.cost
         self.change(before)
         return found
 
@@ -129,6 +122,9 @@ class Tally:
             number = -heappop(changed)
             step = self._steps[number]
             now = int(self._reached[number] and self._used[number] > 0)
+            if step.keep == "reached":
+                now = int(self._used[number] > 0)
+                self._lack(number, bool(now) and not self._reached[number])
             if step.keep == "alive":
                 self._lack(number, not now)
             elif now != self._alive[number] and not step.idle:
@@ -152,12 +148,12 @@ class Tally:
             step, count = self._steps[number], self._inputs[number]
             joined = count == len(step.reads) if step.join == "all" else count > 0
             now = int(joined and self._prices[number] is not None)
-            if step.keep == "reached" or number == len(self._steps) - 1:
+            if number == len(self._steps) - 1:
                 self._lack(number, not now)
             elif now != self._reached[number]:
                 self._reached[number] = now
                 found.append(number)
-                for reader in self.blueprint.readers[number]:
+                for reader in () if step.keep == "reached" else self.blueprint.readers[number]:
                     self._inputs[reader] += 1 if now else -1
                     heappush(waiting, reader)
         return found

@@ -10,7 +10,6 @@ from torch.fx.node import Node
 from natpp.arch.graph import NULL
 from natpp.core.decision import Plan
 from natpp.decisions.base import NodeKind, NodePlace, Spot, shaping, term_kind
-from natpp.errors import GraphError
 from natpp.fx.blocks import Block
 from natpp.fx.rewrite import Draft, Swap
 from natpp.fx.sites import Sum
@@ -41,9 +40,7 @@ class BlockEdit:
     def __init__(self, block: Block, ops: Ops):
         self.block, self.ops = block, tuple(ops)
         self.values: dict[int, Node] = {}
-        self.live, connected = block.alive(ops)
-        if not connected:
-            raise GraphError(f"{block.name}: with these operations nothing reaches its output")
+        self.live, _ = block.alive(ops)
         self.needed = [False] * (len(block.nodes) + 2)
         for number in block.outputs:
             self.needed[number] = True
@@ -56,22 +53,26 @@ class BlockEdit:
         self.reads = [older] if older is not None and added else []
 
     def write(self, draft: Draft, node: Node) -> Node | None:
-        """The new value of a site or sum, if anything still reads it."""
+        """The new value of a site or sum, if anything still reads it and it still has an input."""
         number = self.heard_as.get(node)
         return self._value(draft, number) if number is not None and self.needed[number] else None
 
-    def _value(self, draft: Draft, number: int) -> Node:
+    def _value(self, draft: Draft, number: int) -> Node | None:
         if number < 2:
             given = self.block.inputs[number]
             assert given is not None
-            return draft.new[given]
+            return draft.new.get(given)
         if number in self.values:
             return self.values[number]
         item = self.block.nodes[number - 2].item
         terms = enumerate(self.block.terms)
         live = [(index, term) for index, (target, term) in terms if target == number and self.live[index]]
         live.sort(key=lambda pair: (pair[1].op == NULL, pair[1].order))  # added shortcuts come last
-        found = [self._term(draft, index, alone=len(live) == 1) for index, _ in live]
+        sources = [self._value(draft, term.source) for _, term in live]
+        pairs = zip(live, sources, strict=True)
+        found = [self._term(draft, index, read, alone=len(live) == 1) for (index, _), read in pairs if read is not None]
+        if not found or None in sources:  # nothing is left, or what it reads was taken out
+            return None
         total = found[0]
         for other in found[1:]:
             total = draft.function(operator.add, total, other)
@@ -84,9 +85,8 @@ class BlockEdit:
         self.values[number] = total
         return total
 
-    def _term(self, draft: Draft, index: int, *, alone: bool) -> Node:
+    def _term(self, draft: Draft, index: int, source: Node, *, alone: bool) -> Node:
         _, term = self.block.terms[index]
-        source = self._value(draft, term.source)
         if self.ops[index] != term.op:
             spot = Spot(draft.traced, self.block, index)
             return term_kind(term).apply(draft, spot, self.ops[index], source, alone=alone)

@@ -1,4 +1,4 @@
-"""Which values and tensors are shared or changed in place, and which values must keep a reader."""
+"""Which values and tensors are shared or changed in place, and which values must be read."""
 
 from __future__ import annotations
 
@@ -71,24 +71,21 @@ def idle(graph: fx.Graph, parts: Mapping[str, Any]) -> set[Node]:
     return found
 
 
-def way_out(graph: fx.Graph, sites: Set[Node], parts: Mapping[str, Any]) -> dict[Node, Node]:
-    """One path to the output from each learned layer outside of sites: per value on it, the next reader.
-
-    Paths also begin at values whose shape is read, so that none is computed for its shape alone.
-    """
+def must_be_read(graph: fx.Graph, sites: Set[Node], parts: Mapping[str, Any]) -> set[Node]:
+    """What a learned layer outside of sites gives, and values whose shape is read: none is computed for that alone."""
     nowhere = idle(graph, parts)
-    readers = {node: [one for one in node.users if one not in nowhere and not _looks(one)] for node in graph.nodes}
-    found: dict[Node, Node] = {}
+    found: set[Node] = set()
     for node in graph.nodes:
-        looked_at = node.op != "placeholder" and any(_looks(one) for one in node.users if one not in nowhere)
-        begins = looked_at or (node not in sites and _learned(node, parts))
-        while begins and node not in found and readers[node]:
-            found[node] = min(readers[node])
-            node = found[node]
+        readers = [one for one in node.users if one not in nowhere]
+        looks = [looks_at(one) for one in readers]
+        outside = node not in sites and not (node.op == "get_attr" and set(readers) <= sites)
+        begins = (outside and _learned(node, parts)) or (node.op != "placeholder" and any(looks))
+        if begins and not all(looks):
+            found.add(node)
     return found
 
 
-def _looks(node: Node) -> bool:
+def looks_at(node: Node) -> bool:
     """Whether a node reads only the shape, dtype or device of a value, not its data."""
     if node.op == "call_function" and node.target is getattr:
         return node.args[1] in LOOKS

@@ -19,7 +19,9 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.node import Node
 from torch.utils._pytree import tree_map_only
 
-from natpp.fx.traced import VALUE, TraceError
+from natpp.fx.traced import CONSTANT, VALUE, TraceError
+
+Watch = Callable[[], AbstractContextManager[Any]]
 
 
 class Values:
@@ -36,18 +38,22 @@ class Values:
     def of(self, node: Node) -> Any:
         """The value of a node that calls something or names a parameter or buffer."""
         if node.op == "get_attr":
-            return self.fake(self.find(str(node.target)))
+            held = self.find(str(node.target))
+            found = self.fake(held)
+            if str(node.target).startswith(CONSTANT) and isinstance(found, FakeTensor) and found.numel() == 1:
+                found.constant = held.detach()  # reading the number in a constant does not depend on data
+            return found
         args, kwargs = _read(node)
         module = self.find(str(node.target)) if node.op == "call_module" else None
         known = plain_value(module, args[0]) if module is not None and len(args) == 1 and not kwargs else None
-        return self.run(node, contextlib.nullcontext()) if known is None else known
+        return self.run(node, contextlib.nullcontext) if known is None else known
 
-    def run(self, node: Node, watching: AbstractContextManager[Any]) -> Any:
-        """The value of a node that calls something, run under a context manager, such as a counter."""
+    def run(self, node: Node, watch: Watch) -> Any:
+        """The value of a node that calls something, run under a new context manager, such as a counter."""
         args, kwargs = _read(node)
         module = self.find(str(node.target)) if node.op == "call_module" else None
         try:
-            with self.mode, torch.no_grad(), watching:
+            with self.mode, torch.no_grad(), watch():
                 if node.op == "call_function":
                     return node.target(*args, **kwargs)  # type: ignore[operator]
                 if module is None:
@@ -56,9 +62,9 @@ class Values:
         except (DataDependentOutputException, DynamicOutputShapeException):
             if module is None:
                 raise TraceError("its control flow depends on the data in a tensor") from None
-            return self._run_once(module, args, kwargs, watching)
+            return self._run_once(module, args, kwargs, watch)
 
-    def _run_once(self, module: nn.Module, args: Any, kwargs: Any, watching: AbstractContextManager[Any]) -> Any:
+    def _run_once(self, module: nn.Module, args: Any, kwargs: Any, watch: Watch) -> Any:
         """The value of a module that reads the data of a tensor: it is run on random data of the right shapes."""
         generator = torch.Generator().manual_seed(0)
 
@@ -68,7 +74,7 @@ class Values:
             return torch.randn(leaf.shape, generator=generator).to(leaf.device, leaf.dtype)
 
         module = copy.deepcopy(module)
-        with torch.no_grad(), watching:
+        with torch.no_grad(), watch():
             found = module(*tree_map_only(Tensor, filled, args), **tree_map_only(Tensor, filled, kwargs))
         return self.fake(found)
 

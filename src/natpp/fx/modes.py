@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 from torch.fx.node import Node
 
-from natpp.fx.traced import VALUE, TraceError
+from natpp.fx.traced import CONSTANT, VALUE, TraceError
 
 Difference = tuple[Node, tuple[Any, ...], Any, Any]  # node, path into its arguments, in training mode, in eval mode
 CONSTANTS = (bool, int, float, str, type(None))
@@ -79,8 +79,8 @@ def _replaced(tree: Any, path: list[Any], new: Any) -> Any:
 
 
 def same_target(first: Any, second: Any) -> bool:
-    if isinstance(first, str) and isinstance(second, str) and first.startswith("_tensor_constant"):
-        return second.startswith("_tensor_constant")  # numbered afresh in every pass
+    if isinstance(first, str) and isinstance(second, str) and first.startswith(CONSTANT):
+        return second.startswith(CONSTANT)  # numbered anew in every pass
     return bool(first is second or first == second)
 
 

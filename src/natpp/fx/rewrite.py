@@ -42,7 +42,7 @@ class Edit(Protocol):
     """values that it reads and the original does not read there"""
 
     def write(self, draft: Draft, node: Node) -> Node | None:
-        """The new value of one of its nodes; None if nothing outside reads it."""
+        """The new value of one of its nodes; None if nothing outside reads it, or nothing reaches it."""
 
 
 def rewrite(
@@ -82,7 +82,14 @@ class Draft:
         """The module."""
         for node in self.traced.graph.nodes:
             edit = self.edits.get(node)
-            made = self.copied(node, self.new.__getitem__) if edit is None else edit.write(self, node)
+            if edit is not None:
+                made = edit.write(self, node)
+            elif self.new.keys() >= set(node.all_input_nodes):
+                made = self.copied(node, self.new.__getitem__)
+            elif node.op == "output":
+                raise GraphError("with these operations nothing reaches the output")
+            else:
+                made = None  # an input of it was taken out
             if made is not None:
                 self.new[node] = made
                 if node in self.extra_reads:

@@ -2,8 +2,9 @@
 
 A site is a convolution or pooling that has a name in the vocabulary of the paper, with the norm and the activation
 before or after it. A depthwise convolution counts as separable, with or without a pointwise one directly behind it.
-Everything else stays unchanged: operations without a name (7x7, transposed, other strides and paddings, 1-D and 3-D),
-modules that are called twice, share weights, or have hooks or a parametrization, and what the user keeps.
+Zeros that a step of its own puts around the map (`ZeroPad2d`, `F.pad`) belong to the convolution without padding that
+reads them. Everything else stays unchanged: operations without a name (7x7, transposed, other strides and paddings, 1-D
+and 3-D), modules that are called twice, share weights, or have hooks or a parametrization, and what the user keeps.
 """
 
 from __future__ import annotations
@@ -15,18 +16,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.fx.node import Node
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from natpp.arch.layers import Form, Size, halved
-from natpp.arch.modules import MaxPool2d
 from natpp.arch.ops import Place
 from natpp.errors import SettingError, did_you_mean
 from natpp.fx.aliasing import changed_values, idle, mutated, shared_tensors
+from natpp.fx.forms import arguments_of, channels_of, conv_form, is_map, module_form, op_of, padded, pool_form
 from natpp.fx.traced import Traced, some_of, value
-from natpp.registry import OPS
 
 Keep = str | type[nn.Module] | Iterable[str | type[nn.Module]]
 
@@ -42,6 +42,7 @@ ACTIVATION_FUNCTIONS = {
 POINTWISE = ("conv", 1, 1, 1)  # kind, kernel, stride and groups of a 1x1 convolution behind a depthwise one
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_", "__add__", "__iadd__"}
 CONVOLUTIONS = {F.conv2d, torch.ops.aten.conv2d.default}  # also as torch.export writes them
+PADS = {F.pad, torch.ops.aten.pad.default}
 ADDITIONS |= {torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor}
 ACTIVATION_FUNCTIONS |= {torch.ops.aten.relu.default, torch.ops.aten.relu_.default, torch.ops.aten.silu.default}
 
@@ -59,6 +60,8 @@ class Site:
     """the 1x1 convolution directly behind a depthwise one, if both form one site"""
     source: Node
     before: tuple[Node, ...]
+    pad: tuple[Node, ...]
+    """the zero padding in front of its convolution, if that is a step of its own"""
     main: tuple[Node, ...]
     after: tuple[Node, ...]
 
@@ -68,7 +71,7 @@ class Site:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        return (*self.before, *self.main, *self.after)
+        return (*self.before, *self.pad, *self.main, *self.after)
 
     @property
     def sources(self) -> tuple[Node, ...]:
@@ -158,11 +161,15 @@ class _Finder:
     # Sites.
 
     def _site(self, node: Node) -> Site | None:
-        form = self._form(node)
+        source = node.args[0] if node.args else node.kwargs.get("input")
+        pad: tuple[Node, ...] = ()
+        if isinstance(source, Node) and (sides := self._pad(source)) and (form := self._form(node, sides)):
+            pad, source = (source,), source.args[0]
+        else:
+            form = self._form(node)
         if form is None or self._kept(node):
             return None
-        source = node.args[0] if node.args else node.kwargs.get("input")
-        if not isinstance(source, Node) or not _is_map(source) or not _is_map(node):
+        if not isinstance(source, Node) or not is_map(source) or not is_map(node):
             return None
         main: tuple[Node, ...] = (node,)
         pointwise = None
@@ -173,7 +180,7 @@ class _Finder:
                 main, pointwise = (node, behind), second
         size, size_out = _size(source), _size(main[-1])
         channels_out = pointwise.channels_out if pointwise else form.channels_out
-        op = _op_of(form)
+        op = op_of(form)
         if op is None or size_out != halved(size, (form.stride, form.stride)) or size == (1, 1):
             return None
         after = self._chain_after(main[-1])
@@ -183,15 +190,30 @@ class _Finder:
             return None
         name = _site_name(node)
         place = Place(form.channels_in, channels_out, form.stride, size)
-        return Site(name, op, place, form, pointwise, first, before, main, after)
+        return Site(name, op, place, form, pointwise, first, before, pad, main, after)
 
-    def _form(self, node: Node) -> Form | None:
+    def _pad(self, node: Node) -> tuple[int, ...] | None:
+        """By how much a step pads a feature map with zeros, for one reader: left, right, top, bottom."""
+        if len(node.users) > 1 or node in self.claimed or self._kept(node) or not is_map(node):
+            return None
+        if node.op == "call_module":
+            module = self.parts[str(node.target)]
+            return tuple(module.padding) if type(module) is nn.ZeroPad2d and self._own(node, module) else None
+        if node.target not in PADS:
+            return None
+        bound = arguments_of(node, "input pad mode value", (None, None, "constant", None))
+        plain = bound["mode"] == "constant" and not bound["value"] and len(bound["pad"]) == 4
+        sides = tuple(bound["pad"]) if plain else ()
+        return sides if sides and all(isinstance(side, int) for side in sides) and node.args else None
+
+    def _form(self, node: Node, pad: tuple[int, ...] | None = None) -> Form | None:
+        """What a convolution or pooling looks like; `pad` is what pads its input before."""
         if node.op == "call_module":
             module = self.parts[str(node.target)]
             if len(node.args) != 1 or node.kwargs or not self._own(node, module):
                 return None
-            return _module_form(module, node)
-        return self._function_form(node) if node.op == "call_function" else None
+            return module_form(module, node, pad)
+        return self._function_form(node, pad) if node.op == "call_function" else None
 
     def _own(self, node: Node, module: nn.Module) -> bool:
         """Whether a module is called once, shares no tensor, and has no hooks or parametrization."""
@@ -208,25 +230,27 @@ class _Finder:
                 if len(node.all_input_nodes) == len(node.args) == 1 and not node.kwargs and self._own(node, layer):
                     yield node, layer
 
-    def _function_form(self, node: Node) -> Form | None:
+    def _function_form(self, node: Node, pad: tuple[int, ...] | None) -> Form | None:
         if node.target in CONVOLUTIONS:
-            bound = _bound(node, "input weight bias stride padding dilation groups", (None, None, None, 1, 0, 1, 1))
+            bound = arguments_of(
+                node, "input weight bias stride padding dilation groups", (None, None, None, 1, 0, 1, 1)
+            )
             tensors = [tensor for tensor in (bound["weight"], bound["bias"]) if tensor is not None]
             if not all(self._parameter(tensor) for tensor in tensors):
                 return None
             weight = self.parts[bound["weight"].target]
             shape = (weight.shape[1] * bound["groups"], weight.shape[0], tuple(weight.shape[2:]))
             bias = bound["bias"] is not None
-            geometry = (bound["stride"], bound["padding"], bound["dilation"], bound["groups"])
-            return _conv_form(*shape, *geometry, bias)
-        if node.target in (F.max_pool2d, torch.max_pool2d, F.avg_pool2d):
+            geometry = (bound["stride"], padded(bound["padding"], pad), bound["dilation"], bound["groups"])
+            return conv_form(*shape, *geometry, bias)
+        if pad is None and node.target in (F.max_pool2d, torch.max_pool2d, F.avg_pool2d):
             kind = "avg" if node.target is F.avg_pool2d else "max"
             names = "input kernel_size stride padding"
-            bound = _bound(node, names, (None, None, None, 0))
+            bound = arguments_of(node, names, (None, None, None, 0))
             plain = node.kwargs.get("dilation", 1) in (1, (1, 1)) and not node.kwargs.get("return_indices", False)
             if not plain or node.kwargs.get("divisor_override") is not None or not isinstance(bound["input"], Node):
                 return None
-            return _pool_form(kind, bound["kernel_size"], bound["stride"], _channels(bound["input"]))
+            return pool_form(kind, bound["kernel_size"], bound["stride"], channels_of(bound["input"]))
         return None
 
     def _parameter(self, given: Any) -> bool:
@@ -256,7 +280,7 @@ class _Finder:
         while source not in self.claimed and len(source.users) == 1:
             role = self._role(source)
             read = source.args[0] if source.args else None
-            if role is None or role in seen or self._kept(source) or not isinstance(read, Node) or not _is_map(read):
+            if role is None or role in seen or self._kept(source) or not isinstance(read, Node) or not is_map(read):
                 break
             if mutated(source, self.parts) is not None and len(read.users) > 1:
                 break
@@ -271,7 +295,7 @@ class _Finder:
 
     def _role(self, node: Node) -> str | None:
         """norm, activation, nothing (an identity), or None."""
-        if not node.args or not isinstance(node.args[0], Node) or not _is_map(node):
+        if not node.args or not isinstance(node.args[0], Node) or not is_map(node):
             return None
         others = [part for part in node.all_input_nodes if part is not node.args[0]]
         if node.op == "call_module":
@@ -310,7 +334,7 @@ class _Finder:
     def _addition(self, node: Node) -> bool:
         if node.op not in ("call_function", "call_method") or node.target not in ADDITIONS or node.kwargs:
             return False
-        if len(node.args) != 2 or not all(isinstance(arg, Node) and _is_map(arg) for arg in node.args):
+        if len(node.args) != 2 or not all(isinstance(arg, Node) and is_map(arg) for arg in node.args):
             return False
         added = value(node).shape, value(node).dtype
         alike = all((value(read).shape, value(read).dtype) == added for read in node.all_input_nodes)
@@ -334,77 +358,11 @@ class _Finder:
         return "" in self.kept or any(name in self.kept for path in paths for name in _upwards(path))
 
 
-def _module_form(module: nn.Module, node: Node) -> Form | None:
-    if isinstance(module, nn.Conv2d) and all(
-        getattr(type(module), name) is getattr(nn.Conv2d, name) for name in ("forward", "_conv_forward")
-    ):
-        if module.padding_mode != "zeros":
-            return None
-        channels = module.in_channels, module.out_channels
-        geometry = module.kernel_size, module.stride, module.padding, module.dilation
-        return _conv_form(*channels, *geometry, module.groups, module.bias is not None)
-    if not _is_map(node):
-        return None
-    if type(module) in (nn.MaxPool2d, MaxPool2d) and module.dilation in (1, (1, 1)) and not module.return_indices:
-        return _pool_form("max", module.kernel_size, module.stride, _channels(node))
-    if type(module) is nn.AvgPool2d and module.divisor_override is None:
-        return _pool_form("avg", module.kernel_size, module.stride, _channels(node))
-    return None
-
-
-def _conv_form(
-    channels_in: int, channels_out: int, kernel: Any, stride: Any, padding: Any, dilation: Any, groups: int, bias: bool
-) -> Form | None:
-    side, step, gap = (_square(given) for given in (kernel, stride, dilation))
-    if side is None or step not in (1, 2) or gap is None:
-        return None
-    same = gap * (side // 2)
-    if padding == "same":
-        padded = step == 1 or side == 1
-    else:
-        padded = (0 if padding == "valid" else _square(padding)) == same
-    return Form("conv", side, channels_in, channels_out, step, gap, groups, bias) if padded else None
-
-
-def _pool_form(kind: str, kernel: Any, stride: Any, channels: int) -> Form | None:
-    side, step = _square(kernel), _square(kernel if stride in (None, ()) else stride)
-    if side is None or step not in (1, 2):
-        return None
-    return Form(kind, side, channels, channels, step)
-
-
-def _op_of(form: Form) -> str | None:
-    """The operation that looks like this at a site, or None."""
-    return next((name for name, op in OPS.items() if op.looks == form.looks), None)
-
-
 def _site_name(node: Node) -> str:
     if node.op == "call_module":
         return str(node.target)
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     return f"{stack[-1][0]}.{node.name}" if stack else node.name
-
-
-def _bound(node: Node, names: str, defaults: tuple[Any, ...]) -> dict[str, Any]:
-    """The arguments of a functional call by name."""
-    order = names.split()
-    return dict(zip(order, defaults, strict=True)) | dict(zip(order, node.args, strict=False)) | dict(node.kwargs)
-
-
-def _square(given: Any) -> int | None:
-    """The one number of a square setting."""
-    sides = given if isinstance(given, (tuple, list)) else (given,)
-    return sides[0] if len(set(sides)) == 1 and isinstance(sides[0], int) else None
-
-
-def _is_map(node: Node) -> bool:
-    """Whether a node is a feature map: (batch, channels, height, width)."""
-    known = value(node)
-    return isinstance(known, Tensor) and known.dim() == 4 and known.is_floating_point()
-
-
-def _channels(node: Node) -> int:
-    return int(value(node).shape[1])
 
 
 def _size(node: Node) -> Size:

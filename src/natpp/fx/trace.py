@@ -4,8 +4,8 @@ Each proxy carries a fake tensor of the example's shape, so that code that reads
 be traced stays whole, and the notes say so; for the module itself, `torch.export` is tried next (`export.py`).
 
 A forward that reads its mode is traced in eval mode and again in training mode; a constant that differs between the two
-becomes a `ByMode`. If a module given in eval mode takes a different path in training mode (auxiliary heads), the result
-always takes the eval-mode path.
+becomes a `ByMode`. If a module given in eval mode takes a different path in training mode (auxiliary heads), or a part
+with layers inside does (stochastic depth written into a block), the result always takes the eval-mode path there.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
 
     leaves = Leaves()
     by_name, left_out = isinstance(example_input, dict), ""  # left_out: where training mode takes a different path
+    in_eval: set[nn.Module] = set()  # parts whose eval-mode path is taken
     kept_for_training: Stopped | None = None
     watched = False  # whether to check every step for random draws, which is slow
     while True:
@@ -49,6 +50,8 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
                 graph, extra = followed(module, tracer)
             if not left_out and (tracer.mode.asked or switches_itself(module)):
                 with in_mode(module, training=True):
+                    for part in in_eval:
+                        part.training = False
                     twin = Tracer(arguments, leaves, list(graph.nodes), by_name=by_name, watched=watched)
                     differences = _compared(module, twin)
             if watched or chance == states_of_chance():
@@ -58,7 +61,14 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
             if not watched and chance != states_of_chance():
                 watched = True
                 continue
-            only_there = stopped.other_way and module.get_submodule(stopped.path) not in {module, *tracer.visited}
+            there = module.get_submodule(stopped.path)
+            only_there = stopped.other_way and there not in {module, *tracer.visited}
+            if stopped.other_way and stopped.path and not only_there and _has_layers(there) and there not in in_eval:
+                if not module.training:
+                    in_eval |= stopped.alike(module)
+                    leaves.note(f"in training mode {stopped.where} makes it go another way: the result does not")
+                    continue
+                stopped.reason += "; with its eval() called first, natpp looks inside"
             if not only_there and leaves.add(stopped, module):
                 kept_for_training = kept_for_training or (stopped if stopped.other_way else None)
                 continue
@@ -87,6 +97,11 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
     }
     unread = [] if left_out else _unread(module, parts)
     return Traced(module, graph, parts, example_input, (*leaves.notes, *unread))
+
+
+def _has_layers(part: nn.Module) -> bool:
+    """Whether there are layers with matrices or kernels inside a part; a norm has none."""
+    return any(one.dim() > 1 for child in part.children() for one in child.parameters())
 
 
 def _unread(module: nn.Module, parts: Mapping[str, Any]) -> list[str]:

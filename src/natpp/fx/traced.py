@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from natpp.errors import NatppError
 
 VALUE = "natpp_value"  # the key of a node's fake value in its meta
+CONSTANT = "_tensor_constant"  # how torch.fx names tensors that a forward computes without its inputs
 EMPTY = (dict, OrderedDict, set)  # `copied` creates these anew if they are empty
 
 

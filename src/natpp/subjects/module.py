@@ -2,8 +2,8 @@
 
 Blocks that are alike share their decisions, as in the paper, or each has its own. An option is allowed if the rule
 allows it at the site's place, shapes match, it costs no more than the operation it replaces, and the network stays
-connected: every output of a block has an input, and no learned layer outside of blocks (attention, squeeze-excite)
-loses its last reader.
+connected: every output of a block that is read has an input, and what a learned layer outside of blocks (attention,
+squeeze-excite) gives reaches the output on some path.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Module(Rows):
 
     def _connected(self, number: int, decision: Decision) -> Decision:
         """The decision without the options that by themselves would cut an output off."""
-        cut = {one for one in decision.allowed if not self.tally.connected({number: one})}
+        cut = {one for one in decision.allowed if self.tally.tried({number: one}) is None}
         if not cut:
             return decision
         made = (
@@ -214,16 +214,16 @@ class Module(Rows):
         return self.built(plan, self.copied)[1].peak_memory_bytes
 
     def fits(self, plan: Plan) -> bool:
-        """Whether every output of a block has an input, and every value that must be read is read."""
-        return all(self.whole(number, plan[part.start : part.stop]) for number, part in enumerate(self.parts))
+        """Whether every output of a block that is read has an input, and every value that must be read is read."""
+        return self.tally.tried(dict(enumerate(plan))) is not None
 
     def whole(self, number: int, part: Plan) -> bool:
-        """The same for one group, by the options of its decisions."""
+        """The same if only one group changes, by the options of its decisions."""
         key = number, part
         if key not in self._whole:
             if len(self._whole) >= MOST_KNOWN:
                 self._whole.clear()
-            self._whole[key] = self.tally.connected(dict(zip(self.parts[number], part, strict=True)))
+            self._whole[key] = self.tally.tried(dict(zip(self.parts[number], part, strict=True))) is not None
         return self._whole[key]
 
     def one_further(self, number: int, part: Plan) -> list[dict[int, int]]:
@@ -270,7 +270,7 @@ class Module(Rows):
             own = plan[part.start : part.stop]
             whole = functools.partial(self.whole, number)
             found += repair(own, (0,) * len(own), worth[part.start : part.stop], whole)
-        return tuple(found)
+        return repair(tuple(found), (0,) * len(plan), worth, self.fits)
 
     def within(self, plan: Plan, preferences: Preferences, limits: Mapping[str, float]) -> Plan:
         """The plan after further changes until it meets the limits."""

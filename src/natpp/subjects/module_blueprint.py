@@ -24,7 +24,7 @@ from natpp.core.blueprint import FREE, Blueprint, Price, Step
 from natpp.core.decision import Plan
 from natpp.decisions.base import NodePlace, shaping, term_kind
 from natpp.decisions.operation import forms
-from natpp.fx.aliasing import idle, way_out
+from natpp.fx.aliasing import idle, looks_at, must_be_read
 from natpp.fx.blocks import Block, Term
 from natpp.fx.fake import Values
 from natpp.fx.modes import in_mode
@@ -91,7 +91,7 @@ class _Drawn:
             for node, place in block.read_outside_as.items()
         }
         self.idle = idle(traced.graph, traced.parts)
-        self.way_out = way_out(traced.graph, set(self.inside), traced.parts)
+        self.must_be_read = {self._key(one) for one in must_be_read(traced.graph, self.inside.keys(), traced.parts)}
         self.weights = {  # of sites: they are removed with their site
             node
             for node in traced.graph.nodes
@@ -147,16 +147,32 @@ class _Drawn:
 
     # Values outside of blocks.
 
-    def _of(self, key: Node | tuple[int, int]) -> int:
+    def _of(self, read: Node | tuple[int, int]) -> int:
+        """The step that a reader of a value reads: the value, or one behind it that must stay alive."""
+        made, key = self._made(read), self._key(read)
+        if key not in self.must_be_read:
+            return made
+        if (key, "read") not in self.known:
+            self.known[key, "read"] = self._add(f"{self.steps[made].name} is read", [made], keep="alive")
+        return self.known[key, "read"]
+
+    def _made(self, read: Node | tuple[int, int]) -> int:
         """The step of a value, created if it does not exist yet."""
-        if isinstance(key, Node):
-            key = self.owner.get(key, key)
+        key = self._key(read)
         if key not in self.known:
             self.known[key] = self._outside(key) if isinstance(key, Node) else self._inside(*key)
         return self.known[key]
 
+    def _key(self, read: Node | tuple[int, int]) -> Node | tuple[int, int]:
+        """One name for a value: its block and its number there, or its node outside of blocks."""
+        if isinstance(read, Node):
+            return self.owner.get(read, read)
+        number, place = read
+        given = self.blocks[number].inputs[place] if place < 2 else None
+        return read if given is None else self._key(given)
+
     def _outside(self, node: Node) -> int:
-        reads = [self._of(one) for one in node.all_input_nodes]
+        reads = [self._made(one) if looks_at(node) else self._of(one) for one in node.all_input_nodes]
         held = parameters_of(node, self.traced.parts)
         for one in held:
             if id(one) in self.shared:
@@ -183,10 +199,6 @@ class _Drawn:
     def _inside(self, number: int, place: int) -> int:
         """The value of a node of a block: the sum of its terms."""
         block = self.blocks[number]
-        if place < 2:
-            given = block.inputs[place]
-            assert given is not None
-            return self._of(given)
         node = block.nodes[place - 2]
         found = []
         for index, (target, term) in enumerate(block.terms):
@@ -198,22 +210,8 @@ class _Drawn:
         keep = "reached" if place in block.outputs else ""
         return self._add(name, found, join="sum", keep=keep, **self._costing((params, 0, 0), after))
 
-    def _read(self, number: int, place: int) -> int:
-        """What the terms of a block read; if nothing else can read it, it must stay alive."""
-        key = number, place, "read"
-        block = self.blocks[number]
-        item = block.inputs[place] if place < 2 else block.nodes[place - 2].item
-        given = item if item is None or isinstance(item, Node) else item.output
-        found = self._of((number, place))
-        way = None if given is None else self.way_out.get(given)
-        if way is None or self.inside.get(way) != number:
-            return found
-        if key not in self.known:
-            self.known[key] = self._add(f"{block.name} reads {place}", [found], keep="alive")
-        return self.known[key]
-
     def _term(self, number: int, term: Term, choice: Choice, name: str) -> int:
-        source = self._read(number, term.source)
+        source = self._of((number, term.source))
         prices = {option: self._price(term, op) for option, op in choice.ops.items()}
         extra = self._extra(term)
         if not extra:
@@ -264,14 +262,19 @@ def _nodes(block: Block) -> list[Node]:
 def node_madds(traced: Traced, nodes: Sequence[Node]) -> dict[Node, int]:
     """Multiply-adds of some nodes of a trace, counted on their fake values; nodes without any are left out."""
     found: dict[Node, int] = {}
+    counters: list[MultiplyAdds] = []  # a second one if a node has to be run again
+
+    def counter() -> MultiplyAdds:
+        counters.append(MultiplyAdds())
+        return counters[-1]
+
     values = Values(traced.parts.__getitem__)
     fakes = (leaf for node in nodes for leaf in tree_iter(value(node)) if isinstance(leaf, FakeTensor))
     values.mode = next((leaf.fake_mode for leaf in fakes), values.mode)
     with in_mode(traced.module, training=False), unfused(traced.module), torch.no_grad():
         for node in nodes:
             if node.op.startswith("call_") and any(isinstance(leaf, Tensor) for leaf in tree_iter(value(node))):
-                counter = MultiplyAdds()
                 values.run(node, counter)
-                if counter.total:
-                    found[node] = counter.total
+                if counters[-1].total:
+                    found[node] = counters[-1].total
     return found

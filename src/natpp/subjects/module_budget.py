@@ -113,15 +113,20 @@ class Descent:
             done = left <= 0 if over is None else self.over() != over
             return None if done else left
 
+        def take(options: Mapping[int, int]) -> set[int]:
+            ruled_out = self.tally.tried(options) is None  # by a change of another group, since it was found
+            return {self.module.part_of[one] for one in options} if ruled_out else self._take(options)
+
         moves = functools.partial(self._moves, weights)
-        return descend_in_parts(len(self.module.parts), moves, self._take, missing)
+        return descend_in_parts(len(self.module.parts), moves, take, missing)
 
     def _moves(self, weights: NDArray[np.float64], number: int) -> Moves:
         """The changes of a group that save something."""
         part, spent = self.module.parts[number], self.total
         found: list[tuple[float, float, dict[int, int]]] = []
         for changed in self.module.one_further(number, tuple(self._options[part.start : part.stop])):
-            saved = float(weights @ (spent - np.array(self.tally.tried(changed))))
+            after = self.tally.tried(changed)
+            saved = 0.0 if after is None else float(weights @ (spent - np.array(after)))
             if saved > 0:
                 lost = [self.preferences[one][[self._options[one], option]] for one, option in changed.items()]
                 found.append((saved, float(sum(now - then for now, then in lost)), changed))
