@@ -136,3 +136,27 @@ def test_a_map_for_every_kind_of_cell_serves_graphs_of_all_sizes() -> None:
     going_on = Constant(by_edge=False, sweeps=0, map=dict(method.map))
     assert going_on.fit(inputs, pools, np.random.default_rng(0)).map == method.map
     check_method(Constant(by_edge=False), Subjects(cells_of(SMALL, STRICT, OPS5)), number)
+
+
+def test_a_knapsack_takes_the_changes_that_are_worth_most() -> None:
+    """Worth is known for every change: the plan within the limits is the one that loses the least of it."""
+    images = torch.randn(1, 3, 8, 8)
+    module = Module(trace(FEW_BLOCKS(), images), Decisions(columns=tuple(load_named().ops), kinds=("operation",)))
+    start, chance = (0,) * len(module.decisions), np.random.default_rng(0)
+    worth = [chance.uniform(-1, -0.1, len(one.options)) for one in module.decisions]
+
+    def known(candidates: Sequence[Candidate]) -> Scores:
+        return np.array([sum(worth[n][option] for n, option in enumerate(one.plan) if option) for one in candidates])
+
+    def total(plan: tuple[int, ...]) -> float:
+        return float(known([Candidate(module, plan)])[0])
+
+    subjects = Subjects([module], Budget.of(0.6))
+    found = METHODS["knapsack"].answer(subjects, known, natpp.Run()).plan
+    limit = subjects.limits(0)["madds"]
+    assert module.living(found)["madds"] <= limit
+    for _ in range(200):
+        drawn = tuple(int(chance.choice(one.allowed)) for one in module.decisions)
+        if module.fits(drawn) and module.living(drawn)["madds"] <= limit:
+            assert total(drawn) <= total(found) + 1e-9
+    assert METHODS["knapsack"].answer(Subjects([module]), known, natpp.Run()).plan == start  # nothing gains

@@ -50,7 +50,10 @@ def test_every_scorer_scores_architectures(name: str, tmp_path: Path, request: p
     def make(limit: int | None = None) -> object:
         return given.make(Wanted(network, Data("digits"), Run(device="cpu"), limit=limit))
 
-    if name == "short":  # whose limit a search sets: tests/scorers/test_short.py
+    if name == "fidelity":
+        with pytest.raises(SettingError, match=r"^fidelity compares a changed model with the original[^\n]*$"):
+            make()
+    elif name == "short":  # whose limit a search sets: tests/scorers/test_short.py
         assert np.isfinite(make()(archs)).all()
     else:
         check_scorer(make, archs)
@@ -64,7 +67,8 @@ def test_every_scorer_scores_candidates_for_a_module_or_says_why_not(name: str) 
         with pytest.raises(SettingError, match=r"^a table scores architectures, not candidates for a module: [^\n]*$"):
             SCORERS[name].make(wanted)
         return
-    scorer = type(SCORERS[name])(steps=1).make(wanted)
+    asked = {"inputs": 32} if name == "fidelity" else {"steps": 1}
+    scorer = type(SCORERS[name])(**asked).make(wanted)
     start = module.candidate((0,) * len(module.decisions))
     dropped = module.candidate(module.at_least_one(start.plan, np.zeros(module.mask.shape)))
     scores = scorer([start, dropped])

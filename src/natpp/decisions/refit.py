@@ -38,6 +38,8 @@ class Refit(Config):
     """ridge, as a share of the mean of the inputs' second moments"""
     rounds: Annotated[int, At(least=0)] = 3
     """further fits of a layer before a ReLU, with negative targets moved to where they are predicted"""
+    replaced_only: bool = False
+    """fit only what was replaced, not the layers behind it"""
     held_out: Annotated[float, At(above=0, below=1)] = 0.125
     """share of the inputs that confirm each fit"""
 
@@ -73,8 +75,10 @@ def refit(
         for node in module.graph.nodes:
             old = stands[node]
             place = None if old is None else _place(module, node, old, stands)
-            if place is not None and old is not None and place.layer not in shared and now.differs(node, before, old):
-                found.append(_fit(place, now, before, config))
+            if place is not None and old is not None and place.layer not in shared:
+                new = now.replaced(node, before, old)
+                if new or (not config.replaced_only and now.reads_other(node, before, old)):
+                    found.append(_fit(place, now, before, config))
             now.step(node)
             if old is not None:
                 before.until(old)
@@ -231,14 +235,16 @@ class _Run:
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
-    def differs(self, node: Node, other: _Run, old: Node) -> bool:
-        """Whether the layer is not the original's, or reads something else than that."""
+    def replaced(self, node: Node, other: _Run, old: Node) -> bool:
+        """Whether the layer is not the original's."""
         own, theirs = self.parts[str(node.target)], other.parts.get(str(old.target))
-        if not isinstance(own, nn.Conv2d | nn.Linear) or not isinstance(theirs, type(own)):
-            return True
+        same = isinstance(own, nn.Conv2d | nn.Linear) and isinstance(theirs, type(own))
+        return not same or not torch.equal(own.weight, theirs.weight)  # type: ignore[union-attr]
+
+    def reads_other(self, node: Node, other: _Run, old: Node) -> bool:
+        """Whether the layer reads something else than in the original."""
         values = self.need(node.all_input_nodes[0]), other.need(old.all_input_nodes[0])
-        same = all(torch.equal(one, two) for one, two in zip(*values, strict=True))
-        return not (same and torch.equal(own.weight, theirs.weight))
+        return not all(torch.equal(one, two) for one, two in zip(*values, strict=True))
 
 
 def _fit(place: _Place, now: _Run, before: _Run, config: Refit) -> Fitted:

@@ -52,6 +52,8 @@ class Method(Config):
     """the rule of the method; None: the rule that the caller gives"""
     refuses: ClassVar[Mapping[str, str]] = {}
     """for kinds of subjects that it cannot work on (`architecture`, `module`): why"""
+    usual_scorer: ClassVar[str] = "short"
+    """the scorer if none is given"""
     longest: ClassVar[int] = 1
     """for how many times the usual steps it may have a scorer train a candidate"""
 

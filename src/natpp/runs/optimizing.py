@@ -70,14 +70,15 @@ def run_optimize(
         raise SettingError(why)
     subjects, score = Subjects([subject], budget), None
     if chosen.needs_scores:
-        if scorer is None and not targets:
+        usual = chosen.usual_scorer
+        if scorer is None and not (targets or (has_data and usual == "fidelity")):
             raise SettingError(
                 f"{name_of(method)} chooses by scores: give a scorer, or a task to train on, such as "
                 "task='cifar10:root=data'"
             )
         where = subject.frame.where.network if isinstance(subject, Cells) else ""
         wanted = Wanted(where, task, run, subjects, longest=chosen.longest)
-        score = scorer_for("short" if scorer is None else scorer, wanted)
+        score = scorer_for(usual if scorer is None else scorer, wanted)
     elif scorer is not None or (has_data and isinstance(subject, Cells)):
         raise SettingError(f"{name_of(method)} does not use a {'task' if scorer is None else 'scorer'}: leave it out")
     answer = chosen.answer(subjects, score, run)

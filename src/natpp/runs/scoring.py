@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -176,7 +176,28 @@ class Table(Scoring):
         return TableScorer(read_table(self.file, [self.reward]), self.reward, wanted.limit)
 
 
+@dataclass(frozen=True)
+class Fidelity(Scoring):
+    """How near a changed model's outputs stay to the original's, on inputs of the task; no targets are needed."""
+
+    inputs: Annotated[int, At(least=8)] = 512
+    """inputs, most of which the replaced layers are fitted on; the others measure"""
+
+    def make(self, wanted: Wanted) -> Scorer:
+        """Distances of outputs, for candidates for a module."""
+        if wanted.module is None:
+            raise SettingError("fidelity compares a changed model with the original, so it cannot score architectures")
+        from natpp.decisions.refit import Refit
+        from natpp.runs.tasks import make_task
+        from natpp.scorers.fidelity import Fidelity as Made
+
+        task, module = make_task(wanted.task, wanted.fabric, wanted.run.say), wanted.module
+        batches = in_batches(task.calibration(module.device, self.inputs), self.inputs)
+        return Made(module, batches, task.agrees, Refit(rounds=1, replaced_only=True))
+
+
 SCORERS.add("short", Short())
+SCORERS.add("fidelity", Fidelity())
 SCORERS.add("supernet", Supernet())
 SCORERS.add("table", Table())
 
@@ -198,6 +219,18 @@ def as_scoring(given: Scoring | str | Path, *, reward: str = Table.reward) -> Sc
 def scorer_for(given: Scoring | Scorer | Callable[..., Any] | str | Path, wanted: Wanted) -> Any:
     """A scorer or scoring function, made from its name or settings; an existing one is returned as it is."""
     return given if callable(given) and not isinstance(given, Scoring) else as_scoring(given).make(wanted)
+
+
+def in_batches(batches: Iterable[Any], most: int) -> list[Any]:
+    """So many inputs, in batches small enough to set some aside."""
+    found, count = list[Any](), 0
+    for batch in batches:
+        if not hasattr(batch, "split"):
+            raise SettingError("fidelity needs inputs that are single tensors")
+        found += batch[: most - count].split(max(1, min(64, most // 8)))
+        if (count := count + len(batch)) >= most:
+            break
+    return found
 
 
 def module_trial(wanted: Wanted, steps: int | None, learning_rate: float | None) -> Trial:

@@ -1,0 +1,75 @@
+"""How near the outputs of a changed module stay to the original's, on inputs without targets.
+
+What a change replaced is fitted to the original first, on other inputs than those that the score is measured on.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+from torch.utils._pytree import tree_map_only
+
+from natpp.core.scores import Scores
+from natpp.core.subject import Candidate
+from natpp.decisions.refit import Refit, refit
+from natpp.nets.call import call
+from natpp.nets.measure import evaluating
+from natpp.scorers.base import Scorer
+from natpp.scorers.short import WORST
+from natpp.subjects.module import Module
+from natpp.training.losses import Loss
+
+MEASURED = 0.25  # share of the inputs that scores are measured on
+
+
+class Fidelity(Scorer):
+    """Minus the distance of a candidate's outputs to those of the original."""
+
+    name = "fidelity"
+    at_once = 1
+
+    def __init__(self, module: Module, inputs: Sequence[Tensor], distance: Loss, config: Refit = Refit()):
+        """`inputs` are batches; the last ones measure, alone and mixed in pairs, the others are fitted on."""
+        super().__init__()
+        self.module, self.distance, self.config = module, distance, config
+        count = max(1, round(len(inputs) * MEASURED))
+        self.fitted_on = list(inputs[:-count] or inputs)
+        seen = inputs[-count:]
+        self.measured_on = [*seen, *((one + one.flip(0)) / 2 for one in seen)]
+
+    @functools.cached_property
+    def original(self) -> fx.GraphModule:
+        """The module as natpp writes it."""
+        return self.module.rewritten((0,) * len(self.module.decisions))
+
+    @functools.cached_property
+    def outputs(self) -> list[Any]:
+        """The original's outputs for the inputs that measure."""
+        return self._outputs(self.original)
+
+    def _score(self, candidates: list[Candidate]) -> Scores:
+        return np.array([self._near(one) for one in candidates])
+
+    def _near(self, candidate: Candidate) -> float:
+        made = cast(Module, candidate.subject).rewritten(candidate.plan)
+        if any(candidate.plan):
+            refit(made, self.original, self.fitted_on, self.config)
+        pairs = zip(self._outputs(made), self.outputs, strict=True)
+        found = float(np.mean([self._distance(output, wanted) for output, wanted in pairs]))
+        return max(-found, WORST) if math.isfinite(found) else WORST
+
+    def _distance(self, output: Any, wanted: Any) -> float:
+        """The distance of two outputs, 0 if they are equal: a cross-entropy with soft targets is not."""
+        one, other = (tree_map_only(Tensor, Tensor.double, some) for some in (output, wanted))
+        return float(self.distance(one, other)) - float(self.distance(other, other))
+
+    @torch.no_grad()
+    def _outputs(self, module: fx.GraphModule) -> list[Any]:
+        with evaluating(module):
+            return [call(module, one) for one in self.measured_on]

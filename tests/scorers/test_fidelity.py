@@ -1,0 +1,64 @@
+"""Fidelity: the original is nearest to itself, inputs that measure are not fitted on, and wrong input is refused."""
+
+import numpy as np
+import pytest
+import torch
+
+import natpp
+from natpp.core.solve import with_option
+from natpp.decisions.refit import Refit
+from natpp.errors import NatppError
+from natpp.fx.trace import trace
+from natpp.scorers.fidelity import Fidelity
+from natpp.subjects.module import Module
+from natpp.training.losses import softened
+from tests.fx.fx_models import SMALL
+from tests.fx.promises import warmed
+
+X = torch.randn(2, 3, 16, 16)
+
+
+def scorer(rounds: int = 1) -> tuple[Module, Fidelity]:
+    torch.manual_seed(0)
+    module = Module(trace(warmed(SMALL["resnet"](), X).eval(), X))
+    inputs = list(torch.randn(256, 3, 16, 16, generator=torch.Generator().manual_seed(0)).split(32))
+    return module, Fidelity(module, inputs, softened, Refit(rounds=rounds, replaced_only=True))
+
+
+def test_the_original_is_nearest_to_itself() -> None:
+    module, fidelity = scorer()
+    start = (0,) * len(module.decisions)
+    changes = [(n, one.allowed[1]) for n, one in enumerate(module.decisions) if len(one.allowed) > 1]
+    plans = [start, *(with_option(start, *change) for change in changes)]
+    scores = fidelity([module.candidate(plan) for plan in plans if module.fits(plan)])
+    assert scores[0] == 0
+    assert scores.max() < 1e-9
+    assert np.median(scores) < -1e-7
+    again, other = scorer()[1], scorer()[0]
+    assert np.allclose(again([other.candidate(plans[1])]), scores[1:2], rtol=1e-4)
+
+
+def test_inputs_that_measure_are_not_fitted_on() -> None:
+    _, fidelity = scorer()
+    assert len(fidelity.fitted_on) == 6
+    assert len(fidelity.measured_on) == 4  # two batches, and the same mixed in pairs
+    assert not any(torch.equal(one, other) for one in fidelity.fitted_on for other in fidelity.measured_on)
+
+
+def test_without_targets_a_knapsack_chooses_by_fidelity() -> None:
+    module = warmed(SMALL["resnet"](), X).eval()
+    inputs = list(torch.randn(256, 3, 16, 16, generator=torch.Generator().manual_seed(0)).split(64))
+    task = natpp.Task.inputs(inputs)
+    result = natpp.optimize(module, "knapsack", 0.6, example_input=X, task=task, scorer="fidelity:inputs=128")
+    usual = natpp.optimize(module, "knapsack", 0.6, example_input=X, task=task)
+    assert usual.settings["method"] == "knapsack"
+    for one in (result, usual):
+        assert one.cost_after.madds <= 0.6 * one.cost_before.madds
+        assert one.log_prob is None
+    with pytest.raises(NatppError, match="knapsack chooses by scores: give a scorer, or a task"):
+        natpp.optimize(module, "knapsack", 0.6, example_input=X)
+    with pytest.raises(NatppError, match="fidelity compares a changed model with the original"):
+        natpp.optimize("darts", "knapsack", scorer="fidelity", task="digits")
+    pairs = natpp.Task.inputs([(X, X)])
+    with pytest.raises(NatppError, match="fidelity needs inputs that are single tensors"):
+        natpp.optimize(module, "knapsack", 0.6, example_input=X, task=pairs)
