@@ -54,7 +54,8 @@ def test_a_named_model(run: Run, tmp_path: Path) -> None:
 def test_an_own_module(run: Run, tmp_path: Path) -> None:
     said = run("own_module.py", "--small")
     assert said[0].startswith("the original: ")
-    assert "(3 candidates by short in " in said[-2]
+    assert "(3 candidates by short in " in said[-3]
+    assert "fitted to what the original computes on" in said[-2]
     assert said[-1].startswith("the better one: ")
     assert (tmp_path / "better" / "model.py").is_file()
 

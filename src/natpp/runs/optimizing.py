@@ -34,13 +34,11 @@ from natpp.run import Run
 from natpp.runs.scoring import Scoring, Wanted, scorer_for
 from natpp.runs.tasks import make_task
 from natpp.scorers.base import Scorer
-from natpp.scorers.module_supernet import Expanded
-from natpp.scorers.short import ShortTunings
 from natpp.subjects.cells import Cells, Frame
 from natpp.subjects.many import Subjects
 from natpp.subjects.module import Module
 from natpp.training.recalibrate import check_inputs, recalibrate
-from natpp.training.task import Task, inputs_of
+from natpp.training.task import Task
 
 AUTO = "auto"
 FEWEST_INPUTS, MOST_INPUTS = 256, 2048  # that layers are fitted on, as memory allows
@@ -93,10 +91,8 @@ def run_optimize(
     }
     found = result_of(subject, answer, budget, settings)
     if has_data and isinstance(subject, Module) and found.changes:
-        seen = score.trial.data if isinstance(score, ShortTunings | Expanded) else None
         calibration = make_task(task, Wanted("", task, run).fabric).calibration
-        wanted_of = (subject.device, MOST_INPUTS)
-        found = fitted(found, subject, calibration(*wanted_of) if seen is None else inputs_of(seen, *wanted_of))
+        found = fitted(found, subject, calibration(subject.device, MOST_INPUTS))
     return found
 
 
