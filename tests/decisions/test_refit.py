@@ -9,6 +9,7 @@ from torch.nn import functional
 
 import natpp
 from natpp.arch.decisions import Decisions
+from natpp.decisions.moments import Moments, separated, solved
 from natpp.decisions.refit import Refit, refit
 from natpp.errors import NatppError
 from natpp.fx.trace import trace
@@ -156,3 +157,26 @@ def test_the_same_inputs_give_the_same_weights() -> None:
     states = [one.state_dict() for one in (first, second, other)]
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
     assert any(not torch.equal(tensor, states[2][name]) for name, tensor in states[0].items())
+
+
+def test_a_separable_convolution_is_fitted_as_one() -> None:
+    """Its two layers are fitted in turn: what a separable convolution can compute, it computes again."""
+    torch.manual_seed(0)
+    teacher = nn.Sequential(nn.Conv2d(6, 6, 3, padding=1, groups=6, bias=False), nn.Conv2d(6, 9, 1))
+    x = torch.randn(256, 6, 8, 8)
+    with torch.no_grad():
+        wanted = teacher(x)
+    moments = Moments(teacher[0], [x], mixed=True)
+    cross = moments.with_outputs(iter([wanted]))
+    kernels, pointwise = torch.randn(6, 1, 3, 3), teacher[1].weight.detach() + 0.3 * torch.randn(9, 6, 1, 1)
+
+    def wrong(kernels: Tensor, pointwise: Tensor, bias: Tensor) -> float:
+        made = functional.conv2d(x, kernels.float(), padding=1, groups=6)
+        made = functional.conv2d(made, pointwise.float()[:, :, None, None], bias.float())
+        return float((made - wanted).square().mean() / wanted.var())
+
+    with torch.no_grad():
+        alone = functional.conv2d(x, kernels, padding=1, groups=6)
+        second = Moments(teacher[1], [alone])
+        assert wrong(kernels, *solved(second, second.with_outputs(iter([wanted])), 1e-9)) > 0.1
+        assert wrong(*separated(moments, cross, kernels, pointwise, 1e-9)) < 1e-6

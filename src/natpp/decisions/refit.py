@@ -16,17 +16,16 @@ from typing import Annotated, Any, NamedTuple, cast
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import Node, map_arg
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from natpp.config import At, Config
+from natpp.decisions.moments import Moments, separated, solved
 from natpp.errors import SettingError
 from natpp.fx.aliasing import mutated
 from natpp.fx.rewrite import STANDS
 from natpp.nets.measure import evaluating
 
-ROWS = 1 << 18  # positions that a layer is fitted on; of more, some are drawn
-UNFOLDED = 1 << 25  # numbers of unfolded inputs held at a time
+MOST_TOGETHER = 4096  # weights of a depthwise convolution that is fitted together with the pointwise one behind it
 AT_ONCE, PARTS = 128, 8  # most inputs in a batch, and fewest batches, whatever the size of those that were given
 
 
@@ -250,23 +249,33 @@ class _Run:
 def _fit(place: _Place, now: _Run, before: _Run, config: Refit) -> Fitted:
     """Fit one layer; it keeps its weights unless the inputs that were set aside confirm the fit."""
     layer, norm = place.layer, place.norm
-    inputs = [_through(place.first, one) for one in now.need(place.node.all_input_nodes[0])]
+    given = now.need(place.node.all_input_nodes[0])
+    depthwise = _depthwise(place)
+    first = place.first if depthwise is None else place.first[:-1]
+    inputs = [_through(first, one) for one in given]
     shifts = [None] * len(inputs) if place.other is None else now.need(place.other)
-    targets = _Targets(place, before.need(place.target), shifts)
+    targets = _Targets(place, [] if depthwise is None else [depthwise], before.need(place.target), shifts)
     number = max(1, round(len(inputs) * config.held_out))
     cut = len(inputs) - number or len(inputs)  # of a single batch nothing can be set aside
     learn, check = slice(0, cut), slice(cut if cut < len(inputs) else 0, None)
-    intercept = layer.bias if norm is None or layer.bias is not None else norm.running_mean
+    intercept: Tensor | None = layer.bias if norm is None or layer.bias is not None else norm.running_mean
     sign = 1 if intercept is layer.bias else -1  # a bias before a norm is the same as a lower mean
-    changed = [one for one in (layer.weight, intercept) if one is not None]
+    kernels = None if depthwise is None else depthwise.weight
+    changed: list[Tensor] = [one for one in (layer.weight, intercept, kernels) if one is not None]
     own = [one.clone() for one in changed]
     error = targets.error(inputs[check], check)
-    moments = _Moments(layer, inputs[learn], free=intercept is not None)
+    mixed, free = depthwise is not None, intercept is not None
+    moments = Moments(depthwise or layer, inputs[learn], free=free, mixed=mixed)
     for turn in range(1 + (config.rounds if place.relu else 0)):
-        weight, bias = moments.solved(targets.goals(inputs[learn], learn, aware=turn > 0), config.ridge)
-        layer.weight.copy_(weight)
+        cross = moments.with_outputs(targets.goals(inputs[learn], learn, aware=turn > 0))
+        if depthwise is None:
+            weight, bias = solved(moments, cross, config.ridge)
+        else:
+            found, weight, bias = separated(moments, cross, depthwise.weight, layer.weight, config.ridge)
+            depthwise.weight.copy_(found)
+        layer.weight.copy_(weight.reshape(layer.weight.shape))
         if intercept is not None:
-            intercept.copy_(bias if sign > 0 else own[1] - bias)
+            intercept.copy_(bias if sign > 0 else own[1].to(bias) - bias)
     after = targets.error(inputs[check], check)
     good = math.isfinite(after) and after <= error
     for tensor, value in zip(changed, own, strict=True):
@@ -275,11 +284,23 @@ def _fit(place: _Place, now: _Run, before: _Run, config: Refit) -> Fitted:
     return Fitted(place.path, error, after, good)
 
 
+def _depthwise(place: _Place) -> nn.Conv2d | None:
+    """The depthwise convolution directly before a pointwise one of the same replacement: both are fitted together."""
+    one, layer = place.first[-1] if place.first else None, place.layer
+    if not isinstance(one, nn.Conv2d) or not isinstance(layer, nn.Conv2d) or one.bias is not None or _strings(one):
+        return None
+    pointwise = layer.kernel_size == (1, 1) and layer.stride == (1, 1) and layer.groups == 1
+    fits = one.groups == one.in_channels == one.out_channels and one.weight.numel() <= MOST_TOGETHER
+    return one if pointwise and fits and one.padding_mode == "zeros" else None
+
+
 class _Targets:
     """What a layer should give, so that the value after its norm and sum is that of the original."""
 
-    def __init__(self, place: _Place, wanted: Sequence[Tensor], shifts: Sequence[Tensor | None]):
-        self.place, self.wanted, self.shifts = place, wanted, shifts
+    def __init__(
+        self, place: _Place, first: Sequence[nn.Module], wanted: Sequence[Tensor], shifts: Sequence[Tensor | None]
+    ):
+        self.place, self.first, self.wanted, self.shifts = place, first, wanted, shifts
         norm = place.norm
         self.scale, self.offset = None, None
         if norm is not None:
@@ -303,7 +324,7 @@ class _Targets:
 
     def given(self, x: Tensor) -> Tensor:
         """What the layer and its norm give now."""
-        made: Tensor = self.place.layer(x)
+        made: Tensor = self.place.layer(_through(self.first, x))
         return made if self.place.norm is None else cast(Tensor, self.place.norm(made))
 
     def error(self, inputs: Sequence[Tensor], which: slice) -> float:
@@ -325,79 +346,6 @@ class _Targets:
         scale, offset = self.scale.reshape(shape), cast(Tensor, self.offset).reshape(shape)
         safe = torch.where(scale.abs() < 1e-8, torch.ones_like(scale), scale)
         return torch.where(scale.abs() < 1e-8, torch.zeros_like(total), (total - offset) / safe)
-
-
-class _Moments:
-    """Second moments of a layer's inputs, and the weights that predict an output best."""
-
-    def __init__(self, layer: nn.Conv2d | nn.Linear, inputs: Sequence[Tensor], *, free: bool):
-        """`free`: the layer may add a constant to each output."""
-        self.layer, self.inputs, self.free, self.count = layer, inputs, free, 0
-        self.groups = layer.groups if isinstance(layer, nn.Conv2d) else 1
-        for rows in self._rows():
-            if not self.count:
-                self.mean = torch.zeros(rows.shape[1:], dtype=torch.double)
-                self.second = torch.zeros(*rows.shape[1:], rows.shape[2], dtype=torch.double)
-            self.count += len(rows)
-            self.mean += rows.sum(dim=0).double().cpu()
-            self.second += torch.einsum("rgd,rge->gde", rows, rows).double().cpu()
-        self.mean *= free / self.count
-        self.second = self.second / self.count - torch.einsum("gd,ge->gde", self.mean, self.mean)
-
-    def solved(self, goals: Iterator[Tensor], ridge: float) -> tuple[Tensor, Tensor]:
-        """Weights and bias for these outputs of the layer."""
-        groups, layer = self.groups, self.layer
-        total, cross = torch.zeros(0, dtype=torch.double), torch.zeros(0, dtype=torch.double)
-        for rows, goal in zip(self._rows(), self._outputs(goals), strict=True):
-            if not cross.numel():
-                total = torch.zeros(goal.shape[1:], dtype=torch.double)
-                cross = torch.zeros(groups, rows.shape[2], goal.shape[2], dtype=torch.double)
-            total += goal.sum(dim=0).double().cpu()
-            cross += torch.einsum("rgd,rgo->gdo", rows, goal).double().cpu()
-        mean = total * self.free / self.count
-        cross = cross / self.count - torch.einsum("gd,go->gdo", self.mean, mean)
-        strength = ridge * self.second.diagonal(dim1=1, dim2=2).mean(dim=1)
-        eye = torch.eye(self.second.shape[-1], dtype=torch.double)
-        found = torch.linalg.solve(self.second + (strength[:, None, None] + 1e-12) * eye, cross)  # (groups, d, out)
-        bias = (mean - torch.einsum("gd,gdo->go", self.mean, found)).flatten()
-        weight = found.transpose(1, 2).reshape(layer.weight.shape)
-        return weight.to(layer.weight), bias.to(layer.weight)
-
-    def _rows(self) -> Iterator[Tensor]:
-        """Inputs as (rows, groups, inputs of a group), unfolded for a convolution."""
-        for number, x in enumerate(self.inputs):
-            for part in self._parts(x):
-                if isinstance(self.layer, nn.Linear):
-                    yield x[part].reshape(-1, 1, x.shape[-1])
-                    continue
-                size, padding = self.layer.kernel_size, cast(Any, self.layer.padding)
-                found = functional.unfold(x[part], size, self.layer.dilation, padding, self.layer.stride)
-                found = found[:, :, self._drawn(number, found.shape[2])]  # (images, inputs, positions)
-                yield found.transpose(1, 2).reshape(-1, self.groups, found.shape[1] // self.groups)
-
-    def _outputs(self, goals: Iterator[Tensor]) -> Iterator[Tensor]:
-        """Outputs of the same rows, as (rows, groups, outputs of a group)."""
-        for number, (x, goal) in enumerate(zip(self.inputs, goals, strict=True)):
-            for part in self._parts(x):
-                if isinstance(self.layer, nn.Linear):
-                    yield goal[part].reshape(-1, 1, goal.shape[-1])
-                    continue
-                found = goal[part].flatten(2)
-                found = found[:, :, self._drawn(number, found.shape[2])]
-                yield found.transpose(1, 2).reshape(-1, self.groups, found.shape[1] // self.groups)
-
-    def _parts(self, x: Tensor) -> list[slice]:
-        """Some images at a time, so that what is unfolded of them needs little memory."""
-        numbers = x[0].numel() * (math.prod(self.layer.kernel_size) if isinstance(self.layer, nn.Conv2d) else 1)
-        step = max(1, UNFOLDED // max(numbers, 1))
-        return [slice(start, start + step) for start in range(0, len(x), step)]
-
-    def _drawn(self, batch: int, positions: int) -> Tensor:
-        """The positions of a batch that are looked at; always the same ones."""
-        count = max(1, ROWS // sum(len(x) for x in self.inputs))
-        if count >= positions:
-            return torch.arange(positions)
-        return torch.randperm(positions, generator=torch.Generator().manual_seed(batch))[:count]
 
 
 def _through(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
