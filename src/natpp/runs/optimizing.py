@@ -16,18 +16,18 @@ from natpp.arch.decisions import Decisions
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import setting
 from natpp.arch.where import as_setting
-from natpp.core.budget import Budget
+from natpp.core.budget import Budget, BudgetError
 from natpp.core.result import Result
 from natpp.core.subject import Subject
 from natpp.data.named import Data
 from natpp.errors import NatppError, SettingError, shortened
 from natpp.fx.trace import trace
 from natpp.methods.answer import result_of
-from natpp.methods.base import Method
+from natpp.methods.base import Answer, Method
 from natpp.methods.policy import PolicyMethod
 from natpp.nets.policy import Policy
 from natpp.policies import names
-from natpp.registry import METHODS
+from natpp.registry import KINDS, METHODS
 from natpp.run import Run
 from natpp.runs.scoring import Scoring, Wanted, scorer_for
 from natpp.runs.tasks import make_task
@@ -76,7 +76,12 @@ def run_optimize(
         score = scorer_for("short" if scorer is None else scorer, wanted)
     elif scorer is not None or (has_data and isinstance(subject, Cells)):
         raise SettingError(f"{name_of(method)} uses no {'scorer' if scorer is not None else 'task'}: leave it out")
-    answer = chosen.answer(subjects, score, run)
+    try:
+        answer = chosen.answer(subjects, score, run)
+    except BudgetError as unmet:
+        if not isinstance(subject, Module) or decisions.kinds or chosen.needs_scores:
+            raise
+        subject, answer = _in_reserve(subject, chosen, budget, run, unmet)
     chosen_by = {} if scorer is None else {"scorer": str(scorer) if isinstance(scorer, str | Path) else "given"}
     settings = {"method": name_of(method), **asked_of(subject, asked, budget), **answer.settings, **chosen_by}
     found = result_of(subject, answer, budget, settings)
@@ -85,6 +90,19 @@ def run_optimize(
         calibration = make_task(task, Wanted("", task, run).fabric).calibration
         recalibrate(found.module, calibration(subject.device) if seen is None else inputs_of(seen, subject.device))
     return found
+
+
+def _in_reserve(subject: Module, chosen: Method, budget: Budget, run: Run, unmet: BudgetError) -> tuple[Module, Answer]:
+    """The answer for a module whose usual decisions cannot meet the budget: by those in reserve, then by all."""
+    usual = subject.ask.kinds
+    reserve = tuple(name for name in KINDS if name not in usual)
+    for kinds in (reserve, usual + reserve) if reserve else ():
+        other = Module(subject.traced, replace(subject.ask, kinds=kinds))
+        try:
+            return other, chosen.answer(Subjects([other], budget), None, run)
+        except BudgetError as error:
+            unmet = error
+    raise unmet
 
 
 def as_method(given: Method | Policy | str | Path, *, learns: bool = False) -> Method:
