@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
-from natpp.runs.tunings import Finetuned
 from torch import nn
 
 import natpp
@@ -22,6 +21,7 @@ from natpp.cli.flags import Flag, flag_names, parse
 from natpp.core.learned import Learned, Scored
 from natpp.errors import SettingError
 from natpp.registry import MODELS, OPS, ZOO
+from natpp.runs.trainings import Trained
 
 Run = tuple[int, str, str]  # status, standard output, standard error
 Runner = Callable[..., Run]
@@ -260,7 +260,7 @@ def test_one_thing_is_in_the_singular(run: Runner) -> None:
     learned = Learned([Scored(-1.0, (), 0.0)], 0, -2.0, None, "short", 1.0)  # type: ignore[arg-type]
     assert "(1 candidate by short" in str(learned)
     assert "the best of 1 candidate," in learned.measured["how"]
-    tuned = Finetuned(nn.Identity(), [{"epoch": 1, "seconds": 2.0, "loss": 0.5}], {})
+    tuned = Trained(nn.Identity(), [{"epoch": 1, "seconds": 2.0, "loss": 0.5}], {})
     assert str(tuned).startswith("1 epoch in")
 
 

@@ -87,7 +87,7 @@ def test_a_network_of_the_zoo(run: Runner, tmp_path: Path) -> None:  # noqa: F81
     assert data["cost_after"]["madds"] <= 0.6 * data["cost_before"]["madds"]
     assert data["settings"]["keep"] == ["layer3", "conv1"]
     assert data["settings"]["share_blocks"] is False  # as in Python, under a budget of figures
-    one = json.loads(ok(run("optimize", "resnet20", "--no-share-blocks", "--json")))
+    one = json.loads(ok(run("optimize", "resnet20", "--share-blocks", "false", "--json")))
     assert one["settings"]["share_blocks"] is False
     assert not any(change["name"].startswith(("layer3", "conv1")) for change in data["changes"])
     for place in (place for group in data["groups"] for place in group["decisions"]):

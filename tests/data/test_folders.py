@@ -286,11 +286,11 @@ REFUSED: dict[str, tuple[Write, str]] = {
     ),
     "other size": (
         lambda folder: paint(folder / "test" / "cat" / "5.png", 0, size=(5, 5)),
-        "'FOLDER/train/cat/0.png' is 4 x 4 but 'FOLDER/test/cat/5.png' is 5 x 5: --size N crops and resizes",
+        "'FOLDER/train/cat/0.png' is 4 x 4 but 'FOLDER/test/cat/5.png' is 5 x 5: size=N crops and resizes",
     ),
     "wide": (
         lambda folder: paint(folder / "train" / "cat" / "0.png", 0, size=(4, 6)),
-        "'FOLDER/train/cat/0.png' is 4 x 6, expected a square: --size N crops and resizes",
+        "'FOLDER/train/cat/0.png' is 4 x 6, expected a square: size=N crops and resizes",
     ),
     "wide later": (
         lambda folder: paint(folder / "train" / "cat" / "1.png", 0, size=(4, 6)),

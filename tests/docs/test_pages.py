@@ -389,7 +389,7 @@ def test_every_page_is_in_the_nav() -> None:
 
 def test_the_docs_name_every_flag_of_a_search() -> None:
     text = (DOCS / "search.md").read_text(encoding="utf-8")
-    for flag in ("scorer", "evaluations", "minutes", "price", "arch", "nodes", "extras", "preset", "resume", "size"):
+    for flag in ("scorer", "evaluations", "minutes", "price", "arch", "nodes", "extras", "preset", "resume", "task"):
         assert f"--{flag}" in text
     for name in ("config.json", "metrics.jsonl", "checkpoint.pt", "policy.safetensors", "scores.jsonl"):
         assert f"`{name}`" in text

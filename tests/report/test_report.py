@@ -25,7 +25,6 @@ from natpp.arch.rules import same_graphs
 from natpp.cli import VERBS, main
 from natpp.cli.flags import parse
 from natpp.config import fields_of
-from natpp.data.named import Data
 from natpp.errors import FormatError, NatppError
 from natpp.registry import ZOO
 from natpp.report.charts import Series, chart, number, ticks
@@ -186,16 +185,16 @@ def test_a_module_that_learned(tmp_path: Path) -> None:
     labels = torch.arange(8) % 2
     batches = [(torch.randn(8, 3, 8, 8), labels)]
     network = nn.Sequential(model(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
-    result = natpp.optimize(
-        network, example_input=torch.randn(1, 3, 8, 8), train=batches, val=batches, evaluations=8, train_steps=1
-    )
+    asked = {"task": natpp.Task(batches, batches), "scorer": "short:steps=1"}
+    result = natpp.optimize(network, "tuned:evaluations=8", example_input=torch.randn(1, 3, 8, 8), **asked)
     found = page(result.to_dict())
     assert "validation loss" in found.text
     assert "measured once, without a spread" in found.text
     assert result.learned is not None
     assert any(value is not None for value in result.learned.expected)
     assert sum(result.learned.phases.values()) == pytest.approx(result.learned.seconds)
-    assert "train=…, val=…, scorer='short', evaluations=8, train_steps=1, learning_rate=0.02)" in found.text
+    assert "natpp.optimize(module, 'tuned:evaluations=8', 'strict', example_input=x, decisions=natpp" in found.text
+    assert "task='list', scorer='short:steps=1')" in found.text
     for words in ("score of candidates", "scored against predicted", "entropy of the policy", "seconds per phase"):
         assert words in found.text
 
@@ -363,7 +362,7 @@ def test_the_command_writes_what_python_does(tmp_path: Path, capsys: pytest.Capt
     flags = ["optimize", "enas", "--seed", "3", "--out", str(better), "--report", files[0]]
     assert main(flags) == 0
     assert f"report: {files[0]}\n" in capsys.readouterr().out
-    assert natpp.load(better) == natpp.optimize("enas", seed=3).after
+    assert natpp.load(better) == natpp.optimize("enas", run=natpp.Run(seed=3)).after
     assert main(["report", str(better), "-o", files[1]]) == 0
     assert capsys.readouterr().out == f"report: {files[1]}\n"
     assert Path(files[0]).read_text() == Path(files[1]).read_text()
@@ -499,7 +498,7 @@ def test_the_command_of_a_search_asks_for_the_same(runs: dict[str, Path]) -> Non
     config = read_source(runs["one"])["config"]
     command, _ = parse(VERBS["search"], "search", shlex.split(search_command(config, "run"))[2:])
     given = command.keywords
-    assert (given["images"], given["scorer"], given["run"].out) == (Data("stripes"), None, "run-again")
+    assert (given["task"], given["scorer"], given["run"].out) == ("stripes", None, "run-again")
     assert natpp.load(given["arch"]) == natpp.load("vgg_block")
     wanted = TINY | SEARCHES["one"]
     assert given["search"].changed() == {

@@ -463,7 +463,7 @@ def test_wrong_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["--task", f"cifar10:root={tmp_path / 'empty'!s}"], "cifar10 is not in"),
         (["--task", f"cifar10:root={tmp_path!s}"], "damaged"),
         (["--task", str(tmp_path / "empty")], "has no class folders"),
-        ([], "give data, or an existing scorer"),
+        ([], "give a task, such as digits or cifar10:root=DIR, or an existing scorer"),
         (["--task", "digits:root=here"], "does not apply: leave it out"),
         (["--task", "digits", "--nodes", "x"], "nodes is 'x'"),
         (["--task", "digits", "--price", "madds"], "expected a mapping from params or madds"),

@@ -174,7 +174,7 @@ def test_gains_are_over_the_input() -> None:
 
 
 def test_many_scores_are_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("natpp.scorers.predicted.MOST_ROWS", 50)
+    monkeypatch.setattr("natpp.scorers.gaussian.MOST_ROWS", 50)
     archs = samples(80, seed=3)
     assert len(Prediction(archs, np.arange(80.0), QUICK)._process.solved) == 50
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -40,6 +41,8 @@ class Decisions(Config):
         one: Any = self.keep
         if isinstance(one, str | type):
             object.__setattr__(self, "keep", (one,))
+        elif isinstance(one, Iterable):
+            object.__setattr__(self, "keep", tuple(one))
         super().__post_init__()
 
     def full(self) -> Decisions:

@@ -81,10 +81,9 @@ def optimize(
         refuse_other(others, "can only be given with an architecture, not with a model")
         given, example = make_module(subject, asked.input, classes=where.classes, seed=run.seed)
     else:
-        refuse_other(
-            [] if asked.input is None else ["--input"], "can only be given with a model, not with an architecture"
-        )
         given, example = load_architecture(subject), None
+        others = [] if asked.input is None else ["--input"]
+        refuse_other(others, "can only be given with a model, not with an architecture")
         decisions = replace(decisions, setting=where.setting("cifar" if given.reduce is not None else "nasbench201"))
         keep_other_files(out)
     wanted = replace(Budget.of(asked.budget), timed=asked.measure_latency)

@@ -98,7 +98,7 @@ class PolicyMethod(Method):
     def answer(self, subjects: Subjects, score: Any, run: Run) -> Answer:
         """The answer for the only one of some subjects, by a policy that has learned; with limits, within them."""
         (subject,), limits, greedy = subjects.subjects, subjects.limits(0), self.mode == "greedy"
-        settings: dict[str, Any] = {"policy": self.source, "mode": self.mode, "seed": run.seed}
+        settings: dict[str, Any] = {"policy": self.source, "mode": self.mode}
         settings |= {} if self.mode != "best-of" else {"samples": self.samples}
         table = table_of(self.learned, subjects)
         noise = None if greedy else np.random.default_rng(run.seed)

@@ -112,8 +112,7 @@ class Tuned(Method):
     def answer(self, subjects: Subjects, score: Any, run: Run) -> Answer:
         """The best that was found for a module on its data."""
         (module,) = subjects.subjects
-        settings = {"policy": str(self.policy or "given"), "seed": run.seed, "tuned": self.to_dict()}
-        settings |= {"schedule": score.schedule.to_dict()}
+        settings = {"policy": str(self.policy or "given"), "schedule": score.schedule.to_dict()}
         if not module.seen:
             return Answer(subjects.within(0, (0,) * len(module.before)), None, settings)
         view = View(subjects, self)

@@ -23,10 +23,6 @@ from natpp.report.sources import SEARCH, trained_accuracies
 Page = dict[str, Any]
 Folders = Sequence[str | Path]
 PYTHON = "This result was made in Python; the line above says the same."
-ASKED = (
-    *("policy", "rule", "mode", "seed", "budget", "samples", "keep", "share_blocks"),
-    *("train", "val", "scorer", "evaluations", "minutes", "train_steps", "learning_rate"),
-)
 SCORERS = {"short": "short trainings", "supernet": "a supernet"}
 
 
@@ -70,13 +66,11 @@ def result_page(data: Mapping[str, Any], trained: Folders, limit: int | None) ->
         del kept["groups"]
     accuracy = [trained_accuracies(trained, data["before"], data["after"])] if trained else []
     learned, where, of_cells = data.get("learned"), settings.get("network"), "after" in data
-    subject = repr(settings.get("name") or "…") if of_cells else "module, example_input=x"
-    asked = settings["learned"] if isinstance(settings.get("learned"), Mapping) else None
+    subject = repr(settings.get("name") or "…") if of_cells else "module"
     return {
         "title": str(settings.get("name") or f"An optimized {data.get('subject', 'architecture')}"),
         "lead": f"{counted(len(data['changes']), 'change')} at {counted(places, 'place')} in "
-        f"{counted(count, 'cell' if of_cells else 'block')} by the policy "
-        f"{settings.get('policy', 'that was given')} under the rule "
+        f"{counted(count, 'cell' if of_cells else 'block')} by {_chosen_by(settings)} under the rule "
         f"{settings.get('rule', '–')} with the budget {plain(settings.get('budget', '–'))}."
         + (f" Costs are of what is alive in {_where_text(Setting(**where))}." if where else ""),
         "measures": cost_rows(data),
@@ -89,7 +83,7 @@ def result_page(data: Mapping[str, Any], trained: Folders, limit: int | None) ->
         "seconds": searches.phase_rows(learned.get("phases") or {}) if learned else [],
         "book": book.data(),
         "copies": [_answer(data), {"label": "Copy JSON", "text": json.dumps(kept, separators=(",", ":"))}],
-        "settings": setting_rows({**settings, "learning": asked, "versions": data.get("versions", {})}),
+        "settings": setting_rows({**settings, "versions": data.get("versions", {})}),
         "command": _command(settings, subject),
         "command_note": "" if settings.get("command") else PYTHON,
         "notes": [str(note) for note in data.get("notes", ())],
@@ -104,18 +98,6 @@ def _answer(data: Mapping[str, Any]) -> dict[str, str]:
         return {"label": f"Copy {form}", "text": text}
     changes = (f"{one['name']}: {one['before']} → {one['after']}" for one in data["changes"])
     return {"label": "Copy changes", "text": "\n".join(changes)}
-
-
-def _learning_asked(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call that learns in the same way."""
-    config, schedule = settings.get("learned"), settings.get("schedule") or {}
-    if not isinstance(config, Mapping):
-        return {}
-    asked = {name: config.get(name) for name in ("scorer", "evaluations", "minutes")}
-    asked |= {"train_steps": schedule.get("steps"), "learning_rate": schedule.get("learning_rate")}
-    if asked["minutes"] is not None:
-        del asked["evaluations"]  # only one of the two may be given
-    return {"train": "given", "val": "given"} | asked
 
 
 # A search.
@@ -204,10 +186,20 @@ def _command(settings: Mapping[str, Any], subject: str) -> str:
     """The command to repeat it; for a result made in Python, the call."""
     if settings.get("command"):
         return str(settings["command"])
-    settings = {**settings, **_learning_asked(settings)}
-    given = {name: settings[name] for name in ASKED if settings.get(name) not in (None, [])}
-    words = (f"{name}={'…' if value == 'given' else repr(value)}" for name, value in given.items())
-    return f"natpp.optimize({', '.join([subject, *words])})"
+    decisions = [f"{name}={settings[name]!r}" for name in ("rule", "keep", "share_blocks") if settings.get(name)]
+    words = [subject, *(repr(settings.get(name, usual)) for name, usual in (("method", "auto"), ("budget", "strict")))]
+    words += [] if subject != "module" else ["example_input=x"]
+    words += [f"decisions=natpp.Decisions({', '.join(decisions)})"] if decisions else []
+    given = {name: settings[name] for name in ("task", "scorer") if settings.get(name)}
+    words += [f"{name}={'…' if value == 'given' else repr(value)}" for name, value in given.items()]
+    words += [f"run=natpp.Run(seed={settings['seed']})"] if settings.get("seed") else []
+    return f"natpp.optimize({', '.join(words)})"
+
+
+def _chosen_by(settings: Mapping[str, Any]) -> str:
+    """Who chose: a policy, or another method."""
+    policy = settings.get("policy", None if "method" in settings else "that was given")
+    return f"the method {settings['method']}" if policy is None else f"the policy {policy}"
 
 
 def _where_text(where: Setting) -> str:

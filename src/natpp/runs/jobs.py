@@ -199,7 +199,7 @@ def _result(goal: Goal, search: Searching, policy: Policy) -> Result | None:
         answer = method.answer(Subjects([cells]), None, Run())
     else:
         answer = method.explained(Subjects([cells]), cells.plan(encode(after, cells.ops).ops))
-    asked = {"rule": goal.frame.rule, "budget": budget.said, "network": asdict(goal.frame.where)}
+    asked = {"rule": goal.frame.rule, "budget": budget.said, "network": asdict(goal.frame.where), "seed": 0}
     example = {"example": list(search.example_scores)} if goal.arch is None else {}
     return result_of(cells, answer, budget, asked | answer.settings | example)
 

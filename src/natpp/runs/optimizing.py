@@ -27,7 +27,7 @@ from natpp.methods.base import Answer, Method
 from natpp.methods.policy import PolicyMethod
 from natpp.nets.policy import Policy
 from natpp.policies import names
-from natpp.registry import KINDS, METHODS
+from natpp.registry import KINDS, METHODS, SCORERS
 from natpp.run import Run
 from natpp.runs.scoring import Scoring, Wanted, scorer_for
 from natpp.runs.tasks import make_task
@@ -82,8 +82,15 @@ def run_optimize(
         if not isinstance(subject, Module) or decisions.kinds or chosen.needs_scores:
             raise
         subject, answer = _in_reserve(subject, chosen, budget, run, unmet)
-    chosen_by = {} if scorer is None else {"scorer": str(scorer) if isinstance(scorer, str | Path) else "given"}
-    settings = {"method": name_of(method), **asked_of(subject, asked, budget), **answer.settings, **chosen_by}
+    data = task.name if isinstance(task, Task) else task.text
+    settings = {
+        "method": name_of(method),
+        **asked_of(subject, asked, budget),
+        "seed": run.seed,
+        **answer.settings,
+        **({} if data is None else {"task": data}),
+        **({} if scorer is None else {"scorer": _said(scorer)}),
+    }
     found = result_of(subject, answer, budget, settings)
     if has_data and isinstance(subject, Module) and found.changes:
         seen = score.trial.data if isinstance(score, ShortTunings | Expanded) else None
@@ -116,6 +123,13 @@ def as_method(given: Method | Policy | str | Path, *, learns: bool = False) -> M
     if isinstance(given, str) and (given in names() or os.path.exists(given)):
         return PolicyMethod(policy=given)
     return METHODS.given(given)
+
+
+def _said(scorer: object) -> str:
+    """A scorer in words."""
+    if isinstance(scorer, Scoring):
+        return SCORERS.text_of(scorer)
+    return str(scorer) if isinstance(scorer, str | Path) else "given"
 
 
 def name_of(method: Method | Policy | str | Path) -> str:
