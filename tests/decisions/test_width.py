@@ -199,6 +199,28 @@ def test_a_budget_that_other_kinds_cannot_meet_is_met_by_widths(name: str) -> No
     saved_is_the_same(result, x)
 
 
+@pytest.mark.parametrize("method", ["random", "nat++:mode=sample"])
+def test_other_methods_pick_widths_too(method: str) -> None:
+    every = natpp.Decisions(kinds=("operation", "term", "width"))
+    for budget in ("strict", {"madds": 0.5}):
+        result = natpp.optimize(SMALL["bottleneck"]().eval(), method, budget, example_input=X, decisions=every)
+        assert result.subject.fits(result.plan)
+        assert result.cost_after.madds <= result.cost_before.madds
+    chance = natpp.optimize(SMALL["bottleneck"]().eval(), "random", example_input=X, decisions=every)
+    assert "width" in {change.kind for change in chance.changes}
+
+
+def test_a_budget_that_no_kind_meets_names_the_nearest_result() -> None:
+    module, x = CASES["flat"].make().eval(), example("flat")
+    shares = []
+    for kinds in (("width",), ("operation", "term"), ()):
+        asked = natpp.Decisions(kinds=kinds)
+        with pytest.raises(BudgetError, match="nearest allowed") as error:
+            natpp.optimize(module, budget={"madds": 0.001}, example_input=x, decisions=asked)
+        shares.append(error.value.above)
+    assert shares[2] <= min(shares[:2])
+
+
 def test_a_budget_that_other_kinds_meet_is_met_by_them() -> None:
     module = SMALL["resnet"]()
     result = natpp.optimize(module, budget={"madds": 0.6}, example_input=X)

@@ -258,7 +258,11 @@ class Follower:
             return STOP
         labels, ndim, shape = self.book.known[given], value(given).dim(), value(weight).shape
         dim = ndim - 1 if name == "linear" else 1
-        if (name != "linear" and ndim != len(shape)) or (isinstance(labels, Labels) and labels.dim != dim):
+        if (
+            len(shape) < 2
+            or (name != "linear" and ndim != len(shape))
+            or (isinstance(labels, Labels) and labels.dim != dim)
+        ):
             return STOP
         made = self._weighted(weight, "", shape[:2], groups, labels if isinstance(labels, Labels) else None, node)
         if isinstance(held := self.book.known.get(bias), Labels):

@@ -101,6 +101,8 @@ def reshaped(book: Book, node: Node, labels: Labels | None, shape: Sequence[int]
     """The channels after a change of shape; where they are split, the outer parts lose the same ones."""
     if labels is None:
         return None
+    if name_of(node) in SIZES and len(sizes_of(node)) != value(node).dim():
+        return STOP
     after = tuple(value(node).shape)
     block = next((one for one in _blocks(tuple(shape), after) if labels.dim in one[0]), None)
     if block is None:
@@ -215,6 +217,8 @@ def padded(book: Book, node: Node, labels: Labels, shape: Sequence[int]) -> Any:
 
 def expanded(book: Book, node: Node, labels: Labels, shape: Sequence[int]) -> Any:
     """The channels where other dimensions are repeated."""
+    if len(sizes_of(node)) != value(node).dim():
+        return STOP
     made = Labels(labels.dim + value(node).dim() - len(shape), labels.channels)
     book.note(node, SIZE, made.dim, made.channels)
     return made
@@ -298,8 +302,7 @@ def alike(call: Callable[..., Any], node: Node, given: Node, labels: Labels | No
     args, kwargs = torch.fx.node.map_arg((node.args[1:], node.kwargs), value)
     some = torch.arange(0, seen.shape[labels.dim], 2)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
-        x = torch.randn(seen.shape)
+        x = torch.randn(seen.shape, generator=torch.Generator().manual_seed(0))
         try:
             whole, part = (call(one, *args, **kwargs) for one in (x.clone(), x.index_select(labels.dim, some)))
             return torch.equal(whole.index_select(labels.dim, some), part)

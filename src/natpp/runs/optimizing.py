@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -108,7 +109,7 @@ def _in_reserve(subject: Module, chosen: Method, budget: Budget, run: Run, unmet
         try:
             return other, chosen.answer(Subjects([other], budget), None, run)
         except BudgetError as error:
-            unmet = error
+            unmet = min(unmet, error, key=operator.attrgetter("above"))
     raise unmet
 
 
