@@ -19,7 +19,6 @@ from natpp.core.decision import Decision, Option
 from natpp.core.solve import with_option
 from natpp.decisions.base import NodeKind, NodePlace, Values
 from natpp.decisions.layer import LayerKind
-from natpp.errors import SettingError
 from natpp.fx.rewrite import Draft
 from natpp.fx.sites import free_layers
 from natpp.fx.trace import trace
@@ -154,12 +153,15 @@ def test_a_layer_keeps_its_place_in_a_block() -> None:
 
 
 @pytest.mark.usefixtures("slim", "parts")
-def test_a_node_belongs_to_one_kind() -> None:
-    traced = trace(nn.Sequential(nn.Linear(8, 8)), torch.randn(2, 8))
-    with pytest.raises(SettingError, match="can be decided by both slim and parts: choose one of these kinds"):
-        Module(traced)
-    assert {one.kind for one in Module(traced, Decisions(kinds=("parts",))).decisions} == {"parts"}
-    assert Module(traced, Decisions(kinds=("operation", "term"))).decisions == ()
+def test_two_kinds_that_decide_about_one_node_exclude_each_other() -> None:
+    module = Module(trace(nn.Sequential(nn.Linear(8, 8)), torch.randn(2, 8)))
+    assert [one.kind for one in module.decisions] == ["slim", "parts", "parts"]
+    assert module.fits((1, 0, 0))
+    assert module.fits((0, 1, 1))
+    for plan in ((1, 1, 0), (1, 0, 1)):
+        assert not module.fits(plan)
+        assert module.blueprint.cost(plan) is None
+        assert module.repaired(plan, (1.0, 1.0, 1.0)) == (1, 0, 0)
 
 
 @pytest.mark.usefixtures("slim")

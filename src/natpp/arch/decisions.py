@@ -22,7 +22,7 @@ class Decisions(Config):
     rule: Annotated[str, Among(RULES)] | None = None
     """which operation may replace which: nat, nat++ or cost; by default the rule of the method, or else nat++"""
     kinds: tuple[str, ...] = ()
-    """kinds of decisions, separated by commas; by default all"""
+    """kinds of decisions, separated by commas; by default all but width, which is used where a budget needs it"""
     ops: tuple[str, ...] = ()
     """operations that may be chosen, separated by commas; by default all that the method knows"""
     keep: Annotated[tuple[Any, ...], Form("layer4,head")] = ()
@@ -52,5 +52,6 @@ class Decisions(Config):
         for op in self.ops:
             OPS[op]
         columns = self.columns or self.ops or tuple(OPS)
-        kinds, rule = self.kinds or tuple(KINDS), self.rule or "nat++"
+        usual = tuple(name for name, kind in KINDS.items() if not getattr(kind, "reserve", False))
+        kinds, rule = self.kinds or usual, self.rule or "nat++"
         return replace(self, rule=rule, kinds=kinds, columns=columns, share_blocks=bool(self.share_blocks))

@@ -26,6 +26,9 @@ SAVES_NOTHING = (
 class BudgetError(NatppError):
     """A budget that no allowed result meets."""
 
+    above: float = float("inf")
+    """by how much the nearest result exceeds it, as a share"""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -115,7 +118,9 @@ def unreachable(before: Cost, limits: Limits, nearest: Cost, whose: str, way: st
         for name in limits
         if near[name] > limits[name]
     ]
-    return BudgetError(f"the budget cannot be met: {'; '.join(said)}. {way}")
+    error = BudgetError(f"the budget cannot be met: {'; '.join(said)}. {way}")
+    error.above = excess(nearest, limits)
+    return error
 
 
 def _figure(name: str, figure: float) -> str:

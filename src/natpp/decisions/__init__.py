@@ -1,5 +1,5 @@
 """The kinds of decisions, one file each."""
 
-from natpp.decisions import operation, term  # they register themselves
+from natpp.decisions import operation, term, width  # they register themselves
 
-__all__ = ["operation", "term"]
+__all__ = ["operation", "term", "width"]

@@ -5,6 +5,7 @@ A kind decides about terms of blocks, whose options are operations, or about nod
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,8 +15,7 @@ from torch.fx.node import Node
 
 from natpp.arch.decisions import Decisions
 from natpp.core.blueprint import Price
-from natpp.core.decision import Decision, Option
-from natpp.errors import SettingError
+from natpp.core.decision import Decision, Option, Plan
 from natpp.fx.blocks import Block, Term
 from natpp.fx.rewrite import Draft
 from natpp.fx.traced import Traced
@@ -64,17 +64,46 @@ class NodePlace(NamedTuple):
     """its options are numbers or texts; forbidden options say why; `elsewhere` fills in its kind"""
     nodes: tuple[Node, ...]
     """the nodes that depend on it"""
+    by: NodeKind | None = None
+    """the kind with what it knows about this module; by default the one that is registered"""
+
+
+Table = Mapping[Plan, tuple[int, int]]  # by options, the parameters and multiply-adds that they add
 
 
 class NodeKind(ABC):
     """A kind of decision about nodes anywhere in a traced module.
 
-    A node may depend on several decisions of one kind: `values` has what each picks, in the order they were found.
+    A node may depend on several decisions of one kind: `values` has what each picks, in the order they were found. Two
+    kinds that decide about one node exclude each other there.
     """
+
+    reserve = False
+    """whether it is left out by default, and used only where a budget cannot be met without it"""
+    reshapes = False
+    """whether the shapes of values depend on it: at a site it excludes an operation that replaces another"""
 
     @abstractmethod
     def find(self, traced: Traced, ask: Decisions) -> Iterable[NodePlace]:
         """The decisions, each named for its place."""
+
+    def notes(self, traced: Traced, ask: Decisions) -> tuple[str, ...]:
+        """What a user should know about what was not found."""
+        return ()
+
+    def harm(self, decision: Decision) -> list[float]:
+        """Per option, how bad it is: 0 for the original, 1 for a change like any other."""
+        return [float(number > 0) for number in range(len(decision.options))]
+
+    def tables(self, traced: Traced, node: Node, decisions: Sequence[Decision]) -> Iterable[tuple[Plan, Table]]:
+        """What the options of a node's decisions add to its cost: tables that add up, by some of the decisions each."""
+        own = self.price(traced, node, tuple(one.options[0].value for one in decisions))
+        found = {}
+        for plan in itertools.product(*(one.allowed for one in decisions)):
+            values = tuple(one.options[option].value for one, option in zip(decisions, plan, strict=True))
+            params, madds = self.price(traced, node, values)
+            found[plan] = params - own[0], madds - own[1]
+        yield tuple(range(len(decisions))), found
 
     @abstractmethod
     def price(self, traced: Traced, node: Node, values: Values) -> tuple[int, int]:
@@ -99,28 +128,24 @@ def term_kind(term: Term) -> TermKind:
 
 def elsewhere(traced: Traced, ask: Decisions, names: Iterable[str]) -> list[NodePlace]:
     """The decisions about nodes, kind by kind; if its name is already taken, the kind is added to it."""
-    found, owners, taken = list[NodePlace](), dict[Node, str](), set(names)
+    found, taken = list[NodePlace](), set(names)
     for name, kind in KINDS.items():
-        for decision, nodes in kind.find(traced, ask) if name in ask.kinds and isinstance(kind, NodeKind) else ():
-            for node in nodes:
-                if owners.setdefault(node, name) != name:
-                    raise SettingError(
-                        f"{decision.name} can be decided by both {owners[node]} and {name}: choose one of these kinds"
-                    )
+        if name not in ask.kinds or not isinstance(kind, NodeKind):
+            continue
+        for decision, nodes, by in kind.find(traced, ask):
             place = f"{decision.name} ({name})" if decision.name in taken else decision.name
             taken.add(place)
-            found.append(NodePlace(replace(decision, name=place, kind=name), nodes))
+            found.append(NodePlace(replace(decision, name=place, kind=name), nodes, by or kind))
     return found
 
 
-def shaping(places: Sequence[NodePlace]) -> dict[Node, tuple[NodeKind, list[int]]]:
-    """Per node that depends on decisions elsewhere, their kind and their numbers."""
-    found: dict[Node, tuple[NodeKind, list[int]]] = {}
-    for number, (decision, nodes) in enumerate(places):
-        kind = KINDS[decision.kind]
-        assert isinstance(kind, NodeKind)
+def shaping(places: Sequence[NodePlace]) -> dict[Node, dict[NodeKind, list[int]]]:
+    """Per node that depends on decisions elsewhere, their numbers by their kind."""
+    found: dict[Node, dict[NodeKind, list[int]]] = {}
+    for number, (_, nodes, kind) in enumerate(places):
+        assert kind is not None
         for node in nodes:
-            found.setdefault(node, (kind, []))[1].append(number)
+            found.setdefault(node, {}).setdefault(kind, []).append(number)
     return found
 
 

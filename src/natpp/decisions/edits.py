@@ -30,8 +30,8 @@ def node_swaps(places: Sequence[NodePlace], plan: Plan) -> dict[Node, Swap]:
         values = tuple(places[number].decision.options[plan[number]].value for number in numbers)
         return lambda draft, node, find: kind.apply(draft, node, values, find)
 
-    found = shaping(places).items()
-    return {node: swap(kind, numbers) for node, (kind, numbers) in found if any(plan[one] for one in numbers)}
+    found = [(node, *one) for node, kinds in shaping(places).items() for one in kinds.items()]
+    return {node: swap(kind, numbers) for node, kind, numbers in found if any(plan[one] for one in numbers)}
 
 
 class BlockEdit:

@@ -30,7 +30,7 @@ class Shared:
 
     def __init__(self, traced: Traced):
         self.parts: dict[str, Any] = copied(traced.parts)
-        self.made: dict[tuple[str, object], nn.Module] = {}
+        self.made: dict[tuple[str, object], Any] = {}
 
 
 class Edit(Protocol):
@@ -67,7 +67,7 @@ class Draft:
         self.new: dict[Node, Node] = {}  # old value → new one
         self.idle = idle(traced.graph, traced.parts)
         self.had_readers: set[Node] = set()  # new nodes whose originals had readers that are used
-        self.made: dict[str, nn.Module] = {}  # new modules by path
+        self.made: dict[str, Any] = {}  # new modules, parameters and buffers by path
         calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
         self.called_often = {path for path, count in calls.items() if count > 1}  # other calls may stay as they are
         self.guarded: set[Node] = set()  # new nodes with a reader that the original does not have
@@ -101,8 +101,10 @@ class Draft:
 
     def copied(self, node: Node, find: Callable[[Node], Node]) -> Node:
         """A copy of a node that reads what `find` gives for its inputs, or what takes its place."""
-        if node in self.swaps:
-            return self.swaps[node](self, node, find)
+        return self.swaps[node](self, node, find) if node in self.swaps else self.plain(node, find)
+
+    def plain(self, node: Node, find: Callable[[Node], Node]) -> Node:
+        """A copy of a node that reads what `find` gives for its inputs."""
         touched = mutated(node, self.traced.parts)
         if touched is not None and find(touched) in self.guarded:
             safe = self.function(torch.clone, find(touched))
@@ -123,7 +125,7 @@ class Draft:
             read = node
         return source
 
-    def function(self, function: Any, *args: Node) -> Node:
+    def function(self, function: Any, *args: Any) -> Node:
         """A call of a function."""
         node = self.graph.call_function(function, args)
         self.had_readers.add(node)
@@ -134,17 +136,27 @@ class Draft:
     ) -> Node:
         """A call of a new module; modules that share weights have one for each path and key."""
         path = free(path, self.made.keys() | self.called_often)
+        self._hold(path, key, make)
+        node = self.graph.create_node("call_module", path, (source,), {})
+        self.had_readers.add(node)
+        if stands_for is not None:
+            self.stands[node] = stands_for
+        return node
+
+    def tensor(self, path: str, key: object, make: Callable[[], torch.Tensor]) -> Node:
+        """A new parameter or buffer in place of the one at a path."""
+        self._hold(path, key, make)
+        node = self.graph.create_node("get_attr", path, (), {})
+        self.had_readers.add(node)
+        return node
+
+    def _hold(self, path: str, key: object, make: Callable[[], Any]) -> None:
         if self.shared is None:
             self.made[path] = make()
         else:
             if (path, key) not in self.shared.made:
                 self.shared.made[path, key] = make()
             self.made[path] = self.shared.made[path, key]
-        node = self.graph.create_node("call_module", path, (source,), {})
-        self.had_readers.add(node)
-        if stands_for is not None:
-            self.stands[node] = stands_for
-        return node
 
     def _prune(self) -> None:
         """Remove nodes that lost their last reader; unused readers, such as size checks, do not count and go too."""

@@ -105,12 +105,12 @@ Item = Site | Sum
 
 def find_items(traced: Traced, keep: Keep = ()) -> list[Item]:
     """The sites and sums of a graph, in the order in which they run."""
-    return _Finder(traced, keep).items()
+    return Finder(traced, keep).items()
 
 
 def free_layers(traced: Traced, keep: Keep = ()) -> list[tuple[Node, nn.Module]]:
     """The layers with one input that a decision may replace, each with its node."""
-    return list(_Finder(traced, keep).layers())
+    return list(Finder(traced, keep).layers())
 
 
 def kept_parts(keep: Keep) -> tuple[str | type[nn.Module], ...]:
@@ -139,7 +139,7 @@ def own_modes(traced: Traced) -> list[str]:
     return [f"{whose} overrides train(), but the result does not: its train() applies to every part"] if found else []
 
 
-class _Finder:
+class Finder:
     def __init__(self, traced: Traced, keep: Keep):
         self.parts = traced.parts
         self.graph = traced.graph
@@ -167,7 +167,7 @@ class _Finder:
             pad, source = (source,), source.args[0]
         else:
             form = self._form(node)
-        if form is None or self._kept(node):
+        if form is None or self.keeps(node):
             return None
         if not isinstance(source, Node) or not is_map(source) or not is_map(node):
             return None
@@ -176,7 +176,7 @@ class _Finder:
         if form.depthwise and (behind := self._only_reader(node)) is not None:
             second = self._form(behind)
             plain = second is not None and (second.kind, second.kernel, second.stride, second.groups) == POINTWISE
-            if plain and not self._kept(behind) and behind not in self.claimed:
+            if plain and not self.keeps(behind) and behind not in self.claimed:
                 main, pointwise = (node, behind), second
         size, size_out = _size(source), _size(main[-1])
         channels_out = pointwise.channels_out if pointwise else form.channels_out
@@ -194,11 +194,11 @@ class _Finder:
 
     def _pad(self, node: Node) -> tuple[int, ...] | None:
         """By how much a step pads a feature map with zeros, for one reader: left, right, top, bottom."""
-        if len(node.users) > 1 or node in self.claimed or self._kept(node) or not is_map(node):
+        if len(node.users) > 1 or node in self.claimed or self.keeps(node) or not is_map(node):
             return None
         if node.op == "call_module":
             module = self.parts[str(node.target)]
-            return tuple(module.padding) if type(module) is nn.ZeroPad2d and self._own(node, module) else None
+            return tuple(module.padding) if type(module) is nn.ZeroPad2d and self.owns(node, module) else None
         if node.target not in PADS:
             return None
         bound = arguments_of(node, "input pad mode value", (None, None, "constant", None))
@@ -210,12 +210,12 @@ class _Finder:
         """What a convolution or pooling looks like; `pad` is what pads its input before."""
         if node.op == "call_module":
             module = self.parts[str(node.target)]
-            if len(node.args) != 1 or node.kwargs or not self._own(node, module):
+            if len(node.args) != 1 or node.kwargs or not self.owns(node, module):
                 return None
             return module_form(module, node, pad)
         return self._function_form(node, pad) if node.op == "call_function" else None
 
-    def _own(self, node: Node, module: nn.Module) -> bool:
+    def owns(self, node: Node, module: nn.Module) -> bool:
         """Whether a module is called once, shares no tensor, and has no hooks or parametrization."""
         tensors = [*module.parameters(), *module.buffers()]
         alone = self.calls[node.target] == 1 and not any(id(tensor) in self.shared for tensor in tensors)
@@ -225,9 +225,9 @@ class _Finder:
     def layers(self) -> Iterator[tuple[Node, nn.Module]]:
         unread = idle(self.graph, self.parts)
         for node in self.graph.nodes:
-            if node.op == "call_module" and node not in unread and node not in self.changed and not self._kept(node):
+            if node.op == "call_module" and node not in unread and node not in self.changed and not self.keeps(node):
                 layer = self.parts[str(node.target)]
-                if len(node.all_input_nodes) == len(node.args) == 1 and not node.kwargs and self._own(node, layer):
+                if len(node.all_input_nodes) == len(node.args) == 1 and not node.kwargs and self.owns(node, layer):
                     yield node, layer
 
     def _function_form(self, node: Node, pad: tuple[int, ...] | None) -> Form | None:
@@ -265,7 +265,7 @@ class _Finder:
         seen: set[str] = set()
         while (reader := self._only_reader(chain[-1] if chain else node)) is not None:
             role = self._role(reader)
-            if role is None or role in seen or self._kept(reader):
+            if role is None or role in seen or self.keeps(reader):
                 break
             seen.add(role)
             chain.append(reader)
@@ -280,7 +280,7 @@ class _Finder:
         while source not in self.claimed and len(source.users) == 1:
             role = self._role(source)
             read = source.args[0] if source.args else None
-            if role is None or role in seen or self._kept(source) or not isinstance(read, Node) or not is_map(read):
+            if role is None or role in seen or self.keeps(source) or not isinstance(read, Node) or not is_map(read):
                 break
             if mutated(source, self.parts) is not None and len(read.users) > 1:
                 break
@@ -300,7 +300,7 @@ class _Finder:
         others = [part for part in node.all_input_nodes if part is not node.args[0]]
         if node.op == "call_module":
             module = self.parts[str(node.target)]
-            if others or not self._own(node, module):
+            if others or not self.owns(node, module):
                 return None
             if type(module) in NORMS:
                 return "norm"
@@ -316,10 +316,10 @@ class _Finder:
     # Sums.
 
     def _sum(self, node: Node) -> Sum | None:
-        if not self._addition(node) or self._kept(node):
+        if not self._addition(node) or self.keeps(node):
             return None
         reader = self._only_reader(node)
-        if reader is not None and self._addition(reader) and not self._kept(reader):
+        if reader is not None and self._addition(reader) and not self.keeps(reader):
             return None  # it becomes part of the outer sum
         additions: list[Node] = []
         terms = self._terms(node, additions)
@@ -345,13 +345,13 @@ class _Finder:
         terms: list[Node] = []
         for arg in node.args:
             assert isinstance(arg, Node)
-            inner = self._addition(arg) and len(arg.users) == 1 and not self._kept(arg)
+            inner = self._addition(arg) and len(arg.users) == 1 and not self.keeps(arg)
             terms += self._terms(arg, additions) if inner else [arg]
         return terms
 
     # What must stay.
 
-    def _kept(self, node: Node) -> bool:
+    def keeps(self, node: Node) -> bool:
         if not self.kept:
             return False
         paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
@@ -16,7 +17,7 @@ from natpp.arch.decisions import Decisions
 from natpp.arch.graph import Architecture
 from natpp.arch.networks import setting
 from natpp.arch.where import as_setting
-from natpp.core.budget import Budget
+from natpp.core.budget import Budget, BudgetError
 from natpp.core.result import Result
 from natpp.core.subject import Subject
 from natpp.data.named import Data
@@ -25,11 +26,11 @@ from natpp.errors import NatppError, SettingError, counted, shortened
 from natpp.fx.trace import trace
 from natpp.fx.traced import batch_of
 from natpp.methods.answer import result_of
-from natpp.methods.base import Method
+from natpp.methods.base import Answer, Method
 from natpp.methods.policy import PolicyMethod
 from natpp.nets.policy import Policy
 from natpp.policies import names
-from natpp.registry import METHODS, SCORERS
+from natpp.registry import KINDS, METHODS, SCORERS
 from natpp.run import Run
 from natpp.runs.scoring import Scoring, Wanted, scorer_for
 from natpp.runs.tasks import make_task
@@ -79,7 +80,12 @@ def run_optimize(
         score = scorer_for(usual if scorer is None else scorer, wanted)
     elif scorer is not None or (has_data and isinstance(subject, Cells)):
         raise SettingError(f"{name_of(method)} does not use a {'task' if scorer is None else 'scorer'}: leave it out")
-    answer = chosen.answer(subjects, score, run)
+    try:
+        answer = chosen.answer(subjects, score, run)
+    except BudgetError as unmet:
+        if not isinstance(subject, Module) or decisions.kinds or chosen.needs_scores:
+            raise
+        subject, answer = _in_reserve(subject, chosen, budget, run, unmet)
     data = task.name if isinstance(task, Task) else task.text
     settings = {
         "method": name_of(method),
@@ -115,6 +121,19 @@ def fitted(found: Result, module: Module, batches: Iterable[Any]) -> Result:
         return found
     note = f"{counted(kept, 'layer')} fitted to what the original computes on {counted(count, 'input')}"
     return replace(found, notes=(*found.notes, note))
+
+
+def _in_reserve(subject: Module, chosen: Method, budget: Budget, run: Run, unmet: BudgetError) -> tuple[Module, Answer]:
+    """The answer for a module whose usual decisions cannot meet the budget: by those in reserve, then by all."""
+    usual = subject.ask.kinds
+    reserve = tuple(name for name in KINDS if name not in usual)
+    for kinds in (reserve, usual + reserve) if reserve else ():
+        other = Module(subject.traced, replace(subject.ask, kinds=kinds))
+        try:
+            return other, chosen.answer(Subjects([other], budget), None, run)
+        except BudgetError as error:
+            unmet = min(unmet, error, key=operator.attrgetter("above"))
+    raise unmet
 
 
 def as_method(given: Method | Policy | str | Path, *, learns: bool = False) -> Method:

@@ -28,7 +28,7 @@ from natpp.core.measures import Cost
 from natpp.core.solve import repair
 from natpp.core.subject import Candidate, Preferences, Row, Table
 from natpp.core.tally import Tally
-from natpp.decisions.base import Spot, elsewhere, kind_of, options
+from natpp.decisions.base import NodeKind, Spot, elsewhere, kind_of, options
 from natpp.decisions.edits import block_edits, node_swaps
 from natpp.decisions.operation import cost
 from natpp.decisions.term import room_for_shortcut
@@ -38,7 +38,9 @@ from natpp.fx.sites import called_twice, own_modes
 from natpp.fx.traced import Traced, batch_of
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import Encoded, encode_cells
-from natpp.subjects.module_blueprint import Choice, module_blueprint, removed, shaped_nodes
+from natpp.registry import KINDS
+from natpp.subjects.module_apart import Apart, Choice
+from natpp.subjects.module_blueprint import module_blueprint, removed, shaped_nodes
 from natpp.subjects.module_budget import within
 from natpp.subjects.module_changes import changes_of, in_blocks
 from natpp.subjects.rows import Rows, known, options_of, perturbed
@@ -87,7 +89,10 @@ class Module(Rows):
         found = [*self._found(present), *others]
         self.choices = self._choices(found)
         self.shaped = shaped_nodes(traced, self.elsewhere, self.seen)
-        self.blueprint: Blueprint = module_blueprint(traced, self.blocks, self.choices, self.shaped)
+        self.apart = Apart(self.blocks, self.choices, self.elsewhere, self.seen)
+        self.blueprint: Blueprint = module_blueprint(
+            traced, self.blocks, self.choices, self.shaped, self.apart.tables(found)
+        )
         self.tally = Tally(self.blueprint)
         """of the module as it is"""
         self.decisions: tuple[Decision, ...] = tuple(self._connected(n, one) for n, one in enumerate(found))
@@ -181,7 +186,9 @@ class Module(Rows):
     def notes(self) -> tuple[str, ...]:
         """What was kept whole, and what else a user should know."""
         nothing = [] if self.decisions else ["there is nothing here that natpp can replace"]
-        return *self.traced.notes, *called_twice(self.traced), *own_modes(self.traced), *nothing
+        kinds = [KINDS[name] for name in self.ask.kinds]
+        kept = [note for kind in kinds if isinstance(kind, NodeKind) for note in kind.notes(self.traced, self.ask)]
+        return *self.traced.notes, *called_twice(self.traced), *own_modes(self.traced), *kept, *nothing
 
     # What plans mean and cost.
 
@@ -214,8 +221,8 @@ class Module(Rows):
         return self.built(plan, self.copied)[1].peak_memory_bytes
 
     def fits(self, plan: Plan) -> bool:
-        """Whether every output of a block that is read has an input, and every value that must be read is read."""
-        return self.tally.tried(dict(enumerate(plan))) is not None
+        """Whether every value that must be read is read, and no two options exclude each other."""
+        return self.tally.tried(dict(enumerate(plan))) is not None and next(self.apart.broken(plan), None) is None
 
     def whole(self, number: int, part: Plan) -> bool:
         """The same if only one group changes, by the options of its decisions."""
@@ -270,6 +277,8 @@ class Module(Rows):
             own = plan[part.start : part.stop]
             whole = functools.partial(self.whole, number)
             found += repair(own, (0,) * len(own), worth[part.start : part.stop], whole)
+        while (pair := next(self.apart.broken(tuple(found)), None)) is not None:
+            found[pair[1]] = 0
         return repair(tuple(found), (0,) * len(plan), worth, self.fits)
 
     def within(self, plan: Plan, preferences: Preferences, limits: Mapping[str, float]) -> Plan:
@@ -384,12 +393,14 @@ class Module(Rows):
 
     def _told_elsewhere(self, number: int, plan: Plan) -> dict[str, Any]:
         """A decision elsewhere: its value before and after, and the [parameters, multiply-adds] of each option."""
-        one, shaped = self.decisions[number], [self.shaped[node] for node in self.elsewhere[number - self.seen].nodes]
+        one, (_, nodes, kind) = self.decisions[number], self.elsewhere[number - self.seen]
+        shaped = [own for node in nodes for own in self.shaped[node] if own.kind is kind]
         costs = {}
         for option in one.allowed:
             picked = *plan[:number], option, *plan[number + 1 :]
-            prices = [node.prices[tuple(picked[by] for by in node.by)] for node in shaped]
-            costs[str(one.options[option].value)] = [sum(figures) for figures in zip(*prices, strict=True)]
+            added = [table[tuple(picked[by] for by in numbers)] for own in shaped for numbers, table in own.tables]
+            figures = zip(*(own.cost for own in shaped), *added, strict=True)
+            costs[str(one.options[option].value)] = [sum(some) for some in figures]
         before, after = (one.options[option].value for option in (0, plan[number]))
         alive = (self._alive_elsewhere(other)[number - self.seen] for other in ((0,) * len(plan), plan))
         spent = [costs[str(own)] if lives else None for own, lives in zip((before, after), alive, strict=True)]
@@ -432,4 +443,7 @@ class Module(Rows):
         found = np.full(self.mask.shape, UNSEEN)
         found[:, 0] = 0.0
         found[: self.seen, : len(self.ops)] = table[: self.seen]
+        for number, (decision, _, kind) in enumerate(self.elsewhere, start=self.seen):
+            assert kind is not None
+            found[number, : len(decision.options)] = UNSEEN * np.array(kind.harm(decision))
         return found

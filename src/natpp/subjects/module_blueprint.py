@@ -7,9 +7,8 @@ keeps.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -22,44 +21,44 @@ from torch.utils._pytree import tree_iter
 from natpp.arch.graph import NULL
 from natpp.core.blueprint import FREE, Blueprint, Price, Step
 from natpp.core.decision import Plan
-from natpp.decisions.base import NodePlace, shaping, term_kind
+from natpp.decisions.base import NodeKind, NodePlace, Table, shaping, term_kind
 from natpp.decisions.operation import forms
 from natpp.fx.aliasing import idle, looks_at, must_be_read
 from natpp.fx.blocks import Block, Term
 from natpp.fx.fake import Values
 from natpp.fx.modes import in_mode
-from natpp.fx.sites import Sum
+from natpp.fx.sites import Site, Sum
 from natpp.fx.traced import Traced, parameters_of, value
 from natpp.nets.measure import MultiplyAdds, unfused
+from natpp.subjects.module_apart import Choice
 
 FIGURES = ("params", "madds", "made")  # made: bytes of the values that blocks compute, which drive peak memory
 Prices = Mapping[Plan, Price | None]
 
 
-class Choice(NamedTuple):
-    """The choice at a term of a block: the number of its decision, and the operation of each allowed option."""
-
-    decision: int
-    ops: Mapping[int, str]
-
-
 class Shaped(NamedTuple):
-    """A node that depends on decisions elsewhere: their numbers, and by their options its parameters and MAdds."""
+    """A node that depends on decisions elsewhere: what it costs unchanged, and what their options add."""
 
-    by: tuple[int, ...]
-    prices: Mapping[Plan, tuple[int, int]]
+    cost: tuple[int, int]
+    """parameters and multiply-adds"""
+    tables: tuple[tuple[Plan, Table], ...]
+    """with the numbers of the decisions that each reads"""
+    kind: NodeKind
 
 
-def shaped_nodes(traced: Traced, places: Sequence[NodePlace], first: int) -> dict[Node, Shaped]:
-    """The nodes that depend on decisions elsewhere, which are numbered from `first`."""
-    found = {}
-    for node, (kind, numbers) in shaping(places).items():
-        decisions = [places[number].decision for number in numbers]
-        prices = {
-            plan: kind.price(traced, node, tuple(one.options[o].value for one, o in zip(decisions, plan, strict=True)))
-            for plan in itertools.product(*(one.allowed for one in decisions))
-        }
-        found[node] = Shaped(tuple(first + number for number in numbers), prices)
+def shaped_nodes(traced: Traced, places: Sequence[NodePlace], first: int) -> dict[Node, list[Shaped]]:
+    """The nodes that depend on decisions elsewhere, which are numbered from `first`: one entry for each kind."""
+    found: dict[Node, list[Shaped]] = {}
+    for node, kinds in shaping(places).items():
+        for kind, numbers in kinds.items():
+            decisions = [places[number].decision for number in numbers]
+            tables = tuple(
+                (tuple(first + numbers[one] for one in by), table)
+                for by, table in kind.tables(traced, node, decisions)
+                if any(map(any, table.values()))
+            )
+            own = kind.price(traced, node, tuple(one.options[0].value for one in decisions))
+            found.setdefault(node, []).append(Shaped(own, tables, kind))
     return found
 
 
@@ -67,10 +66,14 @@ def module_blueprint(
     traced: Traced,
     blocks: Sequence[Block],
     choices: Sequence[Sequence[Choice]],
-    shaped: Mapping[Node, Shaped] = MappingProxyType({}),
+    shaped: Mapping[Node, Sequence[Shaped]] = MappingProxyType({}),
+    apart: Mapping[tuple[int, int], Prices] = MappingProxyType({}),
 ) -> Blueprint:
-    """The blueprint of a module: blocks with a choice for every term, and nodes that other decisions shape."""
-    return _Drawn(traced, blocks, choices, shaped).blueprint()
+    """The blueprint of a module: blocks with a choice for every term, and nodes that other decisions shape.
+
+    `apart` has a price for every two options of decisions that exclude each other: none where they do.
+    """
+    return _Drawn(traced, blocks, choices, shaped).blueprint(apart)
 
 
 class _Drawn:
@@ -79,7 +82,7 @@ class _Drawn:
         traced: Traced,
         blocks: Sequence[Block],
         choices: Sequence[Sequence[Choice]],
-        shaped: Mapping[Node, Shaped],
+        shaped: Mapping[Node, Sequence[Shaped]],
     ):
         self.traced, self.blocks, self.choices, self.shaped = traced, blocks, choices, shaped
         self.steps: list[Step] = []
@@ -102,7 +105,7 @@ class _Drawn:
         users = Counter(id(one) for node in self.outside for one in parameters_of(node, traced.parts))
         self.shared = {key for key, count in users.items() if count > 1}
 
-    def blueprint(self) -> Blueprint:
+    def blueprint(self, apart: Mapping[tuple[int, int], Prices]) -> Blueprint:
         outside, costly = {node for node in self.outside if node.op != "output"}, self._costly()
         for node in self.traced.graph.nodes:
             if node in self.owner:
@@ -115,6 +118,8 @@ class _Drawn:
             for node in self.outside
             if node in outside and node.op != "placeholder" and node not in self.idle and set(node.users) <= self.idle
         ]
+        for pair, prices in apart.items():
+            self._add(f"decisions {pair[0]} and {pair[1]}", (), prices, pair, keep="reached")
         self._add("output", [*map(self._of, output.all_input_nodes), *kept])
         return Blueprint(tuple(self.steps), FIGURES)
 
@@ -122,28 +127,22 @@ class _Drawn:
         self.steps.append(Step(name, tuple(reads), prices, by, **more))
         return len(self.steps) - 1
 
-    def _costing(self, price: Price, nodes: Sequence[Node]) -> dict[str, Any]:
-        """The prices of a step that has these nodes, and the decisions elsewhere that shape them."""
-        table, by = self._shaped({(): price}, (), nodes)
-        return {"prices": table, "by": by} if by or any(price) else {}
-
-    def _shaped(
-        self, prices: Prices, by: Plan, nodes: Sequence[Node], gone: Callable[[Plan], Collection[Node]] = lambda _: ()
-    ) -> tuple[Prices, Plan]:
-        """The same prices under decisions elsewhere, too; `gone` are the nodes that some options remove."""
+    def _changed(self, step: int, nodes: Iterable[Node], term: Term | None = None, choice: Choice | None = None) -> int:
+        """The last of the steps behind one that add what decisions elsewhere change in the cost of its nodes."""
         for node in nodes:
-            if node in self.shaped:
-                numbers, own = self.shaped[node]
-                params, madds = own[(0,) * len(numbers)]
-                prices = {
-                    (*key, *more): price
-                    if price is None or node in gone(key)
-                    else (price[0] + new[0] - params, price[1] + new[1] - madds, price[2])
-                    for key, price in prices.items()
-                    for more, new in own.items()
-                }
-                by = *by, *numbers
-        return prices, by
+            for _, tables, kind in self.shaped.get(node, ()):
+                for by, table in tables:
+                    prices: dict[Plan, Price | None] = {key: (*more, 0) for key, more in table.items()}
+                    if choice is not None and term is not None and not kind.reshapes:
+                        gone = {option for option, op in choice.ops.items() if node in removed(term, op)}
+                        prices = {
+                            (option, *key): (0, 0, 0) if option in gone else price
+                            for option in choice.ops
+                            for key, price in prices.items()
+                        }
+                        by = (choice.decision, *by)
+                    step = self._add(f"{self.steps[step].name}, changed", (step,), prices, by)
+        return step
 
     # Values outside of blocks.
 
@@ -177,12 +176,13 @@ class _Drawn:
         for one in held:
             if id(one) in self.shared:
                 if id(one) not in self.known:
-                    cost = self._costing((one.numel(), 0, 0), ())
-                    self.known[id(one)] = self._add(f"parameters of {node.name}", (), **cost)
+                    cost: Prices = {(): (one.numel(), 0, 0)}
+                    self.known[id(one)] = self._add(f"parameters of {node.name}", (), cost)
                 reads.append(self.known[id(one)])
         params = sum(one.numel() for one in held if id(one) not in self.shared)
         price = (params, self.madds.get(node, 0), 0)
-        return self._add(node.name, reads, idle=node in self.idle, **self._costing(price, [node]))
+        step = self._add(node.name, reads, {(): price} if any(price) else FREE, idle=node in self.idle)
+        return self._changed(step, [node])
 
     def _costly(self) -> set[Node]:
         """Nodes with unused output that cost something, or that such a node reads."""
@@ -208,36 +208,35 @@ class _Drawn:
         params = sum(one.numel() for step in after for one in parameters_of(step, self.traced.parts))
         name = f"{block.name} {place}"
         keep = "reached" if place in block.outputs else ""
-        return self._add(name, found, join="sum", keep=keep, **self._costing((params, 0, 0), after))
+        step = self._add(name, found, {(): (params, 0, 0)} if params else FREE, join="sum", keep=keep)
+        return self._changed(step, after)
 
     def _term(self, number: int, term: Term, choice: Choice, name: str) -> int:
         source = self._of((number, term.source))
         prices = {option: self._price(term, op) for option, op in choice.ops.items()}
+        nodes = () if term.site is None else (*self._weights(term.site), *term.site.nodes)
         extra = self._extra(term)
         if not extra:
-            return self._priced(name, [source], choice, prices, term)
+            return self._changed(self._priced(name, [source], choice, prices), nodes, term, choice)
         assert term.site is not None
         bare = {option for option, op in choice.ops.items() if op not in (term.op, NULL) and not forms(term.site, op)}
         with_norm = {option: None if option in bare else price for option, price in prices.items()}
         without = {option: price if option in bare else None for option, price in prices.items()}
         sides = ([source, *extra], with_norm), ([source], without)
-        return self._add(name, [self._priced(name, reads, choice, some, term) for reads, some in sides], join="sum")
+        step = self._add(name, [self._priced(name, reads, choice, some) for reads, some in sides], join="sum")
+        return self._changed(step, nodes, term, choice)
 
-    def _priced(
-        self, name: str, reads: Sequence[int], choice: Choice, prices: Mapping[int, Price | None], term: Term
-    ) -> int:
-        nodes = () if term.site is None else term.site.nodes
-        if len(set(prices.values())) == 1 and self.shaped.keys().isdisjoint(nodes):
+    def _priced(self, name: str, reads: Sequence[int], choice: Choice, prices: Mapping[int, Price | None]) -> int:
+        if len(set(prices.values())) == 1:
             return self._add(name, reads, {(): prices[0]})
-        table: Prices = {(option,): price for option, price in prices.items()}
-
-        def gone(key: Plan) -> Collection[Node]:
-            return removed(term, choice.ops[key[0]])
-
-        return self._add(name, reads, *self._shaped(table, (choice.decision,), nodes, gone))
+        return self._add(name, reads, {(option,): price for option, price in prices.items()}, (choice.decision,))
 
     def _price(self, term: Term, op: str) -> Price | None:
         return term_kind(term).price(term, op, self.traced.parts)
+
+    def _weights(self, site: Site) -> list[Node]:
+        """The parameters that the functions of a site read."""
+        return list(dict.fromkeys(one for node in site.nodes for one in node.all_input_nodes if one in self.weights))
 
     def _extra(self, term: Term) -> list[int]:
         """What a site reads besides its input and its own parts, such as a parametrized weight of its norm."""

@@ -125,7 +125,7 @@ class Descent:
         part, spent = self.module.parts[number], self.total
         found: list[tuple[float, float, dict[int, int]]] = []
         for changed in self.module.one_further(number, tuple(self._options[part.start : part.stop])):
-            after = self.tally.tried(changed)
+            after = self.tally.tried(changed) if self.module.apart.allows(self._options, changed) else None
             saved = 0.0 if after is None else float(weights @ (spent - np.array(after)))
             if saved > 0:
                 lost = [self.preferences[one][[self._options[one], option]] for one, option in changed.items()]
@@ -140,7 +140,8 @@ class Descent:
             self._options[one] = option
         steps, changed = self.module.blueprint.steps, self.tally.change(options)
         shaped = {one for step in changed for one in steps[step].by}
-        return {self.module.part_of[one] for one in shaped | options.keys()}
+        apart = {other for one in options for other in self.module.apart.partners.get(one, ())}
+        return {self.module.part_of[one] for one in shaped | options.keys() | apart}
 
     def _go(self, plan: Plan) -> None:
         self._take({one: option for one, option in enumerate(plan) if option != self._options[one]})
