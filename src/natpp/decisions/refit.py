@@ -22,7 +22,7 @@ from natpp.config import At, Config
 from natpp.decisions.moments import Moments, separated, solved
 from natpp.errors import SettingError
 from natpp.fx.aliasing import mutated
-from natpp.fx.rewrite import STANDS
+from natpp.fx.rewrite import CUTS, STANDS
 from natpp.nets.measure import evaluating
 
 MOST_TOGETHER = 4096  # weights of a depthwise convolution that is fitted together with the pointwise one behind it
@@ -76,7 +76,7 @@ def refit(
             place = None if old is None else _place(module, node, old, stands)
             if place is not None and old is not None and place.layer not in shared:
                 new = now.replaced(node, before, old)
-                if new or (not config.replaced_only and now.reads_other(node, before, old)):
+                if (new or (not config.replaced_only and now.reads_other(node, before, old))) and _alike(place, before):
                     found.append(_fit(place, now, before, config))
             now.step(node)
             if old is not None:
@@ -106,6 +106,7 @@ class _Place(NamedTuple):
     norm: _BatchNorm | None
     other: Node | None  # what is added after the norm
     target: Node  # of the original: the value after the norm, or after the sum
+    channels: list[int] | None  # those of the target that the layer still has; None: all
     relu: bool
 
 
@@ -135,7 +136,8 @@ def _place(module: fx.GraphModule, node: Node, old: Node, stands: Mapping[Node, 
                 other, target, last = second if first is last else first, old_sum, follower
                 follower = _only_reader(last)
     relu = follower is not None and _is_relu(module, follower)
-    return _Place(node, str(node.target), layers[:-1], layer, norm, other, target, relu)
+    channels = module.meta[CUTS].get(node.name)
+    return _Place(node, str(node.target), layers[:-1], layer, norm, other, target, channels, relu)
 
 
 def _strings(layer: nn.Conv2d) -> bool:
@@ -254,7 +256,8 @@ def _fit(place: _Place, now: _Run, before: _Run, config: Refit) -> Fitted:
     first = place.first if depthwise is None else place.first[:-1]
     inputs = [_through(first, one) for one in given]
     shifts = [None] * len(inputs) if place.other is None else now.need(place.other)
-    targets = _Targets(place, [] if depthwise is None else [depthwise], before.need(place.target), shifts)
+    wanted = [_some(one, place) for one in before.need(place.target)]
+    targets = _Targets(place, [] if depthwise is None else [depthwise], wanted, shifts)
     number = max(1, round(len(inputs) * config.held_out))
     cut = len(inputs) - number or len(inputs)  # of a single batch nothing can be set aside
     learn, check = slice(0, cut), slice(cut if cut < len(inputs) else 0, None)
@@ -346,6 +349,20 @@ class _Targets:
         scale, offset = self.scale.reshape(shape), cast(Tensor, self.offset).reshape(shape)
         safe = torch.where(scale.abs() < 1e-8, torch.ones_like(scale), scale)
         return torch.where(scale.abs() < 1e-8, torch.zeros_like(total), (total - offset) / safe)
+
+
+def _alike(place: _Place, before: _Run) -> bool:
+    """Whether a layer gives as many channels as its target has."""
+    layer, (target, *_) = place.layer, before.need(place.target)
+    linear = isinstance(layer, nn.Linear)
+    return _some(target, place).shape[-1 if linear else 1] == (layer.out_features if linear else layer.out_channels)
+
+
+def _some(target: Tensor, place: _Place) -> Tensor:
+    """The channels of a target that a layer still has."""
+    if place.channels is None:
+        return target
+    return target[..., place.channels] if isinstance(place.layer, nn.Linear) else target[:, place.channels]
 
 
 def _through(layers: Sequence[nn.Module], x: Tensor) -> Tensor:

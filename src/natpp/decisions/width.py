@@ -110,7 +110,11 @@ class Width(NodeKind):
         path, key = str(node.target), ("width", values)
         if node.op == "call_module":
             layer = draft.traced.parts[path]
-            return draft.call(path, key, lambda: narrowed(layer, cut), find(node.all_input_nodes[0]))
+            made = draft.call(path, key, lambda: narrowed(layer, cut), find(node.all_input_nodes[0]), node)
+            for axis, stays in cut:
+                if axis.tensor == "weight" and axis.dim == 0:
+                    draft.cuts[made] = stays.tolist()
+            return made
         if node.op == "get_attr":
             sides = [(axis.dim, stays) for axis, stays in cut]
             return draft.tensor(path, key, lambda: selected(draft.traced.parts[path], sides))

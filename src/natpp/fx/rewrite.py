@@ -22,6 +22,7 @@ from natpp.fx.traced import Traced, copied
 
 Swap = Callable[["Draft", Node, Callable[[Node], Node]], Node]  # a node's new value, given those of its inputs
 STANDS = "stands for"  # of a module's meta: the original node that each of its nodes stands for, by name
+CUTS = "cut to"  # the channels that stay, of nodes with fewer
 TAKEN = {*dir(fx.GraphModule), "meta"} - set(dir(nn.Module))
 
 
@@ -72,6 +73,7 @@ class Draft:
         self.called_often = {path for path, count in calls.items() if count > 1}  # other calls may stay as they are
         self.guarded: set[Node] = set()  # new nodes with a reader that the original does not have
         self.stands: dict[Node, Node] = {}  # new nodes, and the original ones whose values they stand for
+        self.cuts: dict[Node, list[int]] = {}  # new nodes with fewer channels: those of the original that stay
         self.edits: dict[Node, Edit] = {}
         self.extra_reads: set[Node] = set()
         for edit in edits:
@@ -184,7 +186,9 @@ class Draft:
         module = fx.GraphModule(parts | self.made, self.graph, class_name=type(original).__name__)
         module.graph.lint()
         names = {node.name for node in module.graph.nodes}
-        module.meta = {STANDS: {new.name: old.name for new, old in self.stands.items() if new.name in names}}
+        stands = {new.name: old.name for new, old in self.stands.items() if new.name in names}
+        cuts = {node.name: stay for node, stay in self.cuts.items() if node.name in names}
+        module.meta = {STANDS: stands, CUTS: cuts}
         _restore_names(module, original)
         _restore_modes(module, original)
         _restore_persistence(module, original)
