@@ -180,3 +180,16 @@ def test_a_separable_convolution_is_fitted_as_one() -> None:
         second = Moments(teacher[1], [alone])
         assert wrong(kernels, *solved(second, second.with_outputs(iter([wanted])), 1e-9)) > 0.1
         assert wrong(*separated(moments, cross, kernels, pointwise, 1e-9)) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["resnet", "mobilenet", "vgg"])
+def test_narrower_layers_are_fitted_to_the_channels_that_they_still_have(name: str) -> None:
+    module = warmed(SMALL[name](), X).eval()
+    asked = {"example_input": X, "decisions": natpp.Decisions(kinds=("width",))}
+    plain = natpp.optimize(module, "nat++", 0.6, **asked)
+    assert {change.kind for change in plain.changes} == {"width"}
+    result = natpp.optimize(module, "nat++", 0.6, task=natpp.Task.inputs(inputs()), **asked)
+    assert result.plan == plain.plan
+    assert error(result.module, module) < 0.9 * error(plain.module, module)
+    states = plain.module.state_dict()
+    assert all(tensor.shape == states[key].shape for key, tensor in result.module.state_dict().items())

@@ -52,6 +52,8 @@ class Method(Config):
     """the rule of the method; None: the rule that the caller gives"""
     refuses: ClassVar[Mapping[str, str]] = {}
     """for kinds of subjects that it cannot work on (`architecture`, `module`): why"""
+    all_kinds: ClassVar[bool] = False
+    """whether it decides about everything, not only about what a policy sees"""
     usual_scorer: ClassVar[str] = "short"
     """the scorer if none is given"""
     longest: ClassVar[int] = 1

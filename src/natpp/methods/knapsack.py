@@ -27,6 +27,7 @@ class Knapsack(Method):
     """Single changes, each scored alone, put together within the limits."""
 
     needs_scores: ClassVar[bool] = True
+    all_kinds: ClassVar[bool] = True
     usual_scorer: ClassVar[str] = "fidelity"
 
     def propose(self, subjects: Subjects, count: int, score: Score, chance: np.random.Generator) -> list[list[Row]]:

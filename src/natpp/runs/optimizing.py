@@ -63,7 +63,8 @@ def run_optimize(
     chosen = as_method(method, learns=targets and isinstance(given, nn.Module))
     rule = decisions.rule or chosen.rule or "nat++"
     chosen = chosen.ready(rule)
-    asked = replace(decisions, rule=rule, columns=chosen.ops or (), strict=budget.strict)
+    kinds = decisions.kinds or (tuple(KINDS) if chosen.all_kinds else ())
+    asked = replace(decisions, rule=rule, kinds=kinds, columns=chosen.ops or (), strict=budget.strict)
     subject = subject_of(given, example_input, asked, budget)
     if (why := chosen.refuses.get(subject.name)) is not None:
         raise SettingError(why)

@@ -118,9 +118,8 @@ class _Drawn:
             for node in self.outside
             if node in outside and node.op != "placeholder" and node not in self.idle and set(node.users) <= self.idle
         ]
-        for pair, prices in apart.items():
-            self._add(f"decisions {pair[0]} and {pair[1]}", (), prices, pair, keep="reached")
-        self._add("output", [*map(self._of, output.all_input_nodes), *kept])
+        excluded = [self._add(f"decisions {pair[0]} and {pair[1]}", (), some, pair) for pair, some in apart.items()]
+        self._add("output", [*map(self._of, output.all_input_nodes), *kept, *excluded])
         return Blueprint(tuple(self.steps), FIGURES)
 
     def _add(self, name: str, reads: Sequence[int], prices: Prices = FREE, by: Plan = (), **more: Any) -> int:
