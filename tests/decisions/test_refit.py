@@ -1,5 +1,6 @@
 """Layers fitted in closed form: what can be restored is, nothing gets worse, and odd modules are left alone."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -193,3 +194,14 @@ def test_narrower_layers_are_fitted_to_the_channels_that_they_still_have(name: s
     assert error(result.module, module) < 0.9 * error(plain.module, module)
     states = plain.module.state_dict()
     assert all(tensor.shape == states[key].shape for key, tensor in result.module.state_dict().items())
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_fit_is_that_of_a_cpu() -> None:
+    module = warmed(SMALL["resnet"](), X).eval()
+    made = []
+    for device in ("cpu", "cuda"):
+        task = natpp.Task.inputs([one.to(device) for one in inputs()])
+        moved = copy.deepcopy(module).to(device)
+        made.append(natpp.optimize(moved, "knapsack", 0.6, example_input=X.to(device), task=task).module.cpu())
+    assert error(made[1], module) < 2 * error(made[0], module) + 1e-3
