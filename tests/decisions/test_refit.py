@@ -137,9 +137,9 @@ def test_a_lost_branch_is_made_up_for_by_the_layer_before_the_sum() -> None:
     ("batches", "said"),
     [
         ([], "there are no inputs"),
-        ([X, X * float("nan")], "batch 1 of the inputs has values that are not finite numbers"),
+        ([X, X * float("nan")], "batch 1 of the inputs has NaN or infinite values"),
         ([torch.randn(2, 4, 16, 16)], "does not run on batch 0 of the inputs: .* Give inputs like the example"),
-        ([{"x": X}], "does not run on batch 0|inputs by name cannot be fitted on"),
+        ([{"x": X}], "does not run on batch 0|layers cannot be fitted on inputs given by name"),
     ],
 )
 def test_wrong_inputs_are_one_line(batches: list[Any], said: str) -> None:

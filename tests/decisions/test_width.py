@@ -121,7 +121,7 @@ def test_what_is_not_understood_keeps_its_groups_and_is_named() -> None:
     assert [one.name for one in module.decisions if one.kind == "width"] == [
         "second (width)"
     ]  # a flip moves no channels
-    assert "the widths next to roll are kept: channels could not be followed through it" in module.notes
+    assert "the widths next to roll are kept, since channels cannot be followed there" in module.notes
     tokens = find_channels(trace(CASES["tokens"].make().eval(), example("tokens")))
     assert "MultiheadAttention" in tokens.notes[0]
 

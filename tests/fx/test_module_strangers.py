@@ -422,7 +422,9 @@ def test_chance_that_only_training_draws_is_left_out_of_a_module_in_eval_mode() 
     module = Skips().eval()
     traced = trace(module, X)
     assert_same(outputs(rewrite(traced), X), outputs(module, X))
-    assert traced.notes == ("in training mode its own forward makes it go another way: the result does not",)
+    assert traced.notes == (
+        "in training mode its own forward makes it take another path; the result keeps the eval-mode path",
+    )
     with pytest.raises(NatppError, match=r"it draws random numbers.* Call its eval\(\) first"):
         trace(module.train(), X)
 
@@ -448,7 +450,9 @@ def test_a_part_that_can_neither_be_followed_in_training_nor_stay_whole_is_what_
     module = Columns().eval()
     traced = trace(module, X)
     assert_same(outputs(rewrite(traced), X), outputs(module, X))
-    assert traced.notes == ("in training mode its part column makes it go another way: the result does not",)
+    assert traced.notes == (
+        "in training mode its part column makes it take another path; the result keeps the eval-mode path",
+    )
     with pytest.raises(NatppError, match="its part column stops it"):
         trace(module.train(), X)
 

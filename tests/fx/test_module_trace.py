@@ -286,13 +286,15 @@ def test_a_block_that_drops_its_branch_in_training_is_looked_into() -> None:
         torch.randn(2, 3, 6, 6),
     )
     traced = trace(module, x)
-    assert traced.notes == ("in training mode its part 1 makes it go another way: the result does not",)
+    assert traced.notes == (
+        "in training mode its part 1 makes it take another path; the result keeps the eval-mode path",
+    )
     assert torch.equal(rewrite(traced)(x), module(x))
     result = natpp.optimize(module, budget=0.5, example_input=x)
     assert result.cost_after.madds <= 0.5 * result.cost_before.madds
     (note,) = trace(module.train(), x).notes
     assert note.startswith("1 (DropConnect) is kept whole")
-    assert note.endswith("with its eval() called first, natpp looks inside")
+    assert note.endswith("call its eval() first, and natpp looks inside")
 
 
 class Drawn(nn.Module):
@@ -342,10 +344,12 @@ def test_layers_that_python_skips_by_chance_are_those_of_eval_mode() -> None:
             trace(LayerDrop(), x)
         module = LayerDrop().eval()
         traced = trace(module, x)
-        assert traced.notes == ("in training mode its own forward makes it go another way: the result does not",)
+        assert traced.notes == (
+            "in training mode its own forward makes it take another path; the result keeps the eval-mode path",
+        )
         assert torch.equal(rewrite(traced)(x), module(x))
         (note,) = trace(nn.Sequential(LayerDrop(), nn.Conv2d(4, 4, 1)), x).notes
-        why = "it draws random numbers, which would become constants; with its eval() called first, natpp looks inside"
+        why = "it draws random numbers, which would become constants; call its eval() first, and natpp looks inside"
         assert note == f"0 (LayerDrop) is kept whole: {why}"
 
 
@@ -371,7 +375,9 @@ def test_another_way_in_training_is_left_out_of_a_module_in_eval_mode() -> None:
     module.eval()
     traced = trace(module, x)
     (note,) = traced.notes
-    assert note == "in training mode its part auxiliary.0 makes it go another way: the result does not"
+    assert (
+        note == "in training mode its part auxiliary.0 makes it take another path; the result keeps the eval-mode path"
+    )
     same = rewrite(traced)
     assert torch.equal(same(x), module(x))
     assert torch.equal(same.train()(x), module(x))

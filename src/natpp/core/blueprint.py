@@ -44,7 +44,7 @@ class Step(NamedTuple):
     fixed: bool = False
     """it is built, and its price counts, even if it is not alive: stems and heads"""
     keep: Literal["", "reached", "alive"] = ""
-    """reached: if anything reads it; alive: under every plan. If that does not hold, a plan has no cost"""
+    """reached: it must be if anything reads it; alive: it must be under every plan. Otherwise a plan has no cost"""
     room: Mapping[Plan, Room] | None = None
     """keyed by the same options as the price; a value of 0 bytes is its input tensor itself"""
     silent: Room = (0, 0)
@@ -84,7 +84,7 @@ def reached_and_alive(
     """Per step, the plans in which the input reaches it, and those in which it is also alive.
 
     `passing` has the plans in which a step passes its input on, `read` those in which something outside reads it, and
-    `given` those in which the steps that read it take it for reached.
+    `given` those in which its readers count it as reached.
     """
     reached: list[int] = []
     onward: list[int] = []  # as readers see it
@@ -204,7 +204,7 @@ class Blueprint:
 
     @functools.cached_property
     def given(self) -> set[int]:
-        """The steps that must be reached if they are read: those that read them take it for granted."""
+        """The steps that must be reached if anything reads them; their readers count them as reached."""
         return {number for number, keep in self._kept if keep == "reached"}
 
     @functools.cached_property

@@ -27,7 +27,7 @@ class BudgetError(NatppError):
     """A budget that no allowed result meets."""
 
     above: float = float("inf")
-    """by how much the nearest result exceeds it, as a share"""
+    """relative excess of the nearest result over the budget"""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class NodePlace(NamedTuple):
     nodes: tuple[Node, ...]
     """the nodes that depend on it"""
     by: NodeKind | None = None
-    """the kind with what it knows about this module; by default the one that is registered"""
+    """the kind, with what it found in this module; by default the registered one"""
 
 
 Table = Mapping[Plan, tuple[int, int]]  # by options, the parameters and multiply-adds that they add
@@ -74,29 +74,29 @@ Table = Mapping[Plan, tuple[int, int]]  # by options, the parameters and multipl
 class NodeKind(ABC):
     """A kind of decision about nodes anywhere in a traced module.
 
-    A node may depend on several decisions of one kind: `values` has what each picks, in the order they were found. Two
-    kinds that decide about one node exclude each other there.
+    A node may depend on several decisions of one kind: `values` has what each picks, in the order they were found. If
+    two kinds decide about the same node, a plan can use only one of them there.
     """
 
     reserve = False
     """whether it is left out by default, and used only where a budget cannot be met without it"""
     reshapes = False
-    """whether the shapes of values depend on it: at a site it excludes an operation that replaces another"""
+    """whether it changes the shapes of values; where it does, the operation of a site cannot be replaced"""
 
     @abstractmethod
     def find(self, traced: Traced, ask: Decisions) -> Iterable[NodePlace]:
         """The decisions, each named for its place."""
 
     def notes(self, traced: Traced, ask: Decisions) -> tuple[str, ...]:
-        """What a user should know about what was not found."""
+        """Notes for the user about decisions that could not be offered."""
         return ()
 
     def harm(self, decision: Decision) -> list[float]:
-        """Per option, how bad it is: 0 for the original, 1 for a change like any other."""
+        """How bad each option is: 0 for the original, 1 for an ordinary change."""
         return [float(number > 0) for number in range(len(decision.options))]
 
     def tables(self, traced: Traced, node: Node, decisions: Sequence[Decision]) -> Iterable[tuple[Plan, Table]]:
-        """What the options of a node's decisions add to its cost: tables that add up, by some of the decisions each."""
+        """What a node's decisions add to its cost: tables to be summed, each indexed by some of the decisions."""
         own = self.price(traced, node, tuple(one.options[0].value for one in decisions))
         found = {}
         for plan in itertools.product(*(one.allowed for one in decisions)):
@@ -140,7 +140,7 @@ def elsewhere(traced: Traced, ask: Decisions, names: Iterable[str]) -> list[Node
 
 
 def shaping(places: Sequence[NodePlace]) -> dict[Node, dict[NodeKind, list[int]]]:
-    """Per node that depends on decisions elsewhere, their numbers by their kind."""
+    """For each node that depends on decisions elsewhere, their numbers by kind."""
     found: dict[Node, dict[NodeKind, list[int]]] = {}
     for number, (_, nodes, kind) in enumerate(places):
         assert kind is not None

@@ -1,4 +1,4 @@
-"""Second moments of what a layer reads and should give, and the weights that follow from them in closed form."""
+"""Second moments of a layer's inputs and target outputs, and the weights that follow from them in closed form."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-ROWS = 1 << 18  # positions that a layer is fitted on; of more, some are drawn
-UNFOLDED = 1 << 25  # numbers of unfolded inputs held at a time
+ROWS = 1 << 18  # positions that a layer is fitted on; if there are more, a sample of them
+UNFOLDED = 1 << 25  # elements of unfolded inputs held at a time
 ALTERNATIONS = 3  # of depthwise and pointwise weights
 
 
 class Cross(NamedTuple):
-    """Outputs wanted of a layer: their means (groups, outputs), and their moments with its inputs."""
+    """Target outputs of a layer: their means (groups, outputs), and their moments with its inputs."""
 
     mean: Tensor
     moments: Tensor  # (groups, inputs, outputs)
 
 
 class Moments:
-    """Means and second moments of a layer's inputs, those of a convolution unfolded; centred if the layer is `free`.
+    """Means and second moments of a layer's inputs, unfolded for a convolution; centred if the layer is `free`.
 
     A free layer may add a constant to each output. With `mixed`, all inputs belong to one group, as for a depthwise
-    convolution that is fitted together with the pointwise one behind it.
+    convolution that is fitted together with the pointwise one after it.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Moments:
         self.second = self.second / self.count - torch.einsum("gd,ge->gde", self.mean, self.mean)
 
     def with_outputs(self, outputs: Iterator[Tensor]) -> Cross:
-        """The moments with the outputs that are wanted, batch by batch."""
+        """The moments with the target outputs, which come batch by batch."""
         total, cross = torch.zeros(0, dtype=torch.double), torch.zeros(0, dtype=torch.double)
         for rows, goal in zip(self._rows(), self._outputs(outputs), strict=True):
             if not cross.numel():
@@ -80,13 +80,13 @@ class Moments:
                 yield found.transpose(1, 2).reshape(-1, self.groups, found.shape[1] // self.groups)
 
     def _parts(self, x: Tensor) -> list[slice]:
-        """Some images at a time, so that what is unfolded of them needs little memory."""
+        """Slices of a few images each, so that unfolding them needs little memory."""
         numbers = x[0].numel() * (math.prod(self.layer.kernel_size) if isinstance(self.layer, nn.Conv2d) else 1)
         step = max(1, UNFOLDED // max(numbers, 1))
         return [slice(start, start + step) for start in range(0, len(x), step)]
 
     def _drawn(self, batch: int, positions: int) -> Tensor:
-        """The positions of a batch that are looked at; always the same ones."""
+        """The positions of a batch that are used; the same ones in every call."""
         count = max(1, ROWS // sum(len(x) for x in self.inputs))
         if count >= positions:
             return torch.arange(positions)
@@ -94,7 +94,7 @@ class Moments:
 
 
 def solved(moments: Moments, cross: Cross, ridge: float) -> tuple[Tensor, Tensor]:
-    """Weights (outputs, inputs of a group) and biases that give these outputs best."""
+    """Weights (outputs, inputs of a group) and biases that fit these outputs best."""
     found = _ridge(moments.second, cross.moments, ridge)  # (groups, inputs, outputs)
     bias = (cross.mean - torch.einsum("gd,gdo->go", moments.mean, found)).flatten()
     return found.transpose(1, 2).flatten(0, 1), bias
@@ -103,14 +103,14 @@ def solved(moments: Moments, cross: Cross, ridge: float) -> tuple[Tensor, Tensor
 def separated(
     moments: Moments, cross: Cross, kernels: Tensor, pointwise: Tensor, ridge: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Kernels of a depthwise convolution, weights of the pointwise one behind it, and biases: fitted in turn."""
+    """Kernels of a depthwise convolution, weights of the pointwise one after it, and biases: fitted in turn."""
     (second,), (mean,), (wanted,) = moments.second, moments.mean, cross.moments
     channels, taps = len(kernels), kernels[0].numel()
     depth = kernels.reshape(channels, taps).double().cpu()
     blocks = second.reshape(channels, taps, channels, taps)
     point = pointwise.flatten(1).double().cpu()
     for turn in range(ALTERNATIONS):
-        if turn:  # of the pointwise weights as they are, the best kernels
+        if turn:  # the best kernels for the current pointwise weights
             gram = (point.T @ point)[:, None, :, None]
             right = torch.einsum("oc,cto->ct", point, wanted.reshape(channels, taps, -1))
             system = (gram * blocks).reshape(1, channels * taps, channels * taps)
@@ -123,7 +123,7 @@ def separated(
 
 
 def _ridge(system: Tensor, right: Tensor, ridge: float) -> Tensor:
-    """The solution of normal equations, with a ridge relative to the mean of the diagonal."""
+    """The solution of the normal equations, with a ridge relative to the mean of the diagonal."""
     strength = ridge * system.diagonal(dim1=1, dim2=2).mean(dim=1).clamp(min=1e-12)
     eye = torch.eye(system.shape[-1], dtype=system.dtype)
     found: Tensor = torch.linalg.solve(system + strength[:, None, None] * eye, right)

@@ -1,8 +1,8 @@
 """Weights of a changed module fitted in closed form, layer by layer, to what the original computes on a few inputs.
 
-Layers are fitted in the order in which they run: each reads what the fitted layers before it give, and should give what
-the original gave there. A layer before a residual sum makes up for the difference in the shortcut, too. Where a ReLU
-follows, a negative target only has to stay negative. A fit is kept if inputs that were set aside confirm it.
+Layers are fitted in the order in which they run. Each reads what the fitted layers before it compute; its target is
+what the original computes there. A layer before a residual sum also compensates for the change in the shortcut. Where a
+ReLU follows, a negative target only has to stay negative. A fit is kept if the error on held-out inputs does not rise.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from natpp.fx.aliasing import mutated
 from natpp.fx.rewrite import CUTS, STANDS
 from natpp.nets.measure import evaluating
 
-MOST_TOGETHER = 4096  # weights of a depthwise convolution that is fitted together with the pointwise one behind it
-AT_ONCE, PARTS = 128, 8  # most inputs in a batch, and fewest batches, whatever the size of those that were given
+MOST_TOGETHER = 4096  # most weights of a depthwise convolution that is fitted together with the pointwise one after it
+AT_ONCE, PARTS = 128, 8  # most inputs in a batch, and fewest batches, whatever batches were given
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Refit(Config):
     ridge: Annotated[float, At(above=0)] = 1e-4
     """ridge, as a share of the mean of the inputs' second moments"""
     rounds: Annotated[int, At(least=0)] = 3
-    """further fits of a layer before a ReLU, with negative targets moved to where they are predicted"""
+    """further fits of a layer before a ReLU, with negative targets moved to the layer's predictions"""
     replaced_only: bool = False
-    """fit only what was replaced, not the layers behind it"""
+    """fit only what was replaced, not the layers after it"""
     held_out: Annotated[float, At(above=0, below=1)] = 0.125
-    """share of the inputs that confirm each fit"""
+    """share of the inputs held out to check each fit"""
 
 
 class Fitted(NamedTuple):
@@ -48,7 +48,7 @@ class Fitted(NamedTuple):
 
     name: str
     before: float
-    """mean squared error on the inputs set aside, relative to the mean square of the target"""
+    """mean squared error on the held-out inputs, relative to the mean square of the target"""
     after: float
     """the same with the fitted weights"""
     kept: bool
@@ -61,7 +61,7 @@ def refit(
 ) -> list[Fitted]:
     """Fit the layers of a changed module, in place; `original` is the same module rewritten without a change.
 
-    Layers that are as they were and read what they read before are left alone.
+    Layers that are unchanged and whose inputs are unchanged are left alone.
     """
     given = _joined(batches)
     found: list[Fitted] = []
@@ -243,13 +243,13 @@ class _Run:
         return not same or not torch.equal(own.weight, theirs.weight)  # type: ignore[union-attr]
 
     def reads_other(self, node: Node, other: _Run, old: Node) -> bool:
-        """Whether the layer reads something else than in the original."""
+        """Whether the layer's input differs from the original's."""
         values = self.need(node.all_input_nodes[0]), other.need(old.all_input_nodes[0])
         return not all(torch.equal(one, two) for one, two in zip(*values, strict=True))
 
 
 def _fit(place: _Place, now: _Run, before: _Run, config: Refit) -> Fitted:
-    """Fit one layer; it keeps its weights unless the inputs that were set aside confirm the fit."""
+    """Fit one layer; it keeps its old weights if the fit raises the error on held-out inputs."""
     layer, norm = place.layer, place.norm
     given = now.need(place.node.all_input_nodes[0])
     depthwise = _depthwise(place)
@@ -259,7 +259,7 @@ def _fit(place: _Place, now: _Run, before: _Run, config: Refit) -> Fitted:
     wanted = [_some(one, place) for one in before.need(place.target)]
     targets = _Targets(place, [] if depthwise is None else [depthwise], wanted, shifts)
     number = max(1, round(len(inputs) * config.held_out))
-    cut = len(inputs) - number or len(inputs)  # of a single batch nothing can be set aside
+    cut = len(inputs) - number or len(inputs)  # a single batch is used for both
     learn, check = slice(0, cut), slice(cut if cut < len(inputs) else 0, None)
     intercept: Tensor | None = layer.bias if norm is None or layer.bias is not None else norm.running_mean
     sign = 1 if intercept is layer.bias else -1  # a bias before a norm is the same as a lower mean
@@ -298,7 +298,7 @@ def _depthwise(place: _Place) -> nn.Conv2d | None:
 
 
 class _Targets:
-    """What a layer should give, so that the value after its norm and sum is that of the original."""
+    """The output a layer should have, so that the value after its norm and sum is the original's."""
 
     def __init__(
         self, place: _Place, first: Sequence[nn.Module], wanted: Sequence[Tensor], shifts: Sequence[Tensor | None]
@@ -326,7 +326,7 @@ class _Targets:
             yield self._before_norm(total)
 
     def given(self, x: Tensor) -> Tensor:
-        """What the layer and its norm give now."""
+        """The current output of the layer and its norm."""
         made: Tensor = self.place.layer(_through(self.first, x))
         return made if self.place.norm is None else cast(Tensor, self.place.norm(made))
 
@@ -352,7 +352,7 @@ class _Targets:
 
 
 def _alike(place: _Place, before: _Run) -> bool:
-    """Whether a layer gives as many channels as its target has."""
+    """Whether a layer's output has as many channels as its target."""
     layer, (target, *_) = place.layer, before.need(place.target)
     linear = isinstance(layer, nn.Linear)
     return _some(target, place).shape[-1 if linear else 1] == (layer.out_features if linear else layer.out_channels)
@@ -372,15 +372,17 @@ def _through(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
 
 
 def _joined(batches: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Inputs as tuples of arguments, in batches small enough that some can be set aside."""
+    """Inputs as tuples of arguments, in batches small enough that some can be held out."""
     given, sizes = list[tuple[Any, ...]](), list[int]()
     for number, batch in enumerate(batches):
         if isinstance(batch, Mapping):
-            raise SettingError("inputs by name cannot be fitted on: give a tuple, in the order of the arguments")
+            raise SettingError(
+                "layers cannot be fitted on inputs given by name: give a tuple, in the order of the arguments"
+            )
         given.append(tuple(batch) if isinstance(batch, tuple | list) else (batch,))
         tensors = [one for one in given[-1] if isinstance(one, Tensor) and one.dim()]
         if not all(one.isfinite().all() for one in tensors if one.is_floating_point()):
-            raise SettingError(f"batch {number} of the inputs has values that are not finite numbers")
+            raise SettingError(f"batch {number} of the inputs has NaN or infinite values: give finite inputs")
         sizes.append(max((len(one) for one in tensors), default=1))
     step = max(1, min(AT_ONCE, sum(sizes) // PARTS))
     return [

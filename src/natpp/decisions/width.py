@@ -1,7 +1,7 @@
-"""How many channels stay: groups that only lose them together, in shares of what they have.
+"""How many channels stay in each group of channels that can only be removed together.
 
-Those with the smallest L1 norm of the weights that make them go first. A width excludes another operation at the sites
-that it reaches, since a replacement is made for the channels of the original.
+Channels whose weights have the smallest L1 norm are removed first. At a site that a width reaches, the operation cannot
+be replaced, since a replacement is built for the original's channels.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ KINDS.add("width", Width())
 
 
 def counts(group: Group) -> list[int]:
-    """How many channels of a group may stay, the most first."""
+    """The numbers of channels that a group may keep, largest first."""
     count = len(group.channels)
     whole = count * group.times
     multiple = ROUND if whole >= 4 * ROUND else ROUND // 2 if whole >= 2 * ROUND else 1
@@ -281,7 +281,7 @@ def selected(tensor: Tensor, cut: Sequence[tuple[int, NDArray[np.int64]]]) -> Te
 
 
 def _write_sizes(node: Node, made: Node, cut: Sequence[tuple[Axis, NDArray[np.int64]]]) -> None:
-    """Other sizes in the arguments of a view, reshape, expand or layer norm, and other groups of a convolution."""
+    """Write new sizes in the arguments of a view, reshape, expand or layer norm, and new groups of a convolution."""
     for axis, stays in cut:
         if axis.tensor == USES:
             if axis.dim == 0 and (groups := operand(made, 6, "groups") or 1) > 1 and len(cut) == 1:

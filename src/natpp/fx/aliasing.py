@@ -72,7 +72,7 @@ def idle(graph: fx.Graph, parts: Mapping[str, Any]) -> set[Node]:
 
 
 def must_be_read(graph: fx.Graph, sites: Set[Node], parts: Mapping[str, Any]) -> set[Node]:
-    """What a learned layer outside of sites gives, and values whose shape is read: none is computed for that alone."""
+    """Outputs of learned layers outside of sites, and values whose shape is read: none is computed for that alone."""
     nowhere = idle(graph, parts)
     found: set[Node] = set()
     for node in graph.nodes:

@@ -1,9 +1,9 @@
 """Channels that can only be removed together, found on a traced graph.
 
-Every channel that a layer makes is a number, and every value has an array with the number of the channel that each of
-its elements belongs to (`follow.py` says how an operation moves them). Where an operation needs two channels to stay or
-go together, such as the terms of a sum, their numbers become one. Channels that occur equally often in all the same
-places are a group: any of them may go, and only how many of them do decides about shapes and costs.
+Every channel that a layer makes has a number. Every value has an array with the channel number of each of its elements
+(`follow.py` says how an operation moves them). Where two channels must stay or go together, as in the terms of a sum,
+they get the same number. Channels that occur equally often in all the same places form a group: any of them may be
+removed, and shapes and costs depend only on how many are.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Channels of which any number may be removed."""
+    """Channels that are interchangeable: any number of them may be removed."""
 
     name: str
     """the first layer that makes them"""
@@ -133,16 +133,14 @@ def _having(follower: Follower, root: Numbers) -> dict[int, set[Node]]:
 
 
 def _notes(follower: Follower) -> tuple[str, ...]:
-    """A note that names what channels could not be followed through."""
+    """A note that names the operations that channels could not be followed through."""
     if not follower.stopped:
         return ()
-    return (
-        f"the widths next to {some_of(list(follower.stopped))} are kept: channels could not be followed through it",
-    )
+    return (f"the widths next to {some_of(list(follower.stopped))} are kept, since channels cannot be followed there",)
 
 
 def counted(axis: Axis, channels: Channels) -> tuple[int, dict[int, int]]:
-    """How many positions of an axis stay in any case, and per group how many each of its channels has there."""
+    """How many positions of an axis always stay, and for each group, how many each of its channels has there."""
     numbers = Counter(channels.of.get(channel) for channel in axis.channels.tolist())
     fixed = numbers.pop(None, 0)
     return fixed, {

@@ -1,6 +1,7 @@
-"""Where the channels that layers make go, node by node through a traced graph.
+"""Follows the channels that layers make, node by node, through a traced graph.
 
-Elements that have to stay or go together get the same channel. An operation that is not understood fixes what it reads.
+Elements that have to stay or go together get the same channel. An operation that is not understood
+fixes the channels that it reads.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Follower:
         return found  # type: ignore[no-any-return]
 
     def _written(self, node: Node) -> set[Node]:
-        """The sizes in the arguments of a node that are written anew."""
+        """The sizes in the arguments of a node that are rewritten."""
         own = [axis for axis in self.book.axes[-len(node.args) - 9 :] if axis.node is node]
         if own and own[0].tensor.startswith((PIECE, SLICE)):
             return set(node.all_input_nodes)
@@ -131,7 +132,7 @@ class Follower:
         return made
 
     def _number(self, node: Node) -> None:
-        """Sizes are remembered; channels whose number is used in another way than for sizes are fixed."""
+        """Remember sizes; fix channels whose number is used for anything else."""
         name = name_of(node)
         asked = node.args[1] if name == "getattr" else name
         if asked in ("shape", "size") and isinstance(given := node.args[0], Node) and isinstance(value(given), Tensor):
@@ -220,7 +221,7 @@ class Follower:
         labels: Labels | None,
         uses: Node | None = None,
     ) -> Numbers:
-        """The channels made by a weight (out, in / groups), which is noted; a call that uses it as well."""
+        """The channels made by a weight (out, in / groups); notes the weight, and a call that uses it."""
         count, count_in = shape[0], shape[1] * groups
         own = np.zeros(count_in, dtype=np.int64) if labels is None else labels.channels
         made, makes = np.repeat(own, count // groups), not 1 < groups == count_in

@@ -14,7 +14,7 @@ from natpp.registry import OPS
 
 
 def module_form(module: nn.Module, node: Node, pad: tuple[int, ...] | None) -> Form | None:
-    """The form of a convolution or pooling that is called as a module; `pad` is what pads its input before."""
+    """The form of a convolution or pooling that is called as a module; `pad` is a separate padding before."""
     if isinstance(module, nn.Conv2d) and all(
         getattr(type(module), name) is getattr(nn.Conv2d, name) for name in ("forward", "_conv_forward")
     ):
@@ -35,7 +35,7 @@ def module_form(module: nn.Module, node: Node, pad: tuple[int, ...] | None) -> F
 def conv_form(
     channels_in: int, channels_out: int, kernel: Any, stride: Any, padding: Any, dilation: Any, groups: int, bias: bool
 ) -> Form | None:
-    """The form of a convolution; None if it is not square or not padded to keep its size, halved by its stride."""
+    """The form of a convolution; None unless it is square and padded to keep the size (halved at stride 2)."""
     side, step, gap = (square(given) for given in (kernel, stride, dilation))
     if side is None or step not in (1, 2) or gap is None:
         return None
@@ -50,7 +50,7 @@ def conv_form(
 
 
 def padded(own: Any, pad: tuple[int, ...] | None) -> Any:
-    """The padding of a convolution whose input may be padded before: its own, or four sides; None if it is both."""
+    """The padding of a convolution: its own, or the four sides of a separate one before; None if it has both."""
     return own if pad is None else pad if own == "valid" or square(own) == 0 else None
 
 

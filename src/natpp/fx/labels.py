@@ -1,6 +1,6 @@
 """Channels as numbers: which there are, which stay or go together, and where they are in weights.
 
-A value has channels along at most one dimension; a channel that stays in any case is 0.
+A value has channels along at most one dimension; a channel that always stays is 0.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ class Book:
         return np.array([self.root(one) for one in range(len(self.parent))])
 
     def join(self, first: Numbers, second: Numbers) -> None:
-        """Make channels at the same positions the same."""
+        """Merge the channels at the same positions."""
         for one, other in zip(first.tolist(), second.tolist(), strict=True):
             if one != other:
                 low, high = sorted((self.root(one), self.root(other)))
                 self.parent[high] = low
 
     def fix(self, known: Known) -> bool:
-        """Keep all channels of a value; returns whether any could have gone."""
+        """Keep all channels of a value; returns whether any could have been removed."""
         if known is None:
             return False
         if not isinstance(known, Labels):
@@ -88,7 +88,7 @@ class Book:
         return free
 
     def tied(self, channels: Numbers, groups: int) -> Numbers:
-        """The channels of one of some groups whose members at the same place stay or go together."""
+        """Join the channels at the same place in every group; returns those of one group."""
         first, *others = channels.reshape(groups, -1)
         for row in others:
             self.join(first, row)

@@ -26,7 +26,7 @@ SIZES = {"view", "reshape", "expand"}  # they name the sizes of what they make
 
 
 def elementwise(book: Book, node: Node) -> Any:
-    """The channels of a sum, product or another operation on elements: those of its terms become the same."""
+    """The channels of a sum, product or another elementwise operation: those of its terms are joined."""
     made = value(node)
     if not isinstance(made, Tensor):
         return STOP
@@ -56,7 +56,7 @@ def _spans(shape: Sequence[int], dim: int, size: int) -> bool:
 
 
 def normed(book: Book, node: Node, labels: Labels | None, shape: Sequence[int]) -> Any:
-    """The channels behind a batch norm or layer norm that is called as a function."""
+    """The channels after a batch norm or layer norm that is called as a function."""
     name, weights = name_of(node), [book.known[one] for one in node.all_input_nodes[1:] if is_tensor(one)]
     if labels is None or labels.dim != (1 if name == "batch_norm" else len(shape) - 1):
         return STOP
@@ -73,7 +73,7 @@ def normed(book: Book, node: Node, labels: Labels | None, shape: Sequence[int]) 
 
 
 def concatenated(book: Book, node: Node) -> Any:
-    """The channels of values one behind the other; along another dimension they become the same."""
+    """The channels of concatenated values; along another dimension they are joined."""
     given = node.args[0] if node.args else node.kwargs.get("tensors")
     dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", node.kwargs.get("axis", 0))
     if not isinstance(given, tuple | list) or not all(is_tensor(one) for one in given) or not isinstance(dim, int):
@@ -165,7 +165,7 @@ def softmax(book: Book, node: Node, labels: Labels, shape: Sequence[int]) -> Any
 
 
 def pieces(book: Book, node: Node, labels: Labels, shape: Sequence[int]) -> Any:
-    """The channels of each piece; the sizes of the pieces are written anew."""
+    """The channels of each piece; the sizes of the pieces are rewritten."""
     given = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
     if not isinstance(given, int):
         return STOP
@@ -179,7 +179,7 @@ def pieces(book: Book, node: Node, labels: Labels, shape: Sequence[int]) -> Any:
 
 
 def sliced(book: Book, node: Node, labels: Labels, shape: Sequence[int]) -> Any:
-    """The channels of a slice; if it takes some of them, its ends are written anew."""
+    """The channels of a slice; if it takes only some of them, its ends are rewritten."""
     index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
     if any(one is not Ellipsis and not isinstance(one, int | slice | None) for one in index):
         return STOP
@@ -198,7 +198,7 @@ def sliced(book: Book, node: Node, labels: Labels, shape: Sequence[int]) -> Any:
     start, stop, _ = own.indices(shape[labels.dim])
     if (start, stop) == (0, shape[labels.dim]):
         return Labels(made, labels.channels)
-    written = here if here < at else here - len(full)  # its place in the index, from the end behind an ellipsis
+    written = here if here < at else here - len(full)  # its place in the index, from the end after an ellipsis
     if here >= at and Ellipsis not in index:
         return STOP
     for number, piece in enumerate((labels.channels[:start], labels.channels[start:stop])):
@@ -276,7 +276,7 @@ def moved(book: Book, node: Node, given: Node) -> Any:
 
 
 def with_sizes(node: Node, sizes: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments of such a node with other sizes."""
+    """The arguments of a view, reshape, expand or unflatten, with other sizes."""
     if name_of(node) == "unflatten":
         return *node.args[:2], tuple(sizes[_unflattened(node) :])
     return (node.args[0], *sizes) if isinstance(node.target, str) else (node.args[0], tuple(sizes))
@@ -290,7 +290,7 @@ def _unflattened(node: Node) -> int:
 
 
 def alike(call: Callable[..., Any], node: Node, given: Node, labels: Labels | None) -> bool:
-    """Whether an unknown operation without weights treats every channel by itself, found by running it."""
+    """Whether an unknown operation without weights treats every channel independently, found by running it."""
     seen, made = value(given), value(node)
     if (
         labels is None
@@ -306,7 +306,7 @@ def alike(call: Callable[..., Any], node: Node, given: Node, labels: Labels | No
         try:
             whole, part = (call(one, *args, **kwargs) for one in (x.clone(), x.index_select(labels.dim, some)))
             return torch.equal(whole.index_select(labels.dim, some), part)
-        except Exception:  # whatever an operation that takes no other width raises
+        except Exception:  # an operation that rejects other widths may raise anything
             return False
 
 

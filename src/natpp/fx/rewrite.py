@@ -21,8 +21,8 @@ from natpp.fx.aliasing import idle, mutated
 from natpp.fx.traced import Traced, copied
 
 Swap = Callable[["Draft", Node, Callable[[Node], Node]], Node]  # a node's new value, given those of its inputs
-STANDS = "stands for"  # of a module's meta: the original node that each of its nodes stands for, by name
-CUTS = "cut to"  # the channels that stay, of nodes with fewer
+STANDS = "stands for"  # in a module's meta: for each node, the original node that it stands for, by name
+CUTS = "cut to"  # in a module's meta: the channels that stay, for nodes that lose some
 TAKEN = {*dir(fx.GraphModule), "meta"} - set(dir(nn.Module))
 
 
@@ -43,7 +43,7 @@ class Edit(Protocol):
     """values that it reads and the original does not read there"""
 
     def write(self, draft: Draft, node: Node) -> Node | None:
-        """The new value of one of its nodes; None if nothing outside reads it, or nothing reaches it."""
+        """The new value of one of its nodes; None if nothing outside reads it, or it has no input left."""
 
 
 def rewrite(
@@ -91,7 +91,7 @@ class Draft:
             elif node.op == "output":
                 raise GraphError("with these operations nothing reaches the output")
             else:
-                made = None  # an input of it was taken out
+                made = None  # one of its inputs was removed
             if made is not None:
                 self.new[node] = made
                 if node in self.extra_reads:

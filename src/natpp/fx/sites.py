@@ -2,9 +2,9 @@
 
 A site is a convolution or pooling that has a name in the vocabulary of the paper, with the norm and the activation
 before or after it. A depthwise convolution counts as separable, with or without a pointwise one directly behind it.
-Zeros that a step of its own puts around the map (`ZeroPad2d`, `F.pad`) belong to the convolution without padding that
-reads them. Everything else stays unchanged: operations without a name (7x7, transposed, other strides and paddings, 1-D
-and 3-D), modules that are called twice, share weights, or have hooks or a parametrization, and what the user keeps.
+A separate zero padding (`ZeroPad2d`, `F.pad`) belongs to the convolution that reads it, if that does not pad itself.
+Everything else stays unchanged: operations without a name (7x7, transposed, other strides and paddings, 1-D and 3-D),
+modules that are called twice, share weights, or have hooks or a parametrization, and what the user keeps.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Site:
     source: Node
     before: tuple[Node, ...]
     pad: tuple[Node, ...]
-    """the zero padding in front of its convolution, if that is a step of its own"""
+    """the zero padding before its convolution, if that is a separate step"""
     main: tuple[Node, ...]
     after: tuple[Node, ...]
 
@@ -207,7 +207,7 @@ class Finder:
         return sides if sides and all(isinstance(side, int) for side in sides) and node.args else None
 
     def _form(self, node: Node, pad: tuple[int, ...] | None = None) -> Form | None:
-        """What a convolution or pooling looks like; `pad` is what pads its input before."""
+        """What a convolution or pooling looks like; `pad` is a separate padding before."""
         if node.op == "call_module":
             module = self.parts[str(node.target)]
             if len(node.args) != 1 or node.kwargs or not self.owns(node, module):

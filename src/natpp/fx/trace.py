@@ -66,9 +66,12 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
             if stopped.other_way and stopped.path and not only_there and _has_layers(there) and there not in in_eval:
                 if not module.training:
                     in_eval |= stopped.alike(module)
-                    leaves.note(f"in training mode {stopped.where} makes it go another way: the result does not")
+                    leaves.note(
+                        f"in training mode {stopped.where} makes it take another path; "
+                        "the result keeps the eval-mode path"
+                    )
                     continue
-                stopped.reason += "; with its eval() called first, natpp looks inside"
+                stopped.reason += "; call its eval() first, and natpp looks inside"
             if not only_there and leaves.add(stopped, module):
                 kept_for_training = kept_for_training or (stopped if stopped.other_way else None)
                 continue
@@ -88,7 +91,9 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
                 ) from stopped
             return _second_way(module, example_input, stopped)
     if left_out:
-        leaves.notes.append(f"in training mode {left_out} makes it go another way: the result does not")
+        leaves.notes.append(
+            f"in training mode {left_out} makes it take another path; the result keeps the eval-mode path"
+        )
     extra |= by_mode(graph, differences)
     parts = {
         node.target: extra[node.target] if node.target in extra else part_at(module, node.target)
@@ -100,7 +105,7 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
 
 
 def _has_layers(part: nn.Module) -> bool:
-    """Whether there are layers with matrices or kernels inside a part; a norm has none."""
+    """Whether a part contains layers with matrices or kernels; norms do not count."""
     return any(one.dim() > 1 for child in part.children() for one in child.parameters())
 
 

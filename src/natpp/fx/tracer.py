@@ -55,7 +55,7 @@ class Stopped(Exception):
         return f"its part {self.path}" if self.path else "its own forward"
 
     def alike(self, root: nn.Module) -> set[nn.Module]:
-        """The module where it stopped, and all others of its class; containers and the root are not told by class."""
+        """The module where it stopped, and all others of its class unless that is a container's or the root's."""
         by_class = self.kind is not None and not issubclass(self.kind, CONTAINERS) and self.kind is not type(root)
         parts = root.named_modules()
         return {part for path, part in parts if path == self.path or (by_class and type(part) is self.kind)}

@@ -53,7 +53,7 @@ class Method(Config):
     refuses: ClassVar[Mapping[str, str]] = {}
     """for kinds of subjects that it cannot work on (`architecture`, `module`): why"""
     all_kinds: ClassVar[bool] = False
-    """whether it decides about everything, not only about what a policy sees"""
+    """whether it uses every kind of decision, not only those that a policy sees"""
     usual_scorer: ClassVar[str] = "short"
     """the scorer if none is given"""
     longest: ClassVar[int] = 1

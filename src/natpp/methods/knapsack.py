@@ -1,7 +1,7 @@
-"""Single changes, each scored alone, put together within the limits: the control that other methods have to beat.
+"""Every change is scored alone, and the best are combined within the limits: the baseline other methods have to beat.
 
-What a change is worth is its score alone in the unchanged subject, less that of the unchanged subject. Changes are
-chosen as if their worth added up.
+The worth of a change is how much it alone raises the score of the unchanged subject. Changes are chosen as if their
+worth added up.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ UNKNOWN = -1e6  # the worth of a change that is not allowed alone
 
 @dataclass(frozen=True)
 class Knapsack(Method):
-    """Single changes, each scored alone, put together within the limits."""
+    """Scores every change alone and combines the best ones within the limits."""
 
     needs_scores: ClassVar[bool] = True
     all_kinds: ClassVar[bool] = True
     usual_scorer: ClassVar[str] = "fidelity"
 
     def propose(self, subjects: Subjects, count: int, score: Score, chance: np.random.Generator) -> list[list[Row]]:
-        """The changes of every subject that raise its score, as many as fit."""
+        """For every subject, the changes that raise its score, as many as fit."""
         return [[self._row(subjects, index, score, Run())] for index in range(len(subjects))]
 
     def answer(self, subjects: Subjects, score: Any, run: Run) -> Answer:
-        """The same for the only one of some subjects."""
+        """The same for a single subject."""
         return Answer(subjects.subjects[0].plan(self._row(subjects, 0, score, run)))
 
     def _row(self, subjects: Subjects, index: int, score: Score, run: Run) -> Row:

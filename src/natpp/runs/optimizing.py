@@ -106,7 +106,7 @@ def run_optimize(
 def fitted(found: Result, module: Module, batches: Iterable[Any]) -> Result:
     """A result whose changed layers are fitted to what the original computes on some inputs.
 
-    Where nothing could be fitted, the batch norm statistics are recomputed.
+    If no layer could be fitted, the batch norm statistics are recomputed.
     """
     each = max(found.cost_before.peak_memory_bytes / batch_of(module.traced.example), 1)
     most, count, inputs = max(FEWEST_INPUTS, min(MOST_INPUTS, int(MEMORY / each))), 0, list[Any]()
@@ -125,7 +125,7 @@ def fitted(found: Result, module: Module, batches: Iterable[Any]) -> Result:
 
 
 def _in_reserve(subject: Module, chosen: Method, budget: Budget, run: Run, unmet: BudgetError) -> tuple[Module, Answer]:
-    """The answer for a module whose usual decisions cannot meet the budget: by those in reserve, then by all."""
+    """The answer where the usual decisions cannot meet the budget: from the reserve kinds alone, then from all."""
     usual = subject.ask.kinds
     reserve = tuple(name for name in KINDS if name not in usual)
     for kinds in (reserve, usual + reserve) if reserve else ():

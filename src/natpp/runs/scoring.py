@@ -178,13 +178,13 @@ class Table(Scoring):
 
 @dataclass(frozen=True)
 class Fidelity(Scoring):
-    """How near a changed model's outputs stay to the original's, on inputs of the task; no targets are needed."""
+    """How close a changed model's outputs stay to the original's, on inputs of the task; no targets are needed."""
 
     inputs: Annotated[int, At(least=8)] = 512
-    """inputs, most of which the replaced layers are fitted on; the others measure"""
+    """number of inputs: replaced layers are fitted on most of them, and the score is measured on the rest"""
 
     def make(self, wanted: Wanted) -> Scorer:
-        """Distances of outputs, for candidates for a module."""
+        """The scorer for candidates of a module."""
         if wanted.module is None:
             raise SettingError("fidelity compares a changed model with the original, so it cannot score architectures")
         from natpp.decisions.refit import Refit
@@ -222,11 +222,11 @@ def scorer_for(given: Scoring | Scorer | Callable[..., Any] | str | Path, wanted
 
 
 def in_batches(batches: Iterable[Any], most: int) -> list[Any]:
-    """So many inputs, in batches small enough to set some aside."""
+    """At most this many inputs, in batches small enough to hold some out."""
     found, count = list[Any](), 0
     for batch in batches:
         if not hasattr(batch, "split"):
-            raise SettingError("fidelity needs inputs that are single tensors")
+            raise SettingError(f"fidelity needs inputs that are single tensors, not {type(batch).__name__}")
         found += batch[: most - count].split(max(1, min(64, most // 8)))
         if (count := count + len(batch)) >= most:
             break

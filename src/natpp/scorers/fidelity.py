@@ -1,6 +1,6 @@
-"""How near the outputs of a changed module stay to the original's, on inputs without targets.
+"""How close the outputs of a changed module stay to the original's, on inputs without targets.
 
-What a change replaced is fitted to the original first, on other inputs than those that the score is measured on.
+Replaced layers are first fitted to the original, on inputs that the score is not measured on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Fidelity(Scorer):
     at_once = 1
 
     def __init__(self, module: Module, inputs: Sequence[Tensor], distance: Loss, config: Refit = Refit()):
-        """`inputs` are batches; the last ones measure, alone and mixed in pairs, the others are fitted on."""
+        """`inputs` are batches; the last ones, alone and mixed in pairs, give the score; the others are for the fit."""
         super().__init__()
         self.module, self.distance, self.config = module, distance, config
         count = max(1, round(len(inputs) * MEASURED))
@@ -50,7 +50,7 @@ class Fidelity(Scorer):
 
     @functools.cached_property
     def outputs(self) -> list[Any]:
-        """The original's outputs for the inputs that measure."""
+        """The original's outputs on the inputs that scores are measured on."""
         return self._outputs(self.original)
 
     def _score(self, candidates: list[Candidate]) -> Scores:
@@ -65,7 +65,7 @@ class Fidelity(Scorer):
         return max(-found, WORST) if math.isfinite(found) else WORST
 
     def _distance(self, output: Any, wanted: Any) -> float:
-        """The distance of two outputs, 0 if they are equal: a cross-entropy with soft targets is not."""
+        """The distance of two outputs, made 0 for equal ones: a cross-entropy with soft targets is not."""
         one, other = (tree_map_only(Tensor, Tensor.double, some) for some in (output, wanted))
         return float(self.distance(one, other)) - float(self.distance(other, other))
 

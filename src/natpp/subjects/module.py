@@ -2,8 +2,8 @@
 
 Blocks that are alike share their decisions, as in the paper, or each has its own. An option is allowed if the rule
 allows it at the site's place, shapes match, it costs no more than the operation it replaces, and the network stays
-connected: every output of a block that is read has an input, and what a learned layer outside of blocks (attention,
-squeeze-excite) gives reaches the output on some path.
+connected: every output of a block that is read has an input, and the output of every learned layer outside of blocks
+(attention, squeeze-excite) reaches the network's output on some path.
 """
 
 from __future__ import annotations

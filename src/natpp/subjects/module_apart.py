@@ -53,7 +53,7 @@ class Apart:
         self.partners[pair[1]].add(pair[0])
 
     def tables(self, decisions: Sequence[Decision]) -> dict[Pair, Mapping[Plan, Price | None]]:
-        """Per pair of decisions, a price for every two options: none where they exclude each other."""
+        """For each pair of decisions, a price for every two options: None where they exclude each other."""
         return {
             pair: {
                 key: None if key in apart else (0, 0, 0)
@@ -67,7 +67,7 @@ class Apart:
         return (pair for pair, apart in self.pairs.items() if (plan[pair[0]], plan[pair[1]]) in apart)
 
     def allows(self, plan: Sequence[int], changed: Mapping[int, int]) -> bool:
-        """Whether some decisions of a plan that keeps to it may change."""
+        """Whether some decisions may change, in a plan whose options do not exclude each other."""
         for one, option in changed.items():
             for other in self.partners.get(one, ()):
                 picked = changed.get(other, plan[other])

@@ -42,7 +42,7 @@ class Shaped(NamedTuple):
     cost: tuple[int, int]
     """parameters and multiply-adds"""
     tables: tuple[tuple[Plan, Table], ...]
-    """with the numbers of the decisions that each reads"""
+    """each with the numbers of the decisions that it reads"""
     kind: NodeKind
 
 
@@ -71,7 +71,7 @@ def module_blueprint(
 ) -> Blueprint:
     """The blueprint of a module: blocks with a choice for every term, and nodes that other decisions shape.
 
-    `apart` has a price for every two options of decisions that exclude each other: none where they do.
+    `apart` has, for each pair of decisions, a price for every two options: None where they exclude each other.
     """
     return _Drawn(traced, blocks, choices, shaped).blueprint(apart)
 
@@ -127,7 +127,7 @@ class _Drawn:
         return len(self.steps) - 1
 
     def _changed(self, step: int, nodes: Iterable[Node], term: Term | None = None, choice: Choice | None = None) -> int:
-        """The last of the steps behind one that add what decisions elsewhere change in the cost of its nodes."""
+        """Add what decisions elsewhere change in the cost of some nodes, as steps after one; returns the last step."""
         for node in nodes:
             for _, tables, kind in self.shaped.get(node, ()):
                 for by, table in tables:
@@ -146,7 +146,7 @@ class _Drawn:
     # Values outside of blocks.
 
     def _of(self, read: Node | tuple[int, int]) -> int:
-        """The step that a reader of a value reads: the value, or one behind it that must stay alive."""
+        """The step that a reader of a value reads: the value, or one after it that must stay alive."""
         made, key = self._made(read), self._key(read)
         if key not in self.must_be_read:
             return made

@@ -114,7 +114,7 @@ class Descent:
             return None if done else left
 
         def take(options: Mapping[int, int]) -> set[int]:
-            ruled_out = self.tally.tried(options) is None  # by a change of another group, since it was found
+            ruled_out = self.tally.tried(options) is None  # another group has changed since this was found
             return {self.module.part_of[one] for one in options} if ruled_out else self._take(options)
 
         moves = functools.partial(self._moves, weights)

@@ -40,7 +40,7 @@ def recalibrate(module: nn.Module, batches: Iterable[Any]) -> None:
 
 
 def check_inputs(module: nn.Module, batches: Sequence[Any]) -> None:
-    """Raise an error if a module does not run on the first batch of inputs, or has none."""
+    """Raise an error if there are no inputs, or a module does not run on the first batch."""
     if not batches:
         raise SettingError("there are no inputs: give at least one batch")
     try:

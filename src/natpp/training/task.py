@@ -270,7 +270,7 @@ def _arguments(inputs: Any) -> Any:
 
 def inputs_of(data: Batches | Loaded, device: torch.device, count: int = CALIBRATION) -> Iterator[Any]:
     """A few batches of training inputs, on a device, for example to recompute batch norm statistics."""
-    if isinstance(data, Batches):  # many: at most every image once
+    if isinstance(data, Batches):  # if many are asked for: every image at most once
         count = min(count, max(CALIBRATION, -(-len(data) // CALIBRATION_BATCH)))
     for place in range(count):
         if isinstance(data, Batches):
