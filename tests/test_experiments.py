@@ -429,7 +429,7 @@ class _Job:
 def test_trainings_over_a_cluster_are_those_of_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ["train", "--smoke", "--runs"]
     monkeypatch.setitem(sys.modules, "ray", None)  # not installed
-    with pytest.raises(SystemExit, match="pip install ray, or train here"):
+    with pytest.raises(SystemExit, match="pip install ray, or leave out workers"):
         run("table_random", *given, str(tmp_path / "no"), "--ray")
     monkeypatch.setitem(sys.modules, "ray", ray := FakeRay())
     run("table_random", *given, str(tmp_path / "one"))
