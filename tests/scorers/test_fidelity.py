@@ -46,15 +46,14 @@ def test_inputs_that_measure_are_not_fitted_on() -> None:
 
 
 def test_without_targets_a_knapsack_chooses_by_fidelity() -> None:
-    module = warmed(SMALL["resnet"](), X).eval()
-    inputs = list(torch.randn(256, 3, 16, 16, generator=torch.Generator().manual_seed(0)).split(64))
-    task = natpp.Task.inputs(inputs)
-    result = natpp.optimize(module, "knapsack", 0.6, example_input=X, task=task, scorer="fidelity:inputs=128")
-    usual = natpp.optimize(module, "knapsack", 0.6, example_input=X, task=task)
-    assert usual.settings["method"] == "knapsack"
-    for one in (result, usual):
-        assert one.cost_after.madds <= 0.6 * one.cost_before.madds
-        assert one.log_prob is None
+    module = warmed(SMALL["vgg"](), X).eval()
+    task = natpp.Task.inputs(list(torch.randn(48, 3, 16, 16, generator=torch.Generator().manual_seed(0)).split(16)))
+    decisions = natpp.Decisions(kinds=("width",))
+    for scorer in (None, "fidelity:inputs=24"):
+        result = natpp.optimize(module, "knapsack", 0.6, example_input=X, decisions=decisions, task=task, scorer=scorer)
+        assert result.cost_after.madds <= 0.6 * result.cost_before.madds
+        assert (result.settings["method"], result.log_prob) == ("knapsack", None)
+        assert {change.kind for change in result.changes} == {"width"}
     with pytest.raises(NatppError, match="knapsack chooses by scores: give a scorer, or a task"):
         natpp.optimize(module, "knapsack", 0.6, example_input=X)
     with pytest.raises(NatppError, match="fidelity compares a changed model with the original"):

@@ -6,6 +6,7 @@ brings plans within it.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ class Budget:
     """What a result may cost.
 
     Examples:
-        >>> natpp.Budget.of("madds=0.6").limits == natpp.Budget.of(0.6).limits == {"madds": 0.6}
+        >>> natpp.Budget.of("madds=0.6").limits == natpp.Budget.of("0.6").limits == natpp.Budget.of(0.6).limits
         True
         >>> natpp.Budget.of("rule").strict
         False
@@ -71,6 +72,8 @@ class Budget:
             raise SettingError(f"budget is {given!r}, expected 'strict', 'rule' or limits such as {{'madds': 0.6}}")
         if "=" in given:
             return Budget(_read(given))
+        with contextlib.suppress(ValueError):
+            return Budget({"madds": float(given)})
         if given not in NAMED:
             raise SettingError(f"unknown budget {given!r}. {did_you_mean(given, NAMED)} Or limits, such as madds=0.6")
         return Budget(strict=given == "strict")
