@@ -205,3 +205,20 @@ def test_on_a_gpu_the_fit_is_that_of_a_cpu() -> None:
         moved = copy.deepcopy(module).to(device)
         made.append(natpp.optimize(moved, "knapsack", 0.6, example_input=X.to(device), task=task).module.cpu())
     assert error(made[1], module) < 2 * error(made[0], module) + 1e-3
+
+
+def test_parts_that_are_kept_keep_their_weights() -> None:
+    module = warmed(SMALL["resnet"](), X).eval()
+    last = [name for name, part in module.named_modules() if isinstance(part, nn.Conv2d | nn.Linear)][-2:]
+    task = natpp.Task.inputs(inputs())
+    result = natpp.optimize(module, budget=0.8, example_input=X, decisions=natpp.Decisions(keep=last), task=task)
+    assert any("fitted to what the original computes" in note for note in result.notes)
+    own, made = module.state_dict(), result.module.state_dict()
+    names = [name for name in made if any(name.startswith(f"{path}.") for path in last)]
+    assert names
+    assert all(torch.equal(made[name], own[name]) for name in names)
+
+
+def test_a_layer_inside_an_unchanged_container_is_not_taken_for_a_new_one() -> None:
+    _, made, original = pair(nn.Sequential(natpp.leaf(nn.Sequential(nn.ReLU(), nn.Conv2d(3, 4, 3))), nn.Flatten()))
+    assert refit(made, original, inputs()) == []

@@ -294,7 +294,7 @@ def test_a_block_that_drops_its_branch_in_training_is_looked_into() -> None:
     assert result.cost_after.madds <= 0.5 * result.cost_before.madds
     (note,) = trace(module.train(), x).notes
     assert note.startswith("1 (DropConnect) is kept whole")
-    assert note.endswith("call its eval() first, and natpp looks inside")
+    assert note.endswith("call its eval() first, so that natpp can look inside")
 
 
 class Drawn(nn.Module):
@@ -349,7 +349,8 @@ def test_layers_that_python_skips_by_chance_are_those_of_eval_mode() -> None:
         )
         assert torch.equal(rewrite(traced)(x), module(x))
         (note,) = trace(nn.Sequential(LayerDrop(), nn.Conv2d(4, 4, 1)), x).notes
-        why = "it draws random numbers, which would become constants; call its eval() first, and natpp looks inside"
+        why = "it draws random numbers, which would become constants; "
+        why += "call its eval() first, so that natpp can look inside"
         assert note == f"0 (LayerDrop) is kept whole: {why}"
 
 

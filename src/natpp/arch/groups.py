@@ -63,7 +63,7 @@ def told_where(place: Place) -> dict[str, Any]:
 
 
 def _copies(arch: Architecture, kind: str, where: Setting) -> list[CellPart]:
-    """Every copy of a cell in the network; all cells are copies of the normal one if there is no reduction cell."""
+    """Every copy of a cell in the network; without a reduction cell, all are copies of the normal one."""
     cells = [part for part in alive_in(arch, where).parts if isinstance(part, CellPart)]
     return [part for part in cells if arch.reduce is None or part.block.kind == kind]
 

@@ -15,7 +15,7 @@ WINDOWS = (3, 5, 7)  # sides of the windows of convs that are fused, besides 1
 
 
 class Layers(nn.Sequential):
-    """`nn.Sequential` that fuses convs with ReLU and batch norm if the kernels support it and there are no hooks."""
+    """`nn.Sequential` that fuses convs with ReLU and batch norm where the kernels can, unless there are hooks."""
 
     def forward(self, x: Tensor | fx.Proxy) -> Tensor:
         if isinstance(x, fx.Proxy) or not kernels.fast(x):

@@ -62,7 +62,7 @@ class LayerKind(NodeKind):
         return sum(one.numel() for one in made.parameters()), counter.total
 
     def apply(self, draft: Draft, node: Node, values: Values, find: Callable[[Node], Node]) -> Node:
-        """A call of what the layer becomes."""
+        """A call of the replacement."""
         layer = draft.traced.parts[str(node.target)]
         source = find(node.all_input_nodes[0])
         return draft.call(str(node.target), values, lambda: self.build(layer, values[0]), source, node)

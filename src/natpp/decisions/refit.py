@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, cast
 
@@ -57,11 +57,15 @@ class Fitted(NamedTuple):
 
 @torch.no_grad()
 def refit(
-    module: fx.GraphModule, original: fx.GraphModule, batches: Iterable[Any], config: Refit = Refit()
+    module: fx.GraphModule,
+    original: fx.GraphModule,
+    batches: Iterable[Any],
+    config: Refit = Refit(),
+    kept: Collection[str] = (),
 ) -> list[Fitted]:
     """Fit the layers of a changed module, in place; `original` is the same module rewritten without a change.
 
-    Layers that are unchanged and whose inputs are unchanged are left alone.
+    Layers that are unchanged and whose inputs are unchanged are left alone, and so is all that lies in `kept` parts.
     """
     given = _joined(batches)
     found: list[Fitted] = []
@@ -74,7 +78,7 @@ def refit(
         for node in module.graph.nodes:
             old = stands[node]
             place = None if old is None else _place(module, node, old, stands)
-            if place is not None and old is not None and place.layer not in shared:
+            if place is not None and old is not None and place.layer not in shared and not _lies_in(kept, place):
                 new = now.replaced(node, before, old)
                 if (new or (not config.replaced_only and now.reads_other(node, before, old))) and _alike(place, before):
                     found.append(_fit(place, now, before, config))
@@ -94,6 +98,12 @@ def _shared(module: fx.GraphModule) -> set[nn.Module]:
             if (other := owners.setdefault(id(parameter), part)) is not part:
                 found |= {part, other}
     return found
+
+
+def _lies_in(kept: Collection[str], place: _Place) -> bool:
+    """Whether a layer, or the norm that would get its bias, lies in one of these parts."""
+    paths = [place.path, *([] if place.norm is None else [str(next(iter(place.node.users)).target)])]
+    return any(f"{path}.".startswith(f"{one}.") for path in paths for one in kept) or "" in kept
 
 
 class _Place(NamedTuple):
@@ -239,8 +249,10 @@ class _Run:
     def replaced(self, node: Node, other: _Run, old: Node) -> bool:
         """Whether the layer is not the original's."""
         own, theirs = self.parts[str(node.target)], other.parts.get(str(old.target))
-        same = isinstance(own, nn.Conv2d | nn.Linear) and isinstance(theirs, type(own))
-        return not same or not torch.equal(own.weight, theirs.weight)  # type: ignore[union-attr]
+        if theirs is None or type(own) is not type(theirs):
+            return True
+        state, before = own.state_dict(), theirs.state_dict()
+        return state.keys() != before.keys() or any(not torch.equal(one, before[key]) for key, one in state.items())
 
     def reads_other(self, node: Node, other: _Run, old: Node) -> bool:
         """Whether the layer's input differs from the original's."""

@@ -22,7 +22,7 @@ SAME = re.compile(  # functions and methods that treat every element alike
 )
 POOLS = re.compile("(adaptive_)?(max|avg)_pool[123]d|interpolate|upsample|boolean_dispatch")
 RESHAPES = {"view", "reshape", "flatten", "squeeze", "unsqueeze", "unflatten"}
-SIZES = {"view", "reshape", "expand"}  # they name the sizes of what they make
+SIZES = {"view", "reshape", "expand"}  # their arguments are the output sizes
 
 
 def elementwise(book: Book, node: Node) -> Any:
@@ -236,7 +236,7 @@ def operand(node: Node, place: int, name: str) -> Any:
 
 
 def sizes_of(node: Node) -> tuple[Any, ...]:
-    """The sizes in the arguments of a view, reshape, expand or unflatten, by the dimensions of what it makes."""
+    """The output sizes given to a view, reshape, expand or unflatten, by dimension."""
     if name_of(node) == "unflatten":
         return (-1,) * _unflattened(node) + tuple(node.args[2])  # type: ignore[arg-type]
     given = node.args[1:]

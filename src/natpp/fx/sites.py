@@ -146,7 +146,7 @@ class Finder:
         self.position = {node: index for index, node in enumerate(traced.graph.nodes)}
         self.calls = Counter(node.target for node in self.graph.nodes if node.op == "call_module")
         self.shared = shared_tensors(traced)
-        self.kept = _kept(traced.module, keep)
+        self.kept = kept_paths(traced.module, keep)
         self.claimed: dict[Node, Item] = {}
         self.changed = changed_values(self.graph, self.parts)
 
@@ -377,7 +377,7 @@ def _upwards(path: str) -> Iterator[str]:
         path = path.rpartition(".")[0]
 
 
-def _kept(module: nn.Module, keep: Keep) -> set[str]:
+def kept_paths(module: nn.Module, keep: Keep) -> set[str]:
     """Paths of the modules to keep; the module itself has the empty path."""
     names: set[str] = set()
     for given in kept_parts(keep):

@@ -71,7 +71,7 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
                         "the result keeps the eval-mode path"
                     )
                     continue
-                stopped.reason += "; call its eval() first, and natpp looks inside"
+                stopped.reason += "; call its eval() first, so that natpp can look inside"
             if not only_there and leaves.add(stopped, module):
                 kept_for_training = kept_for_training or (stopped if stopped.other_way else None)
                 continue

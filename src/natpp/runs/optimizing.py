@@ -23,6 +23,7 @@ from natpp.core.subject import Subject
 from natpp.data.named import Data
 from natpp.decisions.refit import refit
 from natpp.errors import NatppError, SettingError, counted, shortened
+from natpp.fx.sites import kept_paths
 from natpp.fx.trace import trace
 from natpp.fx.traced import batch_of
 from natpp.methods.answer import result_of
@@ -115,7 +116,8 @@ def fitted(found: Result, module: Module, batches: Iterable[Any]) -> Result:
         if (count := count + batch_of(batch)) >= most:
             break
     check_inputs(module.given, inputs)
-    layers = refit(found.module, module.rewritten((0,) * len(module.decisions)), inputs)
+    original, kept_whole = module.rewritten((0,) * len(module.decisions)), kept_paths(module.given, module.ask.keep)
+    layers = refit(found.module, original, inputs, kept=kept_whole)
     kept = sum(one.kept for one in layers)
     if not kept:
         recalibrate(found.module, inputs)
