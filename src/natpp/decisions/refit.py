@@ -129,7 +129,8 @@ def _place(module: fx.GraphModule, node: Node, old: Node, stands: Mapping[Node, 
     if not layers or not isinstance(layers[-1], nn.Conv2d | nn.Linear):
         return None
     layer, norm, other, relu = layers[-1], None, None, False
-    if layer.weight.is_meta or (isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or _strings(layer))):
+    odd = isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or isinstance(layer.padding, str))
+    if layer.weight.is_meta or odd:
         return None
     last, target = node, old
     follower = _only_reader(last)
@@ -148,10 +149,6 @@ def _place(module: fx.GraphModule, node: Node, old: Node, stands: Mapping[Node, 
     relu = follower is not None and _is_relu(module, follower)
     channels = module.meta[CUTS].get(node.name)
     return _Place(node, str(node.target), layers[:-1], layer, norm, other, target, channels, relu)
-
-
-def _strings(layer: nn.Conv2d) -> bool:
-    return isinstance(layer.padding, str)
 
 
 def _only_reader(node: Node) -> Node | None:
@@ -302,7 +299,9 @@ def _fit(place: _Place, now: _Run, before: _Run, config: Refit) -> Fitted:
 def _depthwise(place: _Place) -> nn.Conv2d | None:
     """The depthwise convolution directly before a pointwise one of the same replacement: both are fitted together."""
     one, layer = place.first[-1] if place.first else None, place.layer
-    if not isinstance(one, nn.Conv2d) or not isinstance(layer, nn.Conv2d) or one.bias is not None or _strings(one):
+    if not isinstance(one, nn.Conv2d) or not isinstance(layer, nn.Conv2d):
+        return None
+    if one.bias is not None or isinstance(one.padding, str):
         return None
     pointwise = layer.kernel_size == (1, 1) and layer.stride == (1, 1) and layer.groups == 1
     fits = one.groups == one.in_channels == one.out_channels and one.weight.numel() <= MOST_TOGETHER
