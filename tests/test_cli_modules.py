@@ -209,7 +209,7 @@ WRONG = {
     ),
     "out of reach": (
         (*MODEL, "--budget", "madds=0.001"),
-        r"the budget cannot be met: .* the nearest allowed result has",
+        r"the budget cannot be met: .* nearest allowed result has .* The nearest result meets --budget madds=0\.\d+",
     ),
     "no such cost": ((*MODEL, "--budget", "mads=0.6"), "unknown cost 'mads' in the budget. Did you mean 'madds'"),
     "no figure": ((*MODEL, "--budget", "madds=half"), "budget is 'madds=half', expected for example madds=0.6"),

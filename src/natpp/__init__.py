@@ -8,7 +8,7 @@ from natpp import zoo as _zoo
 from natpp.arch.decisions import Decisions
 from natpp.arch.graph import Architecture
 from natpp.arch.load import load
-from natpp.core.budget import Budget
+from natpp.core.budget import Budget, BudgetError
 from natpp.core.measures import Cost
 from natpp.errors import NatppError
 from natpp.fx.leaf import leaf
@@ -24,6 +24,7 @@ __all__ = [
     "Architecture",
     "Benchmark",
     "Budget",
+    "BudgetError",
     "Cost",
     "Decisions",
     "NatppError",

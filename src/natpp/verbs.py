@@ -163,8 +163,7 @@ def optimize(
     if isinstance(subject, Architecture | str | Path):
         given, name = as_architecture(subject), name_of(subject)
     asked: dict[str, Any] = {"example_input": example_input, "decisions": decisions, "task": _task(task)}
-    found = run_optimize(given, method, Budget.of(budget), **asked, scorer=scorer, run=run)
-    return replace(found, settings=found.settings | {"name": name})
+    return run_optimize(given, method, Budget.of(budget), **asked, scorer=scorer, run=run, name=name)
 
 
 def restore(folder: str | Path, module: nn.Module | None = None) -> nn.Module:

@@ -107,8 +107,10 @@ def test_a_policy_that_knows_no_null_cuts_too() -> None:
     )
     found = natpp.optimize("darts", policy.eval(), budget={"madds": 0.6})
     assert found.cost_after.live_madds <= 0.6 * found.cost_before.live_madds
-    with pytest.raises(BudgetError, match="nearest allowed"):
+    with pytest.raises(BudgetError, match="nearest allowed") as error:
         natpp.optimize("darts", policy, budget={"madds": 0.01})
+    nearest = error.value.nearest
+    assert nearest.cost_after.live_madds == error.value.shares["madds"] * nearest.cost_before.live_madds
 
 
 def test_latency_is_measured_now_and_then(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:

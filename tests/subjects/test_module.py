@@ -16,6 +16,7 @@ from natpp.arch.decisions import Decisions
 from natpp.arch.graph import NULL, SKIP
 from natpp.core.budget import SAVES_NOTHING, BudgetError, excess
 from natpp.core.decision import Decision, Plan
+from natpp.core.measures import figures_of
 from natpp.core.solve import with_option
 from natpp.errors import GraphError, NatppError, SettingError
 from natpp.fx import rewrite as written
@@ -29,11 +30,13 @@ from natpp.registry import MODELS
 from natpp.subjects import module
 from natpp.subjects.module import Module
 from natpp.subjects.rows import perturbed
+from natpp.training.task import Task
 from tests.fx.fx_models import SMALL, BasicBlock
 from tests.fx.promises import changed_keeps_promises, random_policy, warmed
 from tests.optimizing import by_policy, view
 
 X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+X32 = torch.randn(1, 3, 32, 32)
 
 
 def asked(name: str, budget: Any) -> View:
@@ -307,6 +310,45 @@ def test_a_budget_out_of_reach_says_how_near_one_gets() -> None:
     with pytest.raises(BudgetError, match=r"multiply-adds were asked for, the nearest allowed result has .*of the"):
         natpp.optimize(SMALL["vgg"](), example_input=X, budget={"madds": 0.001})
     with pytest.raises(BudgetError, match="parameters"):
+        natpp.optimize(nn.Sequential(nn.Flatten(), nn.Linear(768, 3)), example_input=X, budget={"params": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("budget", "keep", "why"),
+    [
+        ({"madds": 0.001}, (), r"% is in layers whose other options are ruled out \(.*connection.*\)"),
+        ({"madds": 0.1}, ("layer1",), r"Of what remains, \d+% is in parts to keep"),
+        ({"memory": 0.01}, (), "None of the changes that are left saves any"),
+    ],
+)
+def test_a_budget_out_of_reach_carries_the_nearest_result(
+    budget: dict[str, float], keep: tuple[str, ...], why: str
+) -> None:
+    model, (name,) = natpp.zoo.network("resnet20").eval(), budget
+    asked = natpp.Decisions(keep=keep)
+    with pytest.raises(BudgetError, match=why) as error:
+        natpp.optimize(model, budget=budget, example_input=X32, decisions=asked)
+    found = error.value.nearest
+    assert found is error.value.nearest
+    assert found.module(X32).shape == model(X32).shape
+    assert found.settings["name"] == "CifarResNet"
+    before, after = figures_of(found.cost_before)[name], figures_of(found.cost_after)[name]
+    assert after / before == error.value.shares[name]
+    assert error.value.above == pytest.approx(after / before / budget[name] - 1)
+    if name == "madds":
+        again = natpp.optimize(model, budget=after, example_input=X32, decisions=asked)
+        assert again.cost_after.madds <= after
+
+
+def test_the_nearest_result_is_fitted_to_the_inputs_of_a_task() -> None:
+    model = natpp.zoo.network("resnet20").eval()
+    with pytest.raises(BudgetError) as error:
+        natpp.optimize(model, budget=0.001, example_input=X32, task=Task.inputs([torch.randn(8, 3, 32, 32)]))
+    assert any("fitted to what the original computes" in note for note in error.value.nearest.notes)
+
+
+def test_layers_that_cannot_change_are_named() -> None:
+    with pytest.raises(BudgetError, match=r"100% is in layers that natpp cannot change \(Linear\)"):
         natpp.optimize(nn.Sequential(nn.Flatten(), nn.Linear(768, 3)), example_input=X, budget={"params": 0.5})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsons
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +24,7 @@ from natpp.cli.subjects import (
     refuse_other,
 )
 from natpp.config import Config, Form
-from natpp.core.budget import Budget
+from natpp.core.budget import Budget, BudgetError
 from natpp.errors import SettingError
 from natpp.report.page import check_target
 from natpp.run import Run
@@ -88,16 +89,19 @@ def optimize(
         keep_other_files(out)
     wanted = replace(Budget.of(asked.budget), timed=asked.measure_latency)
     with shown_progress() as watch:
-        found = verbs.optimize(
-            given,
-            asked.method,
-            wanted,
-            example_input=example,
-            decisions=decisions,
-            task=asked.task,
-            scorer=asked.scorer,
-            run=replace(run, watch=watch, say=say),
-        )
+        try:
+            found = verbs.optimize(
+                given,
+                asked.method,
+                wanted,
+                example_input=example,
+                decisions=decisions,
+                task=asked.task,
+                scorer=asked.scorer,
+                run=replace(run, watch=watch, say=say),
+            )
+        except BudgetError as unmet:
+            raise SettingError(f"{unmet.said} {_hint(unmet, wanted)}") from unmet
     name = subject if len(subject) <= LONGEST_NAME and "\n" not in subject else "an architecture"
     found = replace(found, settings=found.settings | {"name": name, "command": COMMAND.get()})
     if report is not None:
@@ -119,3 +123,10 @@ def optimize(
         saved = jsons.loads(Path(out, "architecture.json").read_text(encoding="utf-8"))
         more = ", module=original" if saved["module"]["given"] else ""
         print(f"written to {out}; natpp.restore({out!r}{more}) gives the module")
+
+
+def _hint(unmet: BudgetError, wanted: Budget) -> str:
+    """The flag for a budget that the nearest result meets."""
+    shares = {name: math.ceil(share * 1000) / 1000 for name, share in unmet.shares.items()}
+    limits = ",".join(f"{name}={limit:g}" for name, limit in {**wanted.limits, **shares}.items())
+    return f"The nearest result meets --budget {limits}"

@@ -7,13 +7,20 @@ brings plans within it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from natpp.core.decision import Plan
 from natpp.core.measures import Cost, figures_of
 from natpp.errors import NatppError, SettingError, did_you_mean, shortened
 from natpp.registry import MEASURES
+
+if TYPE_CHECKING:
+    from natpp.core.result import Result
+    from natpp.core.subject import Subject
 
 Limits = Mapping[str, float]  # the maximum of each figure
 NAMED = ("strict", "rule")
@@ -25,10 +32,33 @@ SAVES_NOTHING = (
 
 
 class BudgetError(NatppError):
-    """A budget that no allowed result meets."""
+    """A budget that no allowed result meets; it carries the nearest result.
 
-    above: float = float("inf")
+    Examples:
+        >>> try:
+        ...     natpp.optimize("darts", budget=0.001)
+        ... except natpp.BudgetError as error:
+        ...     result = error.nearest
+        >>> result.cost_after.live_madds < result.cost_before.live_madds
+        True
+    """
+
+    subject: Subject
+    plan: Plan
+    """of the nearest result, for this subject"""
+    above: float
     """relative excess of the nearest result over the budget"""
+    shares: dict[str, float]
+    """per exceeded measure, the nearest result's share of the original's"""
+    said: str
+    """what was asked for, the nearest result, and what stopped it"""
+    make: Callable[[Subject, Plan], Result]
+    """makes a result; set by `optimize`"""
+
+    @functools.cached_property
+    def nearest(self) -> Result:
+        """The allowed result that comes closest to the budget, made when it is first read."""
+        return self.make(self.subject, self.plan)
 
 
 @dataclass(frozen=True)
@@ -112,17 +142,22 @@ def no_dearer(before: tuple[Sequence[float], bool], after: tuple[Sequence[float]
     return all(map(operator.le, after[0], before[0])) and after[1] >= before[1]
 
 
-def unreachable(before: Cost, limits: Limits, nearest: Cost, whose: str, way: str) -> BudgetError:
-    """The error for a budget that cannot be met: what was asked, the closest result, and `way`, what else to try."""
-    own, near = figures_of(before), figures_of(nearest)
-    said = [
+def unreachable(subject: Subject, plan: Plan, costs: tuple[Cost, Cost], limits: Limits, why: str) -> BudgetError:
+    """The error for a budget that cannot be met: what was asked, the nearest plan, and why there is none below it.
+
+    `costs` are those of the subject and of the nearest plan.
+    """
+    own, near = map(figures_of, costs)
+    over = {name: near[name] / max(own[name], 1e-12) for name in limits if near[name] > limits[name]}
+    asked = [
         f"{_figure(name, limits[name])} {MEASURES[name].unit} were asked for, the nearest allowed result has "
-        f"{_figure(name, near[name])} ({near[name] / max(own[name], 1e-12):.3f} of the {whose}'s)"
-        for name in limits
-        if near[name] > limits[name]
+        f"{_figure(name, near[name])} ({share:.3f} of the {subject.name}'s)"
+        for name, share in over.items()
     ]
-    error = BudgetError(f"the budget cannot be met: {'; '.join(said)}. {way}")
-    error.above = excess(nearest, limits)
+    said = f"the budget cannot be met: {'; '.join(asked)}. {why}."
+    error = BudgetError(f"{said} Raise the budget, or take the nearest result, which is `.nearest` of this error")
+    error.subject, error.plan, error.above = subject, plan, excess(costs[1], limits)
+    error.shares, error.said = over, said
     return error
 
 

@@ -41,7 +41,8 @@ def solve(
         further = descend(plan, slope.moves, slope.price, functools.partial(slope.reached, goal))
         if further == plan:
             before = measure((0,) * len(plan))
-            raise unreachable(before, limits, found, subject.name, "Raise it, or allow more with another rule")
+            why = "No change that the rule and the operations allow costs less"
+            raise unreachable(subject, plan, (before, found), limits, why)
         plan = further
     if "latency" in limits:
         return plan

@@ -57,6 +57,7 @@ def run_optimize(
     task: Task | Data = Data(),
     scorer: Scorer | Scoring | Callable[..., Any] | str | Path | None = None,
     run: Run = Run(),
+    name: str = "",
 ) -> Result:
     """The method's answer for an architecture or a module, within rule and budget, and why."""
     has_data = isinstance(task, Task) or task.data is not None
@@ -82,26 +83,35 @@ def run_optimize(
         score = scorer_for(usual if scorer is None else scorer, wanted)
     elif scorer is not None or (has_data and isinstance(subject, Cells)):
         raise SettingError(f"{name_of(method)} does not use a {'task' if scorer is None else 'scorer'}: leave it out")
+
+    def finished(subject: Subject, answer: Answer) -> Result:
+        data = task.name if isinstance(task, Task) else task.text
+        settings = {
+            "method": name_of(method),
+            **asked_of(subject, asked, budget),
+            "seed": run.seed,
+            **answer.settings,
+            **({} if data is None else {"task": data}),
+            **({} if scorer is None else {"scorer": _said(scorer)}),
+            "name": name,
+        }
+        found = result_of(subject, answer, budget, settings)
+        if has_data and isinstance(subject, Module) and found.changes:
+            calibration = make_task(task, Wanted("", task, run).fabric).calibration
+            found = fitted(found, subject, calibration(subject.device, MOST_INPUTS))
+        return found
+
     try:
-        answer = chosen.answer(subjects, score, run)
+        return finished(subject, chosen.answer(subjects, score, run))
     except BudgetError as unmet:
-        if not isinstance(subject, Module) or decisions.kinds or chosen.needs_scores:
-            raise
-        subject, answer = _in_reserve(subject, chosen, budget, run, unmet)
-    data = task.name if isinstance(task, Task) else task.text
-    settings = {
-        "method": name_of(method),
-        **asked_of(subject, asked, budget),
-        "seed": run.seed,
-        **answer.settings,
-        **({} if data is None else {"task": data}),
-        **({} if scorer is None else {"scorer": _said(scorer)}),
-    }
-    found = result_of(subject, answer, budget, settings)
-    if has_data and isinstance(subject, Module) and found.changes:
-        calibration = make_task(task, Wanted("", task, run).fabric).calibration
-        found = fitted(found, subject, calibration(subject.device, MOST_INPUTS))
-    return found
+        nearest = unmet
+    if isinstance(subject, Module) and not decisions.kinds and not chosen.needs_scores:
+        found = _in_reserve(subject, chosen, budget, run, nearest)
+        if not isinstance(found, BudgetError):
+            return finished(*found)
+        nearest = found
+    nearest.make = lambda subject, plan: finished(subject, Answer(plan))
+    raise nearest
 
 
 def fitted(found: Result, module: Module, batches: Iterable[Any]) -> Result:
@@ -126,8 +136,13 @@ def fitted(found: Result, module: Module, batches: Iterable[Any]) -> Result:
     return replace(found, notes=(*found.notes, note))
 
 
-def _in_reserve(subject: Module, chosen: Method, budget: Budget, run: Run, unmet: BudgetError) -> tuple[Module, Answer]:
-    """The answer where the usual decisions cannot meet the budget: from the reserve kinds alone, then from all."""
+def _in_reserve(
+    subject: Module, chosen: Method, budget: Budget, run: Run, unmet: BudgetError
+) -> tuple[Module, Answer] | BudgetError:
+    """The answer where the usual decisions cannot meet the budget: from the reserve kinds alone, then from all.
+
+    If these cannot meet it, either: the error with the nearest result.
+    """
     usual = subject.ask.kinds
     reserve = tuple(name for name in KINDS if name not in usual)
     for kinds in (reserve, usual + reserve) if reserve else ():
@@ -136,7 +151,7 @@ def _in_reserve(subject: Module, chosen: Method, budget: Budget, run: Run, unmet
             return other, chosen.answer(Subjects([other], budget), None, run)
         except BudgetError as error:
             unmet = min(unmet, error, key=operator.attrgetter("above"))
-    raise unmet
+    return unmet
 
 
 def as_method(given: Method | Policy | str | Path, *, learns: bool = False) -> Method:

@@ -19,6 +19,7 @@ from natpp.core.decision import Plan
 from natpp.core.measures import COUNTED, Cost, figures_of
 from natpp.core.solve import REMEASURE, Moves, descend_in_parts, settle
 from natpp.core.subject import Preferences
+from natpp.subjects.module_stops import stopped_by
 
 if TYPE_CHECKING:
     from natpp.subjects.module import Module
@@ -31,7 +32,7 @@ def within(
 
     Peak memory depends on a single place, so some changes may turn out not to be needed: these are undone.
     """
-    nearest: Cost | None = None
+    nearest: tuple[Cost, Plan] | None = None
     for start in starts:
         descent = Descent(module, start, before, limits, preferences)
         while True:
@@ -42,13 +43,14 @@ def within(
                     while descent.give_back(descent.changed()):
                         pass
                 return descent.plan
-            nearest = found if nearest is None else min(nearest, found, key=lambda cost: excess(cost, limits))
+            if nearest is None or excess(found, limits) < excess(nearest[0], limits):
+                nearest = found, descent.plan
             counted = [name for name in over if name in COUNTED]
             if not (descent.count_down() if counted else descent.measured_down(over, found)):
                 break
     assert nearest is not None
-    less = "keep less, or decide block by block (share_blocks=False)" if module.ask.share_blocks else "or keep less"
-    raise unreachable(before, limits, nearest, "module", f"Raise it, {less}")
+    found, plan = nearest
+    raise unreachable(module, plan, (before, found), limits, stopped_by(module, plan, limits))
 
 
 class Descent:
