@@ -39,4 +39,5 @@ def small(candidates):  # candidates for a module: a subject and a plan; `build(
 METHODS.add("one-change", OneChange())
 check_method(OneChange(), Subjects([Cells(natpp.load("darts"), Frame("nat++", setting("cifar")), tuple(OPS))]), cheap)
 print(natpp.optimize("darts", "one-change", scorer=cheap))
-print(natpp.optimize(natpp.zoo.network("resnet20"), "one-change", example_input=torch.ones(1, 3, 32, 32), scorer=small))
+x = torch.ones(1, 3, 32, 32)
+print(natpp.optimize(natpp.zoo.network("resnet20"), "one-change", "strict", example_input=x, scorer=small))

@@ -78,7 +78,7 @@ def fine(result: Run) -> str:
 
 
 def test_a_network_of_the_zoo(run: Runner, tmp_path: Path) -> None:  # noqa: F811
-    out = ok(run("optimize", "resnet20"))
+    out = ok(run("optimize", "resnet20", "--budget", "strict"))
     assert re.match(r"[\w. →\[\]]+: \w+ → \w+", out)  # whatever the policy prefers
     assert re.search(r"multiply-adds +40,551,040 → ", out)
     folder = tmp_path / "saved"
@@ -87,7 +87,7 @@ def test_a_network_of_the_zoo(run: Runner, tmp_path: Path) -> None:  # noqa: F81
     assert data["cost_after"]["madds"] <= 0.6 * data["cost_before"]["madds"]
     assert data["settings"]["keep"] == ["layer3", "conv1"]
     assert data["settings"]["share_blocks"] is False  # as in Python, under a budget of figures
-    one = json.loads(ok(run("optimize", "resnet20", "--share-blocks", "false", "--json")))
+    one = json.loads(ok(run("optimize", "resnet20", "--budget", "0.9", "--share-blocks", "false", "--json")))
     assert one["settings"]["share_blocks"] is False
     assert not any(change["name"].startswith(("layer3", "conv1")) for change in data["changes"])
     for place in (place for group in data["groups"] for place in group["decisions"]):
@@ -106,7 +106,7 @@ def test_a_result_that_needs_its_original_says_so(
         "    module[0].padding = (2, 2)\n"
         "    return module\n"
     )
-    out = fine(run("optimize", "my_file.py:make", "--input", "1,3,16,16", "--out", "saved"))
+    out = fine(run("optimize", "my_file.py:make", "--input", "1,3,16,16", "--budget", "strict", "--out", "saved"))
     assert "natpp.restore('saved', module=original) gives the module" in out
     assert "0 are custom: restore with natpp.restore(folder, module=original)" in caplog.text
 
@@ -156,15 +156,15 @@ def test_what_is_no_architecture_is_not_written_over(run: Runner, tmp_path: Path
 
 def test_a_function_of_a_file(run: Runner, file: Path) -> None:  # noqa: F811
     flags = ("--input", "1,3,32,32", "--out", "saved")
-    out = fine(run("optimize", "my_file.py:make_model", *flags, "--measure-latency"))
+    out = fine(run("optimize", "my_file.py:make_model", *flags, "--budget", "strict", "--measure-latency"))
     assert "latency, ms" in out
     assert "written to saved" in out
     assert natpp.restore("saved")(torch.randn(1, 3, 32, 32)).shape == (1, 8, 32, 32)
     flags = ("--input", "2,3,8,8;2,1,8,8", "--budget", "madds=0.8")
     data = json.loads(fine(run("optimize", f"{file}:Two", *flags, "--json")))
     assert data["cost_after"]["madds"] <= 0.8 * data["cost_before"]["madds"]
-    assert fine(run("optimize", "my_file.py:made", "--input", "1,3,8,8"))
-    for flags, shared in ((("--budget", "madds=0.6"), False), ((), True)):  # as in Python
+    assert fine(run("optimize", "my_file.py:made", "--input", "1,3,8,8", "--budget", "rule"))
+    for flags, shared in ((("--budget", "madds=0.6"), False), (("--budget", "strict"), True)):  # as in Python
         data = json.loads(fine(run("optimize", "my_file.py:made", "--input", "1,3,8,8", "--json", *flags)))
         assert data["settings"]["share_blocks"] is shared
 
@@ -239,7 +239,8 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_input_is_one_line_and_writes_nothing(name: str, run: Runner, file: Path) -> None:  # noqa: F811
     arguments, message = WRONG[name]
-    status, out, err = run("optimize", *arguments, "--out", "saved")
+    budget = () if "--budget" in arguments else ("--budget", "strict")
+    status, out, err = run("optimize", *arguments, *budget, "--out", "saved")
     assert (status, out) == (2, "")
     line = err.removeprefix("loaded\n")
     assert re.fullmatch(rf"natpp: .*{message}.*\n", line), line
@@ -270,3 +271,9 @@ def test_shapes() -> None:
     assert parse_shapes("1, 3;2") == [(1, 3), (2,)]
     with pytest.raises(SettingError):
         parse_shapes("")
+
+
+def test_a_model_needs_a_budget(run: Runner) -> None:  # noqa: F811
+    status, out, err = run("optimize", "resnet20")
+    assert (status, out) == (2, "")
+    assert err == "natpp: a model needs a budget, such as half of its multiply-adds: --budget madds=0.5\n"

@@ -112,7 +112,7 @@ def build(
 def optimize(
     subject: Architecture | str | Path | nn.Module,
     method: Method | Policy | str | Path = "auto",
-    budget: Budget | str | float | Mapping[str, float] = "strict",
+    budget: Budget | str | float | Mapping[str, float] | None = None,
     *,
     example_input: Any = None,
     decisions: Decisions = Decisions(),
@@ -124,10 +124,11 @@ def optimize(
 
     `method` is `auto`, a name such as `nat++`, `random`, `evolution:scores=20` or `nat++:mode=best-of`, or a learned
     policy, its file or the folder of its run. `auto` is the policy that ships; for a module with a task to train on
-    it is `tuned`, which tunes that policy on the module. Under the `strict` budget neither living parameters nor living
-    multiply-adds rise; `rule` leaves that to the rule. Limits such as `{"madds": 0.6, "latency": 2.5}` (params, madds,
-    memory in bytes, latency in ms; each a fraction up to 1 of the current cost, or an absolute number) are met with as
-    few further changes as needed; 0.6 alone limits the multiply-adds.
+    it is `tuned`, which tunes that policy on the module. A module needs a budget; for an architecture it is `strict` by
+    default: neither living parameters nor living multiply-adds rise. `rule` leaves that to the rule. Limits such as
+    `{"madds": 0.6, "latency": 2.5}` (params, madds, memory in bytes, latency in ms; each a fraction up to 1 of the
+    current cost, or an absolute number) are met with as few further changes as needed; 0.6 alone limits the
+    multiply-adds. `BudgetError` carries the nearest result if they cannot be met.
 
     A module needs an `example_input`: a tensor, a tuple of arguments or a dict of named ones. The result then has a
     `.module` with the same inputs and outputs and inherited weights. `decisions` says what may change and by which
@@ -163,7 +164,9 @@ def optimize(
     if isinstance(subject, Architecture | str | Path):
         given, name = as_architecture(subject), name_of(subject)
     asked: dict[str, Any] = {"example_input": example_input, "decisions": decisions, "task": _task(task)}
-    return run_optimize(given, method, Budget.of(budget), **asked, scorer=scorer, run=run, name=name)
+    return run_optimize(
+        given, method, None if budget is None else Budget.of(budget), **asked, scorer=scorer, run=run, name=name
+    )
 
 
 def restore(folder: str | Path, module: nn.Module | None = None) -> nn.Module:
@@ -173,7 +176,7 @@ def restore(folder: str | Path, module: nn.Module | None = None) -> nn.Module:
     weights are kept, and for results with custom layers, which are taken from it.
 
     Examples:
-        >>> result = natpp.optimize(natpp.zoo.network("resnet20"), example_input=torch.randn(1, 3, 32, 32))
+        >>> result = natpp.optimize(natpp.zoo.network("resnet20"), budget=0.5, example_input=torch.randn(1, 3, 32, 32))
         >>> folder, images = result.save("better"), torch.randn(4, 3, 32, 32)
         >>> torch.equal(natpp.restore("better").eval()(images), result.module.eval()(images))
         True

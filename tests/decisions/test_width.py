@@ -206,7 +206,7 @@ def test_other_methods_pick_widths_too(method: str) -> None:
         result = natpp.optimize(SMALL["bottleneck"]().eval(), method, budget, example_input=X, decisions=every)
         assert result.subject.fits(result.plan)
         assert result.cost_after.madds <= result.cost_before.madds
-    chance = natpp.optimize(SMALL["bottleneck"]().eval(), "random", example_input=X, decisions=every)
+    chance = natpp.optimize(SMALL["bottleneck"]().eval(), "random", budget="strict", example_input=X, decisions=every)
     assert "width" in {change.kind for change in chance.changes}
 
 

@@ -213,7 +213,7 @@ def keeps_promises(
     for seed in range(seeds):
         method = PolicyMethod(learned=random_policy(seed), mode="sample" if seed else "greedy")
         options = {"decisions": natpp.Decisions(share_blocks=seed % 2 == 0), "run": natpp.Run(seed=seed)}
-        result = natpp.optimize(module, method, example_input=example, **options)
+        result = natpp.optimize(module, method, "strict", example_input=example, **options)
         changed += bool(result.changes)
         if seed == seeds - 1:
             saved_is_the_same(result, example)

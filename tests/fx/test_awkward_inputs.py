@@ -43,4 +43,4 @@ def test_what_was_not_given_is_refused_later() -> None:
 
 def test_an_example_that_does_not_fit_is_refused() -> None:
     with pytest.raises(natpp.NatppError, match="depth"):
-        natpp.optimize(TwoStreams(), example_input=torch.randn(2, 3, 8, 8))
+        natpp.optimize(TwoStreams(), budget="strict", example_input=torch.randn(2, 3, 8, 8))

@@ -41,7 +41,7 @@ def test_pyramid() -> None:
 
 
 def test_what_is_looked_at_goes_on_being_read() -> None:
-    result = natpp.optimize(Pyramid(), example_input=torch.randn(2, 3, 8, 8))
+    result = natpp.optimize(Pyramid(), budget="strict", example_input=torch.randn(2, 3, 8, 8))
     assert result.masked["add [0 → 3]"]["null"] == "connection"
 
 

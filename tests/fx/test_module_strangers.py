@@ -93,14 +93,14 @@ def test_what_a_forward_keeps_is_forgotten_after_tracing() -> None:
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_a_part_compiled_by_torch_jit_stays_whole_and_goes_on_learning() -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 5, padding=2), torch.jit.script(nn.Conv2d(4, 4, 3, padding=1)), nn.ReLU())
-    result = natpp.optimize(module, example_input=X)
+    result = natpp.optimize(module, budget="strict", example_input=X)
     assert "1 is kept whole: it is compiled by torch.jit" in result.notes
     assert all(parameter.is_leaf and parameter.requires_grad for parameter in result.module.parameters())
     data = [(X, torch.zeros(2, 4, 8, 8))]
     tuned = natpp.finetune(result, natpp.Task(data, data, loss=F.mse_loss), "tune:epochs=1").module
     assert not torch.equal(tuned.state_dict()["1.weight"], module[1].weight)
     with pytest.raises(NatppError, match=r"compiled by torch\.jit: give the module it was compiled from"):
-        natpp.optimize(module[1], example_input=torch.randn(1, 4, 8, 8))
+        natpp.optimize(module[1], budget="strict", example_input=torch.randn(1, 4, 8, 8))
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
@@ -111,7 +111,7 @@ def test_weight_norm_of_the_old_kind_is_restored(tmp_path: Path) -> None:
     same = rewrite(trace(module, X))
     assert module[0].weight is before
     assert_same(outputs(same, X), outputs(module, X))
-    result = natpp.optimize(module, example_input=X)
+    result = natpp.optimize(module, budget="strict", example_input=X)
     restored = natpp.restore(result.save(tmp_path / "saved"), module=module)
     assert_same(outputs(restored, X), outputs(result.module, X))
 
@@ -125,7 +125,7 @@ def test_layers_that_are_called_twice_are_named() -> None:
         def forward(self, one: Tensor, other: Tensor) -> Tensor:
             return self.encoder(one) - self.encoder(other)
 
-    result = natpp.optimize(Siamese(), example_input=(X, X))
+    result = natpp.optimize(Siamese(), budget="strict", example_input=(X, X))
     assert "encoder.0, encoder.3: called more than once, and left unchanged" in result.notes
 
 
@@ -134,7 +134,9 @@ def test_layers_that_are_called_twice_are_named() -> None:
 
 @pytest.mark.parametrize("keep", [[nn.Module], nn.Module, iter([Functional])])
 def test_a_kept_type_keeps_what_the_module_itself_computes(keep: object) -> None:
-    result = natpp.optimize(Functional(), example_input=torch.randn(1, 3, 8, 8), decisions=natpp.Decisions(keep=keep))
+    result = natpp.optimize(
+        Functional(), budget="strict", example_input=torch.randn(1, 3, 8, 8), decisions=natpp.Decisions(keep=keep)
+    )
     assert not result.changes
     assert result.notes == ("there is nothing here that natpp can replace",)
     assert len(result.settings["keep"]) == 1
@@ -152,7 +154,7 @@ def test_a_kept_type_is_kept_where_torch_export_traces() -> None:
                 raise TypeError("expected a tensor")
             return self.conv(self.block(x))
 
-    result = natpp.optimize(Rounds(), example_input=X, decisions=natpp.Decisions(keep=(BasicBlock,)))
+    result = natpp.optimize(Rounds(), budget="strict", example_input=X, decisions=natpp.Decisions(keep=(BasicBlock,)))
     assert "it was traced by torch.export" in result.notes[0]
     assert {change.name for change in result.changes} == {"conv"}
 
@@ -180,7 +182,7 @@ def broken() -> nn.Module:
     [
         (small, {"example_input": (1, 3, 8, 8)}, r"is a shape, expected a tensor: torch\.randn\(1, 3, 8, 8\)"),
         (small, {"example_input": X.numpy()}, "of type ndarray, expected a tensor"),
-        (small, {"budget": None}, "budget is None, expected 'strict', 'rule' or limits such as"),
+        (small, {"budget": ["madds"]}, r"budget is \['madds'\], expected 'strict', 'rule' or limits such as"),
         (small, {"decisions": natpp.Decisions(keep=(3,))}, "keep takes names of parts and types of modules, not 3"),
         (small, {"task": natpp.Task.inputs([(X, torch.zeros(2))])}, "does not run on batch 0 .*: .* without targets"),
         (small, {"budget": {"madds": 1e-4}}, r"asked for, the nearest allowed result has [\d,]+ \(0\.\d{3} of the"),
@@ -191,7 +193,7 @@ def broken() -> nn.Module:
 )
 def test_wrong_input_is_one_line(make: object, options: dict, said: str) -> None:
     with pytest.raises(NatppError, match=said) as error:
-        natpp.optimize(make(), **{"example_input": X} | options)
+        natpp.optimize(make(), **{"budget": "strict", "example_input": X} | options)
     assert "\n" not in str(error.value)
 
 
@@ -207,13 +209,13 @@ def test_share_blocks_is_advised_only_where_blocks_are_shared() -> None:
 def test_what_torch_exported_is_refused() -> None:
     exported = torch.export.export(small().eval(), (X,)).module()
     with pytest.raises(NatppError, match=r"comes from torch\.export and has no modes"):
-        natpp.optimize(exported, example_input=X)
+        natpp.optimize(exported, budget="strict", example_input=X)
 
 
 def test_torch_logs_nothing_where_natpp_says_what_is_wrong(capfd: pytest.CaptureFixture) -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(2))
     with pytest.raises(NatppError, match="too small"):
-        natpp.optimize(module, example_input=torch.randn(1, 3, 1, 1))
+        natpp.optimize(module, budget="strict", example_input=torch.randn(1, 3, 1, 1))
     assert capfd.readouterr().err == ""
 
 
@@ -224,7 +226,7 @@ def test_data_that_is_not_a_number_is_refused() -> None:
     data = [(X * float("nan"), torch.tensor([0, 1]))] * 2
     asked = {"example_input": X, "task": natpp.Task(data, data), "scorer": "short:steps=1"}
     with pytest.raises(NatppError, match="of all candidates is not a number"):
-        natpp.optimize(small(), "tuned:evaluations=2", **asked)
+        natpp.optimize(small(), "tuned:evaluations=2", "strict", **asked)
 
 
 class Pyramid(nn.Module):
@@ -284,9 +286,9 @@ def test_a_train_of_its_own_is_noted() -> None:
             self.layers[1].eval()
             return self
 
-    result = natpp.optimize(Frozen().eval(), example_input=X)
+    result = natpp.optimize(Frozen().eval(), budget="strict", example_input=X)
     assert "Frozen overrides train(), but the result does not: its train() applies to every part" in result.notes
-    assert not any("train()" in note for note in natpp.optimize(small().eval(), example_input=X).notes)
+    assert not any("train()" in note for note in natpp.optimize(small().eval(), budget="strict", example_input=X).notes)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +304,7 @@ def test_names_that_code_cannot_have_are_told(name: str, whose: str) -> None:
     module.add_module(name, nn.Conv2d(3, 4, 3, padding=1))
     module.forward = types.MethodType(lambda self, x: self._modules[name](x), module)
     with pytest.raises(NatppError, match=f"the layer '{name}' has a name that {whose}.*: give it another one"):
-        natpp.optimize(module.eval(), example_input=X)
+        natpp.optimize(module.eval(), budget="strict", example_input=X)
 
 
 def test_being_written_anew_saves_no_memory() -> None:
@@ -334,7 +336,7 @@ def test_a_layer_in_a_plain_list_is_told() -> None:
             return nn.ReLU()(self.others[0](self.first(x)))
 
     with pytest.raises(NatppError, match=r"Listed calls a Conv2d that is not registered: .* nn\.ModuleList"):
-        natpp.optimize(Listed().eval(), example_input=X)
+        natpp.optimize(Listed().eval(), budget="strict", example_input=X)
     inside = nn.Sequential(Listed(), nn.Conv2d(4, 4, 3, padding=1)).eval()
     no_change_is_no_change(inside, X)  # where the part as a whole stays
 
@@ -349,7 +351,7 @@ def test_a_result_can_be_pickled(budget: object) -> None:
 def test_a_part_called_put_is_saved_and_runs(tmp_path: Path) -> None:
     module = nn.ModuleDict({"put": small()})
     module.forward = types.MethodType(lambda self, x: self["put"](x), module)
-    result = natpp.optimize(module.eval(), example_input=X)
+    result = natpp.optimize(module.eval(), budget="strict", example_input=X)
     result.save(tmp_path / "saved")
     assert torch.equal(written_module(tmp_path / "saved").load()(X), result.module(X))
 
@@ -397,7 +399,7 @@ def test_autocast_in_a_part_keeps_it_whole() -> None:
 
 def test_autocast_in_the_forward_itself_is_refused() -> None:
     with pytest.raises(NatppError, match=r"its own forward stops it \(it switches torch\.autocast"):
-        natpp.optimize(Switches(half), example_input=X)
+        natpp.optimize(Switches(half), budget="strict", example_input=X)
 
 
 def test_gradients_that_a_forward_switches_off_are_noted() -> None:

@@ -187,7 +187,7 @@ def test_a_condition_on_sizes_holds_for_every_call() -> None:
 def test_conditions_on_sizes_are_kept_in_files_and_deployed(tmp_path: Path) -> None:
     example = torch.randn(2, 3, 12, 12)
     keeps_promises(Sized(), example, seeds=2)
-    folder = natpp.optimize(Sized(), example_input=example).save(tmp_path / "saved")
+    folder = natpp.optimize(Sized(), budget="strict", example_input=example).save(tmp_path / "saved")
     for made in (natpp.restore(folder), written_module(folder).load()):
         with pytest.raises(AssertionError, match=r"12 % 4 was 0 \(test_module_trace\.py, line \d+\)"):
             made(torch.randn(2, 3, 12, 14))
@@ -432,7 +432,7 @@ def test_a_forward_that_looks_at_data_itself_is_refused() -> None:
             return x * 2 if x.sum() > 0 else x
 
     with pytest.raises(TraceError, match=r"Looks cannot be traced.*natpp\.leaf"):
-        natpp.optimize(Looks(), example_input=torch.randn(2, 3, 6, 6))
+        natpp.optimize(Looks(), budget="strict", example_input=torch.randn(2, 3, 6, 6))
 
 
 def test_a_forward_with_a_path_for_training_is_refused_with_the_way_round() -> None:

@@ -54,7 +54,7 @@ def test_every_network(name: str, tmp_path: Path) -> None:
     module, x = built(name), example(MODELS[name])
     state = {key: tensor.clone() for key, tensor in module.state_dict().items()}
     given = outputs(module, x)
-    result = natpp.optimize(module, example_input=x)
+    result = natpp.optimize(module, budget="strict", example_input=x)
     same = rewrite(result.subject.traced)
     assert_same(outputs(same, x), given)  # nothing changed
     assert same.state_dict().keys() == state.keys()
@@ -102,14 +102,14 @@ def test_what_is_cut_at_imagenet_size_computes(name: str) -> None:
 @pytest.mark.parametrize("name", ["resnet20", "mobilenetv2", *CUT])
 def test_results_are_deployed(name: str) -> None:
     x = example(MODELS[name])
-    deployed_is_the_same(natpp.optimize(built(name), example_input=x).module, x)
+    deployed_is_the_same(natpp.optimize(built(name), budget="strict", example_input=x).module, x)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet20", "shufflenet"])
 def test_results_are_compiled_to_machine_code(name: str) -> None:
     x = example(MODELS[name], 2)
-    deployed_is_the_same(natpp.optimize(built(name), example_input=x).module, x, backend="inductor")
+    deployed_is_the_same(natpp.optimize(built(name), budget="strict", example_input=x).module, x, backend="inductor")
 
 
 def blocks_on_meta(name: str) -> tuple[Traced, list[Block]]:

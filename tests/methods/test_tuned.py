@@ -501,7 +501,7 @@ def test_more_wrong_input() -> None:
     with pytest.raises(BudgetError, match="nearest allowed"):
         learned(budget={"madds": 0.001})
     with pytest.raises(SettingError, match="tuned chooses by scores: give a scorer, or a task"):
-        natpp.optimize(trained(), "tuned", example_input=example())
+        natpp.optimize(trained(), "tuned", budget="strict", example_input=example())
     with pytest.raises(SettingError, match="auto does not use a task"):
         natpp.optimize("darts", task=loader())
 

@@ -141,7 +141,7 @@ def test_the_savings_add_up_to_the_headline(name: str) -> None:
 
 
 def test_a_module_with_its_blocks(tmp_path: Path) -> None:
-    result = natpp.optimize(model(), example_input=IMAGE)
+    result = natpp.optimize(model(), budget="strict", example_input=IMAGE)
     found = page(result.to_dict())
     assert f"{result.cost_before.madds:,} → {result.cost_after.madds:,}" in found.text
     assert sum(tag == "details" for tag, _ in found.tags) == len(result.subject.blocks)
@@ -186,7 +186,7 @@ def test_a_module_that_learned(tmp_path: Path) -> None:
     batches = [(torch.randn(8, 3, 8, 8), labels)]
     network = nn.Sequential(model(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
     asked = {"task": natpp.Task(batches, batches), "scorer": "short:steps=1"}
-    result = natpp.optimize(network, "tuned:evaluations=8", example_input=torch.randn(1, 3, 8, 8), **asked)
+    result = natpp.optimize(network, "tuned:evaluations=8", "strict", example_input=torch.randn(1, 3, 8, 8), **asked)
     found = page(result.to_dict())
     assert "validation loss" in found.text
     assert "measured once, without a spread" in found.text
@@ -200,7 +200,7 @@ def test_a_module_that_learned(tmp_path: Path) -> None:
 
 
 def test_a_large_module_stays_below_two_megabytes() -> None:
-    result = natpp.optimize(model(), example_input=IMAGE).to_dict()
+    result = natpp.optimize(model(), budget="strict", example_input=IMAGE).to_dict()
     text, many = json.dumps(result["groups"][0]), []
     for number_ in range(4000):
         many.append(json.loads(text.replace('"name": "', f'"name": "part{number_}.')))
@@ -235,7 +235,7 @@ def evil_cells() -> dict[str, Any]:
 
 
 def evil_module() -> dict[str, Any]:
-    data = natpp.optimize(model(), example_input=IMAGE).to_dict()
+    data = natpp.optimize(model(), budget="strict", example_input=IMAGE).to_dict()
     text = json.dumps(data)
     site = next(term["name"] for term in data["groups"][0]["decisions"] if term["places"])
     changed = json.loads(text.replace(json.dumps(site), json.dumps(EVIL)))
@@ -371,7 +371,9 @@ def test_the_command_writes_what_python_does(tmp_path: Path, capsys: pytest.Capt
     printed.write_text(capsys.readouterr().out)
     assert main(["report", str(printed), "-o", files[2], "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"report": files[2], "bytes": Path(files[2]).stat().st_size}
-    assert main(["optimize", "resnet20", "--report", files[2], "--quiet"]) == 0  # an earlier report is replaced
+    assert (
+        main(["optimize", "resnet20", "--budget", "strict", "--report", files[2], "--quiet"]) == 0
+    )  # an earlier report is replaced
     assert "<title>resnet20" in Path(files[2]).read_text()
 
 
@@ -397,7 +399,7 @@ def test_accuracies_of_trainings(tmp_path: Path) -> None:
     with pytest.raises(NatppError, match="a different architecture"):
         trained_accuracies(folders[:1], to_dict(result.after), to_dict(result.after))
     with pytest.raises(FormatError, match="works for an architecture"):
-        report_html(natpp.optimize(model(), example_input=IMAGE).to_dict(), trained=folders)
+        report_html(natpp.optimize(model(), budget="strict", example_input=IMAGE).to_dict(), trained=folders)
 
 
 def _wrong(tmp_path: Path) -> dict[str, tuple[tuple[str, ...], str]]:

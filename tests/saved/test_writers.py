@@ -19,7 +19,7 @@ def written(path: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("name", list(WRITERS))
 def test_every_way_to_write_keeps_its_promises(name: str, tmp_path: Path) -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1))
-    results = natpp.optimize("darts"), natpp.optimize(module, example_input=torch.randn(1, 3, 8, 8))
+    results = natpp.optimize("darts"), natpp.optimize(module, budget="strict", example_input=torch.randn(1, 3, 8, 8))
     of_one = {one.subject.name: one for one in results}
     for place, result in enumerate([of_one[name]] if name in of_one else results):
         first, second = (WRITERS[name](result, tmp_path / f"{place} {time}") for time in "ab")

@@ -45,7 +45,7 @@ def asked(name: str, budget: Any) -> View:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_shipped_policy_changes_something(name: str) -> None:
-    result = natpp.optimize(SMALL[name](), example_input=X)
+    result = natpp.optimize(SMALL[name](), budget="strict", example_input=X)
     assert result.changes
     assert result.cost_after.params <= result.cost_before.params
     assert result.cost_after.madds <= result.cost_before.madds
@@ -129,10 +129,14 @@ def test_a_kind_that_is_not_asked_for_stays_as_it_is() -> None:
 
 def test_kept_parts_keep_everything() -> None:
     module = SMALL["resnet"]()
-    result = natpp.optimize(module, example_input=X, decisions=natpp.Decisions(keep=("layer1", "conv1")))
+    result = natpp.optimize(
+        module, budget="strict", example_input=X, decisions=natpp.Decisions(keep=("layer1", "conv1"))
+    )
     assert result.changes
     assert all(change.name.startswith("layer2") for change in result.changes)
-    nothing = natpp.optimize(module, example_input=X, decisions=natpp.Decisions(keep=(nn.Conv2d, BasicBlock)))
+    nothing = natpp.optimize(
+        module, budget="strict", example_input=X, decisions=natpp.Decisions(keep=(nn.Conv2d, BasicBlock))
+    )
     assert not nothing.changes
     assert "nothing" in nothing.notes[-1]
     assert torch.equal(nothing.module.eval()(X), module.eval()(X))
@@ -177,7 +181,7 @@ def test_one_of_two_paths_from_a_kept_layer_remains() -> None:
 
 def test_a_network_without_sites_comes_back() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
-    result = natpp.optimize(module, example_input=torch.randn(2, 3, 2, 2))
+    result = natpp.optimize(module, budget="strict", example_input=torch.randn(2, 3, 2, 2))
     assert not result.changes
     assert "nothing changed" in str(result)
 
@@ -365,17 +369,21 @@ def test_wrong_settings_say_what_is_wrong() -> None:
         ({"method": "evolution", "scorer": "table.csv"}, "a table scores architectures"),
     ):
         with pytest.raises(NatppError, match=message):
-            natpp.optimize(module, example_input=X, **options)
+            natpp.optimize(module, **{"budget": "strict", "example_input": X} | options)
+    with pytest.raises(
+        SettingError, match=r"a module needs a budget.*natpp.optimize\(model, budget=0.5, example_input"
+    ):
+        natpp.optimize(module, example_input=X)
     with pytest.raises(SettingError, match="example input"):
-        natpp.optimize(module)
+        natpp.optimize(module, budget="strict")
     with pytest.raises(SettingError, match="only be given with a module"):
-        natpp.optimize("darts", example_input=X)
+        natpp.optimize("darts", budget="strict", example_input=X)
     with pytest.raises(NatppError, match="expected an architecture"):
-        natpp.optimize(3, example_input=X)
+        natpp.optimize(3, budget="strict", example_input=X)
 
 
 def test_the_result_says_what_and_why() -> None:
-    result = natpp.optimize(SMALL["vgg"](), example_input=X)
+    result = natpp.optimize(SMALL["vgg"](), budget="strict", example_input=X)
     lines = str(result).splitlines()
     assert lines[0].startswith("features.")
     assert "probability" in lines[0]
@@ -428,8 +436,8 @@ def test_a_block_that_another_bypasses_may_lose_everything() -> None:
 def test_statistics_follow_when_data_is_given() -> None:
     module = warmed(SMALL["resnet"](), X)
     batches = [torch.randn(8, 3, 16, 16) for _ in range(2)]
-    plain = natpp.optimize(module, example_input=X).module
-    fresh = natpp.optimize(module, example_input=X, task=natpp.Task.inputs(batches)).module
+    plain = natpp.optimize(module, budget="strict", example_input=X).module
+    fresh = natpp.optimize(module, budget="strict", example_input=X, task=natpp.Task.inputs(batches)).module
     norms = [name for name, _ in fresh.named_buffers() if name.endswith("running_mean")]
     assert any(not torch.equal(fresh.get_buffer(name), plain.get_buffer(name)) for name in norms)
 
@@ -446,7 +454,7 @@ def test_work_grows_with_the_network() -> None:
 
         sys.setprofile(counted)
         try:
-            natpp.optimize(module, example_input=torch.randn(1, 4, 8, 8))
+            natpp.optimize(module, budget="strict", example_input=torch.randn(1, 4, 8, 8))
         finally:
             sys.setprofile(None)
         return made
@@ -473,6 +481,6 @@ def test_optimize_copies_and_measures_each_network_once(monkeypatch: pytest.Monk
     counted(written, "copied")
     counted(fx.Tracer, "trace")
     counted(measure, "call")
-    natpp.optimize(SMALL["resnet"](), example_input=X)
+    natpp.optimize(SMALL["resnet"](), budget="strict", example_input=X)
     expected = {"trace": 1, "copied": 1, "rewrite": 2, "module_cost": 3, "call": 3}
     assert counts == expected  # the original, the same as natpp writes it, and the result

@@ -106,7 +106,9 @@ def test_a_result_is_tuned_with_shortcuts_that_come_in() -> None:
     module = natpp.zoo.network("resnet20")
     images = torch.randn(4, 3, 32, 32)
     for seed in range(20):
-        result = natpp.optimize(module, "nat++:mode=sample", example_input=images, run=natpp.Run(seed=seed))
+        result = natpp.optimize(
+            module, "nat++:mode=sample", budget="strict", example_input=images, run=natpp.Run(seed=seed)
+        )
         if any(change.before == "null" for change in result.changes):
             break
     batches = [(images, torch.tensor([0, 1, 2, 3]))] * 5
@@ -363,7 +365,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     said = capsys.readouterr().out
     assert str(out / "module.safetensors") in said
     assert f"natpp.restore({str(out)!r}, module=original) gives the module" in said
-    result = natpp.optimize(natpp.zoo.network("resnet20"), example_input=torch.randn(1, 3, 32, 32))
+    result = natpp.optimize(natpp.zoo.network("resnet20"), budget="strict", example_input=torch.randn(1, 3, 32, 32))
     tuned = ["finetune", str(result.save(tmp_path / "better")), "--task", "digits", "--epochs=1", "--batch=512"]
     assert main([*tuned, "--out", str(tmp_path / "tuned")]) == 0
     assert f"natpp.restore({str(tmp_path / 'tuned')!r}) gives the module" in capsys.readouterr().out

@@ -37,9 +37,10 @@ class Asked(Config):
     method: Annotated[str, Form("NAME:KEY=VALUE,…")] = "auto"
     """nat++, nat, random, evolution:scores=20, tuned:evaluations=32 (models only), …; nat++:policy=RUN for your own
     policy, nat++:mode=best-of to choose by a scorer; auto: the policy that ships, or for a model with a task, tuned"""
-    budget: Annotated[str, Form("strict|rule|madds=0.6,…")] = "strict"
-    """strict: living parameters and MAdds do not rise; rule: what the rule allows; or limits on params, madds,
-    memory (bytes) or latency (ms), as in madds=0.6: a fraction up to 1 of the current cost, or an absolute number"""
+    budget: Annotated[str | None, Form("strict|rule|madds=0.6,…")] = None
+    """needed for a model; strict (default for an architecture): living parameters and MAdds do not rise; rule: what the
+    rule allows; or limits on params, madds, memory (bytes) or latency (ms), as in madds=0.6: a fraction up to 1 of the
+    current cost, or an absolute number"""
     task: Annotated[str | None, Form("TASK")] = None
     """data to train on: digits, cifar10:root=data, imagenet:root=DIR, a folder of images"""
     scorer: Annotated[str | None, Form("NAME:KEY=VALUE,…|RUN|TABLE")] = None
@@ -80,6 +81,8 @@ def optimize(
     if is_module(subject):
         others = replace(where, classes=None).to_flags()
         refuse_other(others, "can only be given with an architecture, not with a model")
+        if asked.budget is None:
+            raise SettingError("a model needs a budget, such as half of its multiply-adds: --budget madds=0.5")
         given, example = make_module(subject, asked.input, classes=where.classes, seed=run.seed)
     else:
         given, example = load_architecture(subject), None
@@ -87,7 +90,7 @@ def optimize(
         refuse_other(others, "can only be given with a model, not with an architecture")
         decisions = replace(decisions, setting=where.setting("cifar" if given.reduce is not None else "nasbench201"))
         keep_other_files(out)
-    wanted = replace(Budget.of(asked.budget), timed=asked.measure_latency)
+    wanted = replace(Budget.of(asked.budget or "strict"), timed=asked.measure_latency)
     with shown_progress() as watch:
         try:
             found = verbs.optimize(

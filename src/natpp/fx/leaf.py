@@ -19,7 +19,7 @@ def leaf(part: T) -> T:
         ...     "Kept whole wherever it is used."
         >>> model = natpp.zoo.network("resnet20")
         >>> model.layer1 = natpp.leaf(model.layer1)
-        >>> result = natpp.optimize(model, example_input=torch.randn(1, 3, 32, 32))
+        >>> result = natpp.optimize(model, budget=0.8, example_input=torch.randn(1, 3, 32, 32))
         >>> any(change.name.startswith("layer1") for change in result.changes)
         False
     """

@@ -50,7 +50,7 @@ MEMORY = 1 << 31  # bytes of values held while they are fitted
 def run_optimize(
     given: Architecture | nn.Module,
     method: Method | Policy | str | Path,
-    budget: Budget,
+    budget: Budget | None,
     *,
     example_input: Any = None,
     decisions: Decisions = Decisions(),
@@ -60,6 +60,13 @@ def run_optimize(
     name: str = "",
 ) -> Result:
     """The method's answer for an architecture or a module, within rule and budget, and why."""
+    if budget is None:
+        if isinstance(given, nn.Module):
+            raise SettingError(
+                "a module needs a budget, such as half of its multiply-adds: natpp.optimize(model, budget=0.5, "
+                "example_input=x)"
+            )
+        budget = Budget()
     has_data = isinstance(task, Task) or task.data is not None
     targets = has_data and not (isinstance(task, Task) and not task.targets)
     chosen = as_method(method, learns=targets and isinstance(given, nn.Module))
@@ -201,7 +208,7 @@ def subject_of(given: object, example_input: Any, asked: Decisions, budget: Budg
     if asked.setting is not None:
         raise SettingError("a setting can only be given with an architecture, not with a module")
     if example_input is None:
-        raise SettingError("a module needs an example input: natpp.optimize(module, example_input=x)")
+        raise SettingError("a module needs an example input: natpp.optimize(model, budget=0.5, example_input=x)")
     share = not budget.limits if asked.share_blocks is None else asked.share_blocks
     return Module(trace(given, example_input), replace(asked, share_blocks=share))
 

@@ -38,7 +38,8 @@ def stopped_by(module: Module, plan: Plan, limits: Mapping[str, float]) -> str:
         LEAST: f"in layers whose other options are ruled out ({ruled_out})" if ruled_out else "in the smallest layers",
     }
     shares = {told[kind]: cost / over[name] for kind, cost in held.most_common() if cost >= SMALL * over[name]}
-    return f"Of what remains, {', '.join(f'{share:.0%} is {text}' for text, share in shares.items())}"
+    more = ". Deciding block by block may save more: share_blocks=False" if module.ask.share_blocks else ""
+    return f"Of what remains, {', '.join(f'{share:.0%} is {text}' for text, share in shares.items())}{more}"
 
 
 def _largest(counts: Counter[str]) -> str:
