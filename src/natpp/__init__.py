@@ -18,7 +18,20 @@ from natpp.runs.scoring import Short
 from natpp.runs.search import Search
 from natpp.saved import writers as _writers
 from natpp.training.recipe import Recipe
-from natpp.verbs import benchmark, build, cost, draw, finetune, optimize, restore, sample, score, search, train
+from natpp.verbs import (
+    benchmark,
+    build,
+    cost,
+    draw,
+    evaluate,
+    finetune,
+    optimize,
+    restore,
+    sample,
+    score,
+    search,
+    train,
+)
 
 __all__ = [
     "Architecture",
@@ -36,6 +49,7 @@ __all__ = [
     "build",
     "cost",
     "draw",
+    "evaluate",
     "finetune",
     "leaf",
     "load",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from natpp.runs.scoring import Scoring
     from natpp.runs.trainings import Trained
     from natpp.scorers.base import Scorer
+    from natpp.training.evaluation import Evaluation
     from natpp.training.outcome import Outcome
     from natpp.training.task import Task
 
@@ -327,6 +328,39 @@ def finetune(
     if not known:
         raise NatppError(f"expected a torch.nn.Module, or the result for one or its folder, not {shortened(repr(of))}")
     return run_finetuning(of, _task(task), RECIPES.given(recipe), teacher=teacher, run=run)
+
+
+def evaluate(
+    of: nn.Module | Result | Trained | str | Path,
+    task: Task | Data | Images | str | Path,
+    part: Literal["val", "test"] | None = None,
+    *,
+    against: nn.Module | None = None,
+    run: Run = Run(),
+) -> Evaluation:
+    """Loss and metrics of a module, a result, a training or its folder on the validation or test data of a task.
+
+    A result is compared with its original, sample by sample; `against` is another module to compare with. The part is
+    `val` by default; for a network that `natpp.train` trained on all training images it is `test`.
+
+    Examples:
+        >>> trained = natpp.train("darts", "digits", "quick:epochs=1,channels=4,cells=3")
+        >>> natpp.evaluate(trained, "digits").figures["accuracy"] == trained.test_accuracy
+        True
+    """
+    from torch import nn
+
+    from natpp.core.result import Result
+    from natpp.runs.evaluating import run_evaluation
+    from natpp.runs.trainings import Trained
+
+    known = isinstance(of, nn.Module | Result | Trained | Path) or (isinstance(of, str) and os.path.isdir(of))
+    if not known:
+        raise NatppError(
+            f"expected a torch.nn.Module, a result, a training or the folder of one, not {shortened(repr(of))}. An "
+            "architecture has no weights yet: natpp.train makes a trained network of it"
+        )
+    return run_evaluation(of, _task(task), part, against=against, run=run)
 
 
 def draw(arch: Architecture | str | Path, against: Architecture | str | Path | None = None) -> str:

@@ -347,6 +347,34 @@ def finetune(
     print(f"natpp.restore({str(run.out)!r}{more}) gives the module")
 
 
+def evaluate(
+    model: Annotated[
+        str,
+        Flag(f"{MODEL}, or the folder of a result or a training", "NETWORK|FILE.py:FUNCTION|DIR", positional=True),
+    ],
+    *,
+    task: Images,
+    part: Annotated[
+        Literal["val", "test"] | None,
+        Flag("the data to measure on; auto: val, or test for a network that natpp train trained on all images"),
+    ] = None,
+    against: Annotated[
+        str | None, Flag("a model or folder to compare with on the same samples, such as the original", "MODEL|DIR")
+    ] = None,
+    input: Shapes = None,
+    run: Annotated[Run, Group(("out", "resume", "seed", "workers", "tensorboard"))] = Run(),
+    json: bool = False,
+) -> None:
+    """Measure the loss and the metrics of a model, a result or a training on held-out data."""
+    one = model if os.path.isdir(model) else load_module(model, input)
+    other = None if against is None else load_module(against, input)
+    found = verbs.evaluate(one, task, part, against=other, run=replace(run, say=say))
+    if json:
+        print_json(found.to_dict())
+    else:
+        print(found)
+
+
 def report(
     what: Annotated[
         str, Flag("a search's folder, a file that natpp optimize wrote, a saved module", "RUN|RESULT", positional=True)

@@ -39,6 +39,16 @@ def write_trained(folder: Path, module: nn.Module, found: Mapping[str, Any]) -> 
     write_whole(folder / RESULT, json.dumps(found, indent=2) + "\n")
 
 
+def read_result(folder: Path) -> dict[str, Any]:
+    """What a training wrote about itself; empty for a folder of something else."""
+    file = folder / RESULT
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except ValueError as error:
+        raise FormatError(f"{str(file)!r} is damaged: {error}") from None
+    return found
+
+
 def restore_trained(folder: Path, module: nn.Module | None = None) -> nn.Module:
     """The network that a training from scratch wrote, in evaluation mode, or a copy of a module with its weights."""
     if (folder / NETWORK).is_file():

@@ -202,10 +202,16 @@ class Task:
             raise SettingError("train needs val: the result is chosen on data that no candidate was trained on")
         return Loaded.of(self.train, self.val, steps)
 
-    def part(self, name: Literal["train", "val", "test"], device: torch.device | str = "cpu") -> Iterator[Batch]:
+    def part(
+        self,
+        name: Literal["train", "val", "test"],
+        device: torch.device | str = "cpu",
+        *,
+        validation: int | None = None,
+    ) -> Iterator[Batch]:
         """The batches of a part, in order and not augmented; empty if the task has no such part."""
         if isinstance(self.train, Images | Batches):
-            batches = self.batches(device)
+            batches = self.batches(device, validation=validation)
             if name == "train":
                 starts = range(0, len(batches), IMAGES_AT_ONCE)
                 return (batches.take(np.arange(len(batches))[start : start + IMAGES_AT_ONCE]) for start in starts)
