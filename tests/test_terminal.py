@@ -52,6 +52,7 @@ def arguments_of(verb: str, folder: Path) -> tuple[str, ...]:
         "benchmark": ("nasbench201", "--table", source, *few),
         "train": ("darts", "--task", "digits", "--epochs=1", "--out", str(folder / "trained"), *FAST[1:]),
         "finetune": ("resnet20", "--task", "digits", "--epochs=1", "--batch=512", "--out", str(folder / "tuned")),
+        "export": ("resnet20", "-o", str(folder / "model.onnx")),
         "evaluate": ("resnet20", "--task", "digits"),
         "report": (source, "-o", str(folder / "report.html")),
         "data": ("fashion-mnist", "--root", str(folder)),

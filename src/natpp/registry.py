@@ -7,8 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from natpp.config import Config
 from natpp.errors import NatppError, SettingError, UnknownNameError, did_you_mean, shortened
@@ -115,4 +114,4 @@ RECIPES: Registry[Recipe] = Registry("recipe")
 TASKS: Registry[MakeTask] = Registry("task")
 KINDS: Registry[TermKind | NodeKind] = Registry("kind of decision")
 MEASURES: Registry[Measure] = Registry("cost")
-WRITERS: Registry[Callable[..., Path]] = Registry("way to write a result")
+WRITERS: Registry[Callable[..., Any]] = Registry("way to write a result")

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from natpp.runs.comparison import Comparison
     from natpp.runs.scoring import Scoring
     from natpp.runs.trainings import Trained
+    from natpp.saved.onnx import Exported
     from natpp.scorers.base import Scorer
     from natpp.training.evaluation import Evaluation
     from natpp.training.outcome import Outcome
@@ -348,19 +349,32 @@ def evaluate(
         >>> natpp.evaluate(trained, "digits").figures["accuracy"] == trained.test_accuracy
         True
     """
-    from torch import nn
-
-    from natpp.core.result import Result
     from natpp.runs.evaluating import run_evaluation
-    from natpp.runs.trainings import Trained
 
-    known = isinstance(of, nn.Module | Result | Trained | Path) or (isinstance(of, str) and os.path.isdir(of))
-    if not known:
-        raise NatppError(
-            f"expected a torch.nn.Module, a result, a training or the folder of one, not {shortened(repr(of))}. An "
-            "architecture has no weights yet: natpp.train makes a trained network of it"
-        )
     return run_evaluation(of, _task(task), part, against=against, run=run)
+
+
+def export(
+    of: nn.Module | Result | Trained | str | Path,
+    path: str | Path,
+    example_input: Any = None,
+    *,
+    tolerance: float = 1e-3,
+) -> Exported:
+    """An ONNX file of a module, a result, a training or its folder, checked in onnxruntime against the module.
+
+    A module needs an `example_input`; a result has its own. On it and on two random inputs the outputs may differ by
+    `tolerance` times the largest output; otherwise nothing is written. The batch size is free if the module allows it.
+
+    Examples:
+        >>> model = natpp.zoo.network("resnet20")
+        >>> result = natpp.optimize(model, budget=0.5, example_input=torch.randn(1, 3, 32, 32))
+        >>> natpp.export(result, "better.onnx").any_batch  # the same as result.export("better.onnx")
+        True
+    """
+    from natpp.runs.exporting import run_export
+
+    return run_export(of, path, example_input, tolerance)
 
 
 def draw(arch: Architecture | str | Path, against: Architecture | str | Path | None = None) -> str:

@@ -24,7 +24,7 @@ VERBS: dict[str, Command] = {
     for command in (
         *(commands.zoo, commands.show, commands.cost, commands.transitions, commands.convert, commands.sample),
         *(commands.search, commands.score, optimize, commands.benchmark, commands.train, commands.finetune),
-        *(commands.evaluate, commands.report, commands.data),
+        *(commands.evaluate, commands.export, commands.report, commands.data),
     )
 }
 

@@ -30,6 +30,7 @@ from natpp.cli.subjects import (
     is_module,
     load_architecture,
     load_module,
+    make_example,
     make_module,
 )
 from natpp.config import Among
@@ -369,6 +370,29 @@ def evaluate(
     one = model if os.path.isdir(model) else load_module(model, input)
     other = None if against is None else load_module(against, input)
     found = verbs.evaluate(one, task, part, against=other, run=replace(run, say=say))
+    if json:
+        print_json(found.to_dict())
+    else:
+        print(found)
+
+
+def export(
+    model: Annotated[
+        str,
+        Flag(f"{MODEL}, or the folder of a result or a training", "NETWORK|FILE.py:FUNCTION|DIR", positional=True),
+    ],
+    *,
+    output: Annotated[str, Flag("the ONNX file to write", "FILE", short="-o")],
+    input: Shapes = None,
+    tolerance: Annotated[float, Flag("most that onnxruntime may differ by, as a share of the largest output")] = 1e-3,
+    json: bool = False,
+) -> None:
+    """Write a model or a result as an ONNX file, and check it in onnxruntime."""
+    if os.path.isdir(model):
+        found = verbs.export(model, output, None if input is None else make_example(input), tolerance=tolerance)
+    else:
+        module, example = make_module(model, input)
+        found = verbs.export(module, output, example, tolerance=tolerance)
     if json:
         print_json(found.to_dict())
     else:

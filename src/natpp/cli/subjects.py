@@ -90,6 +90,11 @@ def make_module(word: str, shapes: str | None, *, classes: int | None = None, se
     return _made(word), _example(given, seed)
 
 
+def make_example(shapes: str) -> Any:
+    """A random input of the shapes given."""
+    return _example(parse_shapes(shapes), 0)
+
+
 def load_module(word: str, shapes: str | None, seed: int = 0) -> nn.Module:
     """The module that a word names, or that a folder of `natpp optimize -o` holds."""
     if os.path.isdir(word):

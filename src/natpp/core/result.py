@@ -113,11 +113,20 @@ class Result:
 
         The folder has the weights, the graph, and a Python file that makes the module without natpp.
         """
-        return WRITERS[self.subject.name](self, Path(path))
+        saved: Path = WRITERS[self.subject.name](self, Path(path))
+        return saved
+
+    def export(self, path: str | Path, tolerance: float = 1e-3) -> Any:
+        """Write the module as an ONNX file and check it in onnxruntime: a `natpp.saved.onnx.Exported`.
+
+        It may differ from the module by `tolerance` times its largest output, on the example and two random inputs.
+        """
+        return WRITERS["onnx"](self, Path(path), tolerance)
 
     def report(self, path: str | Path, trained: Sequence[str | Path] = ()) -> Path:
         """Write the result as one HTML page; `trained` are folders of trainings, which provide accuracies."""
-        return WRITERS["page"](self, Path(path), *trained)
+        page: Path = WRITERS["page"](self, Path(path), *trained)
+        return page
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: the changes, the costs, the options at every place, and the settings."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from torch import nn
 
 from natpp.core.result import Result
 from natpp.data.named import Data
-from natpp.errors import SettingError, did_you_mean
+from natpp.errors import NatppError, SettingError, did_you_mean, shortened
 from natpp.fx.traced import copied
 from natpp.run import Run
 from natpp.runs.fabric import make_fabric
@@ -62,7 +63,14 @@ def module_of(of: nn.Module | Result | Trained | str | Path) -> tuple[nn.Module,
         return of.module, of.result.before if isinstance(of.result, Result) else None
     if isinstance(of, Result):
         return of.module, of.before
-    return (of if isinstance(of, nn.Module) else restore_module(of)), None
+    if isinstance(of, nn.Module):
+        return of, None
+    if isinstance(of, Path) or (isinstance(of, str) and os.path.isdir(of)):
+        return restore_module(of), None
+    raise NatppError(
+        f"expected a torch.nn.Module, a result, a training or the folder of one, not {shortened(repr(of))}. An "
+        "architecture has no weights yet: natpp.train makes a trained network of it"
+    )
 
 
 def _set_aside(of: nn.Module | Result | Trained | str | Path) -> int | None:

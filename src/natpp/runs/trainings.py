@@ -71,7 +71,7 @@ class Trained:
     def save(self, folder: str | Path) -> Path:
         """Write it into a folder: a result in the format of `result.save`, else the weights and result.json."""
         if self.result is not None:
-            return save_module(self.module, _example(self.result), self._told(), folder)
+            return save_module(self.module, example_in(self.result), self._told(), folder)
         with whole_folder(folder, RESULT, (RESULT, MODULE, NETWORK)) as fresh:
             write_trained(fresh, self.module, self.to_dict())
         return Path(folder)
@@ -239,7 +239,7 @@ def _in_words(fabric: Fabric) -> str:
     return f"{fabric.device}, {name}" + (f", {fabric.world_size} processes" if fabric.world_size > 1 else "")
 
 
-def _example(result: Result | dict[str, Any]) -> Any:
+def example_in(result: Result | dict[str, Any]) -> Any:
     """An example input of a result's module."""
     if isinstance(result, Result):
         assert isinstance(result.subject, Module)

@@ -6,12 +6,16 @@ The writers register themselves. Torch is imported only where a module is saved.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from natpp.arch.formats import to_json
 from natpp.core.result import Result
 from natpp.files import write_whole
 from natpp.registry import WRITERS
 from natpp.report.page import write_report
+
+if TYPE_CHECKING:
+    from natpp.saved.onnx import Exported
 
 
 def write_architecture(result: Result, file: Path) -> Path:
@@ -27,6 +31,13 @@ def write_module(result: Result, folder: Path) -> Path:
     return save_result(result, folder)
 
 
+def write_onnx(result: Result, file: Path, tolerance: float = 1e-3) -> Exported:
+    """Write a module as an ONNX file, checked in onnxruntime; how close it comes."""
+    from natpp.saved import onnx
+
+    return onnx.write_onnx(result.module, result.subject.traced.example, file, tolerance)  # type: ignore[attr-defined]
+
+
 def write_page(result: Result, file: Path, *trained: str | Path) -> Path:
     """Write the report of a result, with the accuracies of trainings; the file."""
     return write_report(result.to_dict(), file, trained=trained)
@@ -34,4 +45,5 @@ def write_page(result: Result, file: Path, *trained: str | Path) -> Path:
 
 WRITERS.add("architecture", write_architecture)
 WRITERS.add("module", write_module)
+WRITERS.add("onnx", write_onnx)
 WRITERS.add("page", write_page)
