@@ -43,6 +43,7 @@ from natpp.config import At
 from natpp.data.sets import load_images
 from natpp.errors import NatppError, SettingError
 from natpp.files import write_whole
+from natpp.folder import Interrupted
 from natpp.registry import KINDS, RECIPES
 from natpp.runs.fabric import make_fabric
 from natpp.seeds import Use, number
@@ -366,6 +367,8 @@ def measure(settings: BesidePruning) -> None:
         except ModuleNotFoundError as error:
             print(f"{start.row(epochs[0])}: {error.name} is not installed", flush=True)
             continue
+        except Interrupted:
+            raise
         except NatppError as error:  # a budget that cannot be met is a result, too
             rows = ({"name": start.row(one), **asdict(start), "epochs": one, "refused": str(error)} for one in epochs)
         for row in rows:
@@ -410,7 +413,7 @@ def together(settings: BesidePruning) -> None:
                 print(markdown(read_rows(settings.runs)), flush=True)
     finally:
         for one in running:
-            one.terminate()
+            one.kill()  # every finished row is in the file
             one.wait()
     print(markdown(read_rows(settings.runs)), flush=True)
 
