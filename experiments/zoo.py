@@ -20,11 +20,13 @@ from natpp.zoo import Model
 
 HEAD = """# Hand-crafted networks
 
-`natpp.zoo.network(name, classes=None)` builds a network as a plain `nn.Module` with fresh weights; `natpp zoo`
-lists them all. Each is written from its paper and traceable by `torch.fx`. To add one, put its code into
+`natpp.zoo.network(name, classes=None, weights=None)` builds a network as a plain `nn.Module`; `natpp zoo` lists them
+all. `weights` are a mapping of tensors, a safetensors file or a checkpoint of torch (on the command line:
+`resnet20:weights=FILE`), else they are fresh. Tensors of other projects named `module.…` or `linear.…` are renamed.
+Each network is written from its paper and traceable by `torch.fx`. To add one, put its code into
 `src/natpp/zoo/networks` and an entry into `src/natpp/zoo/models.py`; `tests/zoo` then tests it too.
-`resnet18`, `resnet50`, `vgg16_imagenet` and `mobilenetv2_imagenet` use torchvision's parameter names, so you
-can load torchvision's weights with `load_state_dict`.
+`resnet18`, `resnet50`, `vgg16_imagenet` and `mobilenetv2_imagenet` use torchvision's parameter names, so they take
+torchvision's weights.
 
 The table gives millions of parameters and multiply-adds (MAdds) for one image, as counted by `natpp.cost`: all
 parameters, including those of batch norms, and the MAdds of convolutions and linear layers. Next to them are the

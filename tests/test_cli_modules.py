@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from test_cli import Run, Runner, ok, run  # noqa: F401
 
 import natpp
@@ -93,6 +94,18 @@ def test_a_network_of_the_zoo(run: Runner, tmp_path: Path) -> None:  # noqa: F81
     for place in (place for group in data["groups"] for place in group["decisions"]):
         assert all(("probability" in option) != ("why_not" in option) for option in place["options"])
     assert natpp.restore(folder)(torch.randn(1, 3, 32, 32)).shape == (1, 7)
+
+
+def test_weights_for_a_network_of_the_zoo(run: Runner, tmp_path: Path) -> None:  # noqa: F811
+    made = natpp.zoo.network("resnet20")
+    file, folder = tmp_path / "weights.safetensors", tmp_path / "better"
+    save_file(made.state_dict(), file)
+    ok(run("optimize", f"resnet20:weights={file}", "--budget", "madds=0.9", "--out", str(folder)))
+    kept = natpp.restore(folder).state_dict()
+    assert torch.equal(kept["fc.weight"], made.state_dict()["fc.weight"])
+    assert "params" in ok(run("cost", f"resnet20:weights={file}", "--json"))
+    assert "unknown model 'resnet2'. Did you mean 'resnet20'?" in run("cost", f"resnet2:weights={file}")[2]
+    assert "cannot read the weights 'none.pt'" in run("cost", "resnet20:weights=none.pt")[2]
 
 
 def test_a_result_that_needs_its_original_says_so(

@@ -16,6 +16,7 @@ from natpp import verbs
 from natpp.arch.load import load
 from natpp.errors import FormatError, NatppError, SettingError, did_you_mean, shortened
 from natpp.registry import MODELS, ZOO
+from natpp.zoo.models import network
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -23,14 +24,24 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 TEXT = "a zoo name, a file, '-' or the text itself"
-MODEL = "a network of the zoo, or what a function in your own file returns"
+MODEL = "a network of the zoo (NETWORK:weights=FILE: with these weights), or what a function in your own file returns"
 LONGEST_NAME = 80  # of a subject in a report
 FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
+NETWORK = re.compile(r"(?P<name>\w+)(:weights=(?P<weights>.+))?")
 
 
 def is_module(word: str) -> bool:
     """Whether a word names a module: a network of the zoo, or FILE.py:FUNCTION. Anything else is an architecture."""
-    return word in MODELS or FUNCTION.fullmatch(word) is not None
+    return _network(word) is not None or FUNCTION.fullmatch(word) is not None
+
+
+def _network(word: str) -> tuple[str, str | None] | None:
+    """The network of the zoo that a word names, and the file of its weights, if any."""
+    found = NETWORK.fullmatch(word)
+    if found is None or (found["weights"] is None and word not in MODELS):
+        return None
+    MODELS[found["name"]]  # raises for an unknown name
+    return found["name"], found["weights"]
 
 
 def load_architecture(word: str) -> Any:
@@ -77,10 +88,10 @@ def make_module(word: str, shapes: str | None, *, classes: int | None = None, se
 
     given = None if shapes is None else parse_shapes(shapes)
     torch.manual_seed(seed)  # for the initial weights
-    if word in MODELS:
-        model = MODELS[word]
-        inputs = given or [(1, *model.input_shape)]
-        return model.build(classes), _example(inputs, seed)
+    if (named := _network(word)) is not None:
+        name, weights = named
+        inputs = given or [(1, *MODELS[name].input_shape)]
+        return network(name, classes, weights), _example(inputs, seed)
     if given is None:
         raise SettingError(f"{word} needs the shape of its input: --input 1,3,224,224")
     if classes is not None:
@@ -99,7 +110,7 @@ def load_module(word: str, shapes: str | None, seed: int = 0) -> nn.Module:
     """The module that a word names, or that a folder of `natpp optimize -o` holds."""
     if os.path.isdir(word):
         return verbs.restore(word)
-    if word in MODELS:
+    if _network(word) is not None:
         return make_module(word, shapes, seed=seed)[0]
     if FUNCTION.fullmatch(word) is None:
         known = did_you_mean(word, MODELS)

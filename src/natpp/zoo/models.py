@@ -6,8 +6,9 @@ A network is one entry here plus its code in `src/natpp/zoo/networks`, which is 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from natpp.errors import SettingError
@@ -15,7 +16,7 @@ from natpp.registry import MODELS
 from natpp.zoo.published import Published, rows_of
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,26 @@ class Model:
         return self.make(classes)
 
 
-def network(name: str, classes: int | None = None) -> nn.Module:
-    """A hand-crafted network as a plain module with fresh weights, by its name in the zoo.
+def network(
+    name: str, classes: int | None = None, weights: str | Path | Mapping[str, Tensor] | None = None
+) -> nn.Module:
+    """A hand-crafted network as a plain module, by its name in the zoo, with fresh weights or those given.
+
+    `weights` are a mapping from names to tensors, a safetensors file or a checkpoint of torch. Names may start with
+    `module.`, and with `linear.` in place of `fc.`.
 
     Examples:
         >>> model = natpp.zoo.network("mobilenetv2", classes=5)
         >>> natpp.cost(model, example_input=torch.randn(1, 3, 32, 32)).madds
         87970048
+        >>> again = natpp.zoo.network("mobilenetv2", classes=5, weights=model.state_dict())
     """
-    return MODELS[name].build(classes)
+    found = MODELS[name].build(classes)
+    if weights is not None:
+        from natpp.zoo.checkpoints import load_weights
+
+        load_weights(found, weights)
+    return found
 
 
 def _made(name: str, **settings: Any) -> Callable[[int], nn.Module]:
