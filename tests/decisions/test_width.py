@@ -126,6 +126,26 @@ def test_what_is_not_understood_keeps_its_groups_and_is_named() -> None:
     assert "MultiheadAttention" in tokens.notes[0]
 
 
+class Reversed(nn.Module):
+    """A layer of another package that mixes channels; fresh weights hide it. Its in-place count keeps it whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls.add_(1)
+        return x * self.scale.flip(0)[:, None, None]
+
+
+def test_a_stranger_that_mixes_channels_keeps_its_groups() -> None:
+    found = find_channels(trace(nn.Sequential(conv(3, 8), Reversed(), conv(8, 6), conv(6, 2)).eval(), X))
+    assert [group.name for group in found.groups] == ["2"]
+    assert "Reversed" in found.notes[0]
+
+
 class Asked(nn.Module):
     """A forward that checks a width, and one that computes with it."""
 

@@ -178,6 +178,19 @@ class Functional(nn.Module):
         return F.conv2d(F.conv2d(x, self.deep, padding=1, groups=8), self.last)
 
 
+class Counting(nn.BatchNorm2d):
+    """A batch norm and activation of another package; it takes another path in training mode, so it stays whole."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.num_batches_tracked.add_(1)
+        return F.silu(F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self.training))
+
+
+def strange() -> nn.Module:
+    return nn.Sequential(conv(3, 8), Counting(8), conv(8, 6), Counting(6), conv(6, 4))
+
+
 def flat() -> nn.Module:
     """A flatten before a linear layer, which reads every channel at 16 places."""
     layers = conv(3, 6), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(96, 10), nn.ReLU(), nn.Linear(10, 3)
@@ -210,6 +223,7 @@ CASES = {
     "next": Case(Next, [("stem", 8, 1), ("wide", 20, 1)]),
     "tokens": Case(Tokens, [("wide", 24, 1)]),
     "functional": Case(Functional, [("first", 8, 1)]),
+    "strange": Case(strange, [("0", 8, 1), ("2", 6, 1)]),
     "flat": Case(flat, [("0", 6, 1), ("3", 10, 1)]),
     "group_norm": Case(group_norm, [("0", 4, 3)]),
     "sliced": Case(

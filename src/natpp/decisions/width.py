@@ -6,10 +6,10 @@ be replaced, since a replacement is built for the original's channels.
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from natpp.decisions.base import NodeKind, NodePlace, Table, Values
 from natpp.fx.channels import Axis, Channels, Group, counted, find_channels
 from natpp.fx.labels import PIECE, SHAPE, SIZE, SLICE, USES
 from natpp.fx.moves import operand, sizes_of, with_sizes
+from natpp.fx.narrow import narrowed, selected
 from natpp.fx.rewrite import Draft
 from natpp.fx.traced import Traced, value
 from natpp.registry import KINDS
@@ -110,14 +111,15 @@ class Width(NodeKind):
         path, key = str(node.target), ("width", values)
         if node.op == "call_module":
             layer = draft.traced.parts[path]
-            made = draft.call(path, key, lambda: narrowed(layer, cut), find(node.all_input_nodes[0]), node)
+            sides = [(axis.tensor, axis.dim, stays) for axis, stays in cut]
+            made = draft.call(path, key, lambda: narrowed(layer, sides), find(node.all_input_nodes[0]), node)
             for axis, stays in cut:
                 if axis.tensor == "weight" and axis.dim == 0:
                     draft.cuts[made] = stays.tolist()
             return made
         if node.op == "get_attr":
-            sides = [(axis.dim, stays) for axis, stays in cut]
-            return draft.tensor(path, key, lambda: selected(draft.traced.parts[path], sides))
+            dims = [(axis.dim, stays) for axis, stays in cut]
+            return draft.tensor(path, key, lambda: selected(draft.traced.parts[path], dims))
         sizes = [len(stays) for _, stays in axes]
         if axes[0][0].tensor == PIECE:
             return draft.function(torch.split, find(node.all_input_nodes[0]), sizes, operand(node, 2, "dim") or 0)
@@ -239,45 +241,8 @@ def _tensor(node: Node, name: str, parts: Mapping[str, Any]) -> Tensor:
     """A tensor of a node by its name among the axes: of its layer, itself, or the weight that its function reads."""
     holder = operand(node, 1, "weight") if name == USES else node
     part = parts[str(holder.target)]
-    found: Tensor = getattr(part, name) if name and name != USES else part
+    found: Tensor = operator.attrgetter(name)(part) if name and name != USES else part
     return found
-
-
-def narrowed(layer: nn.Module, cut: Sequence[tuple[Axis, NDArray[np.int64]]]) -> nn.Module:
-    """A layer with only some positions of some dimensions of its weights."""
-    tensors = (*layer.parameters(), *layer.buffers())
-    made: Any = copy.deepcopy(layer, {id(one): one for one in tensors})
-    by_name: dict[str, list[tuple[int, NDArray[np.int64]]]] = defaultdict(list)
-    for axis, stays in cut:
-        by_name[axis.tensor].append((axis.dim, stays))
-    for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
-        setattr(made, name, selected(tensor, by_name.get(name, [])))
-    if isinstance(made, nn.Linear):
-        made.out_features, made.in_features = made.weight.shape
-    elif isinstance(made, nn.modules.conv._ConvNd):
-        if made.groups > 1 and made.groups == made.in_channels:
-            made.groups = made.weight.shape[0] * made.groups // made.out_channels
-        made.out_channels, made.in_channels = made.weight.shape[0], made.weight.shape[1] * made.groups
-    else:
-        count = len(cut[0][1])
-        for name in ("num_features", "num_channels", "num_parameters"):
-            if hasattr(made, name):
-                setattr(made, name, count)
-        if isinstance(made, nn.LayerNorm):
-            made.normalized_shape = (count,)
-    return made  # type: ignore[no-any-return]
-
-
-def selected(tensor: Tensor, cut: Sequence[tuple[int, NDArray[np.int64]]]) -> Tensor:
-    """A copy of a parameter or buffer with only some positions of some dimensions."""
-    found = tensor.detach()
-    for dim, stays in cut:
-        found = found.index_select(dim, torch.from_numpy(stays).to(found.device))
-    flipped = (
-        tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
-    )
-    found = found.clone(memory_format=torch.channels_last if flipped else torch.contiguous_format)
-    return nn.Parameter(found, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
 
 
 def _write_sizes(node: Node, made: Node, cut: Sequence[tuple[Axis, NDArray[np.int64]]]) -> None:

@@ -31,6 +31,7 @@ from natpp.fx.moves import (
     reshaped,
     sizes_of,
 )
+from natpp.fx.narrow import narrowed
 from natpp.fx.sites import ACTIVATIONS, Finder, Keep
 from natpp.fx.traced import Traced, value
 
@@ -179,7 +180,28 @@ class Follower:
             return None if labels is None else self._norm(node, module, labels, len(shape))
         if type(module) is nn.Flatten:
             return reshaped(self.book, node, labels, shape)
-        return labels if not learned and alike(copy.deepcopy(module).eval(), node, given, labels) else STOP
+        return self._unknown(node, module, given, labels)
+
+    def _unknown(self, node: Node, module: nn.Module, given: Node, labels: Labels | None) -> Any:
+        """The same channels, if a module treats each independently; then its tensors have one value for each."""
+        if labels is None:
+            return STOP
+        whole, count = copy.deepcopy(module).cpu().eval(), len(labels.channels)
+        sides = list[tuple[str, int]]()
+        for name, tensor in (*whole.named_parameters(), *whole.named_buffers()):
+            long = [dim for dim, size in enumerate(tensor.shape) if size > 1]
+            if [tensor.shape[dim] for dim in long] not in ([], [count]):
+                return STOP
+            sides += [(name, dim) for dim in long]
+            if long:  # fresh weights are often all the same
+                tensor.data = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(len(sides))) + 0.5
+        some = np.arange(0, count, 2)
+        part = narrowed(whole, [(name, dim, some) for name, dim in sides]) if sides else whole
+        if not alike(whole, part, node, given, labels):
+            return STOP
+        for name, dim in sides:
+            self.book.note(node, name, dim, labels.channels)
+        return labels
 
     def _prelu(self, node: Node, module: nn.PReLU, labels: Labels | None) -> Any:
         if labels is not None and module.num_parameters > 1:
