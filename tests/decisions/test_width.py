@@ -1,6 +1,7 @@
 """Widths: groups of channels worked out by hand, and what narrower networks compute and cost."""
 
 import importlib.util
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -144,6 +145,13 @@ def test_a_stranger_that_mixes_channels_keeps_its_groups() -> None:
     found = find_channels(trace(nn.Sequential(conv(3, 8), Reversed(), conv(8, 6), conv(6, 2)).eval(), X))
     assert [group.name for group in found.groups] == ["2"]
     assert "Reversed" in found.notes[0]
+
+
+def test_a_narrower_stranger_is_saved_and_restored(tmp_path: Path) -> None:
+    module, x = subject("strange"), example("strange")
+    found = natpp.optimize(module.given, budget={"madds": 0.5}, example_input=x, decisions=Decisions(kinds=("width",)))
+    restored = natpp.restore(found.save(tmp_path / "saved"), module.given)
+    assert torch.equal(restored(x), found.module(x))
 
 
 class Asked(nn.Module):
