@@ -25,8 +25,8 @@ from natpp.arch.decisions import Decisions
 from natpp.core.decision import Decision, Option, Plan
 from natpp.decisions.base import NodeKind, NodePlace, Table, Values
 from natpp.fx.channels import Axis, Channels, Group, counted, find_channels
-from natpp.fx.labels import PIECE, SHAPE, SIZE, SLICE, USES
-from natpp.fx.moves import operand, sizes_of, with_sizes
+from natpp.fx.labels import ASKED, HEADS, PIECE, SHAPE, SIZE, SLICE, USES
+from natpp.fx.moves import operand, products, sizes_of, with_sizes
 from natpp.fx.narrow import narrowed, selected
 from natpp.fx.rewrite import Draft
 from natpp.fx.traced import Traced, value
@@ -120,6 +120,7 @@ class Width(NodeKind):
         if node.op == "get_attr":
             dims = [(axis.dim, stays) for axis, stays in cut]
             return draft.tensor(path, key, lambda: selected(draft.traced.parts[path], dims))
+        axes = [(axis, stays) for axis, stays in axes if axis.tensor != ASKED]
         sizes = [len(stays) for _, stays in axes]
         if axes[0][0].tensor == PIECE:
             return draft.function(torch.split, find(node.all_input_nodes[0]), sizes, operand(node, 2, "dim") or 0)
@@ -130,7 +131,7 @@ class Width(NodeKind):
             written[at] = slice(sizes[0], sum(sizes))
             made.args = (made.args[0], tuple(written))
         else:
-            _write_sizes(node, made, cut)
+            _write_sizes(node, made, axes)
         return made
 
     # Groups of a node.
@@ -170,16 +171,19 @@ class Width(NodeKind):
         assert self.channels is not None
         by_tensor: dict[str, list[Axis]] = defaultdict(list)
         for axis in self._axes(node):
-            if not axis.tensor.startswith((SIZE, PIECE, SLICE, SHAPE)):
+            if not axis.tensor.startswith((ASKED, SIZE, PIECE, SLICE, SHAPE)):
                 by_tensor[axis.tensor].append(axis)
         found = []
         for name, axes in by_tensor.items():
-            tensor = _tensor(node, name, traced.parts)
-            if not isinstance(tensor, nn.Parameter):
-                continue
-            rest = tensor.numel() // math.prod(len(axis.channels) for axis in axes)
-            multiplies = name == USES or (name == "weight" and tensor.dim() > 1)
-            uses = value(node).numel() // tensor.shape[0] if multiplies else 0
+            if name == HEADS:
+                rest, uses = 1, products(node) // len(axes[0].channels)
+            else:
+                tensor = _tensor(node, name, traced.parts)
+                if not isinstance(tensor, nn.Parameter):
+                    continue
+                rest = tensor.numel() // math.prod(len(axis.channels) for axis in axes)
+                multiplies = name == USES or (name == "weight" and tensor.dim() > 1)
+                uses = value(node).numel() // tensor.shape[0] if multiplies else 0
             sides = []
             for axis in axes:
                 fixed, some = counted(axis, self.channels)
@@ -189,7 +193,7 @@ class Width(NodeKind):
             for pairs in itertools.product(*sides):
                 weights = rest * math.prod(count for count, _ in pairs)
                 if weights:
-                    held = 0 if name == USES else weights
+                    held = 0 if name in (USES, HEADS) else weights
                     found.append((held, weights * uses, tuple(group for _, groups in pairs for group in groups)))
         return found
 
@@ -245,16 +249,18 @@ def _tensor(node: Node, name: str, parts: Mapping[str, Any]) -> Tensor:
     return found
 
 
-def _write_sizes(node: Node, made: Node, cut: Sequence[tuple[Axis, NDArray[np.int64]]]) -> None:
+def _write_sizes(node: Node, made: Node, axes: Sequence[tuple[Axis, NDArray[np.int64]]]) -> None:
     """Write new sizes in the arguments of a view, reshape, expand or layer norm, and new groups of a convolution."""
-    for axis, stays in cut:
+    for axis, stays in axes:
         if axis.tensor == USES:
-            if axis.dim == 0 and (groups := operand(made, 6, "groups") or 1) > 1 and len(cut) == 1:
+            if axis.dim == 0 and (groups := operand(made, 6, "groups") or 1) > 1 and len(axes) == 1:
                 count = groups * len(stays) // len(axis.channels)  # depthwise
                 if len(made.args) > 6:
                     made.args = (*made.args[:6], count)
                 else:
                     made.kwargs = {**made.kwargs, "groups": count}
+            continue
+        if axis.tensor == HEADS:
             continue
         if axis.tensor == SHAPE:
             made.args = (made.args[0], (len(stays),), *made.args[2:])
