@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import multiprocessing
 import os
 import tempfile
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,6 +25,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 import natpp
+from experiments.lib.apart import Worker
 from experiments.lib.machine import machine
 from experiments.lib.settings import RESULTS, Experiment, Settings, read_results, write_results
 from natpp.config import At
@@ -230,48 +228,13 @@ def _first(*ways: Callable[[], nn.Module]) -> nn.Module:
     return ways[-1]()
 
 
-class Worker:
-    """A process that measures one model at a time and can be killed."""
-
-    def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs,), daemon=True)
-        self.process.start()
-        theirs.close()
-        self.connection.recv()  # wait until it has imported everything
-
-    def ask(self, word: str, limit: float) -> dict[str, Any] | None:
-        """The row of a model; None if the process was killed or died."""
-        try:
-            self.connection.send(word)
-            if self.connection.poll(limit):
-                row: dict[str, Any] = self.connection.recv()
-                return row
-        except (EOFError, OSError):
-            pass
-        self.end()
-        return None
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.join()
-
-
-def serve(connection: Connection) -> None:
-    warnings.simplefilter("ignore")  # warnings of models
-    connection.send("ready")
-    while word := connection.recv():
-        connection.send(measured(word))
-
-
 def run(words: Sequence[str], out: Path, limit: float) -> dict[str, Any]:
     """The table, written after every model."""
     found = read_results(out) or {"models": {}}
     worker: Worker | None = None
     for word in words:
         if found["models"].get(word, {"state": "missing"})["state"] == "missing":
-            worker = worker or Worker()
+            worker = worker or Worker(measured)
             start = time.perf_counter()
             row = worker.ask(word, limit)
             if row is None:

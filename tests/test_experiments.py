@@ -504,6 +504,21 @@ def test_quick_trainings_on_digits(tmp_path: Path) -> None:
         assert len(one["curve"]) == 1
 
 
+def test_models_cut_to_half_are_kept_and_not_run_again(tmp_path: Path) -> None:
+    out = tmp_path / "coverage.json"
+    assert "natpp: 3 of 3 met" in run_apart("coverage", "--smoke", "--out", str(out))
+    found = json.loads(out.read_text())
+    for one in found["models"].values():
+        row = one["natpp"]
+        assert row["shapes"] and row["unchanged"] and row["restored"] and row["exports"] == row["onnx"] == ""  # noqa: PT018
+        assert row["share"] <= 0.5
+    before = out.read_text()
+    run_apart("coverage", "--smoke", "--out", str(out))
+    assert {name: one["natpp"] for name, one in json.loads(before)["models"].items()} == {
+        name: one["natpp"] for name, one in json.loads(out.read_text())["models"].items()
+    }
+
+
 def test_models_are_put_through_natpp_and_told_on_the_page(tmp_path: Path) -> None:
     out = tmp_path / "fx_models.json"
     said = run_apart("fx_models", "--smoke", "--out", str(out))

@@ -161,6 +161,55 @@ class Tokens(nn.Module):
         return self.head(x.mean(1))
 
 
+class Heads(nn.Module):
+    """Attention written out: its heads are a group, and so are the tokens, with their positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.places, self.norm = conv(3, 12, 1), nn.Parameter(torch.randn(1, 64, 12)), nn.LayerNorm(12)
+        self.qkv, self.proj, self.head = nn.Linear(12, 48), nn.Linear(16, 12), nn.Linear(12, 3)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x).flatten(2).transpose(1, 2) + self.places
+        batch, count, _ = x.shape
+        q, k, v = self.qkv(self.norm(x)).reshape(batch, count, 3, 4, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        x = x + self.proj(self.attend(q, k, v).transpose(1, 2).reshape(batch, count, 16))
+        return self.head(x.mean(1))
+
+
+class Products(Heads):
+    """The same by matrix products; the size of what the heads make is that of the tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(12, 36), nn.Linear(12, 12)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return ((q * 0.5) @ k.transpose(-2, -1)).softmax(-1) @ v
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x).flatten(2).transpose(1, 2) + self.places
+        batch, count, width = x.shape
+        q, k, v = self.qkv(self.norm(x)).reshape(batch, count, 3, 4, 3).permute(2, 0, 3, 1, 4).unbind(0)
+        x = x + self.proj(self.attend(q, k, v).transpose(1, 2).reshape(batch, count, width))
+        return self.head(x.mean(1))
+
+
+class Padded(nn.Module):
+    """A convolution that computes its padding from the sizes of its kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Parameter(torch.randn(8, 3, 3, 3)), conv(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = self.first.shape[-2:]
+        return self.last(F.conv2d(F.pad(x, (0, width - 1, 0, height - 1)), self.first))
+
+
 class Functional(nn.Module):
     """Convolutions and a norm that are called as functions, with parameters of the module itself."""
 
@@ -176,6 +225,19 @@ class Functional(nn.Module):
         x = F.conv2d(x, self.first, self.bias, padding=1)
         x = F.batch_norm(x, self.mean, self.var, self.gain, self.shift)
         return F.conv2d(F.conv2d(x, self.deep, padding=1, groups=8), self.last)
+
+
+class Counting(nn.BatchNorm2d):
+    """A batch norm and activation of another package; it takes another path in training mode, so it stays whole."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.num_batches_tracked.add_(1)
+        return F.silu(F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self.training))
+
+
+def strange() -> nn.Module:
+    return nn.Sequential(conv(3, 8), Counting(8), conv(8, 6), Counting(6), conv(6, 4))
 
 
 def flat() -> nn.Module:
@@ -209,7 +271,11 @@ CASES = {
     "shuffled": Case(Shuffle, [("first", 6, 2)]),
     "next": Case(Next, [("stem", 8, 1), ("wide", 20, 1)]),
     "tokens": Case(Tokens, [("wide", 24, 1)]),
+    "heads": Case(Heads, [("embed", 12, 1), ("qkv", 4, 12)]),
+    "products": Case(Products, [("embed", 12, 1), ("qkv", 4, 9)]),
+    "padded": Case(Padded, [("first", 8, 1)]),
     "functional": Case(Functional, [("first", 8, 1)]),
+    "strange": Case(strange, [("0", 8, 1), ("2", 6, 1)]),
     "flat": Case(flat, [("0", 6, 1), ("3", 10, 1)]),
     "group_norm": Case(group_norm, [("0", 4, 3)]),
     "sliced": Case(

@@ -6,10 +6,10 @@ be replaced, since a replacement is built for the original's channels.
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +25,9 @@ from natpp.arch.decisions import Decisions
 from natpp.core.decision import Decision, Option, Plan
 from natpp.decisions.base import NodeKind, NodePlace, Table, Values
 from natpp.fx.channels import Axis, Channels, Group, counted, find_channels
-from natpp.fx.labels import PIECE, SHAPE, SIZE, SLICE, USES
-from natpp.fx.moves import operand, sizes_of, with_sizes
+from natpp.fx.labels import ASKED, HEADS, PIECE, SHAPE, SIZE, SLICE, USES
+from natpp.fx.moves import operand, products, sizes_of, with_sizes
+from natpp.fx.narrow import narrowed, selected
 from natpp.fx.rewrite import Draft
 from natpp.fx.traced import Traced, value
 from natpp.registry import KINDS
@@ -110,14 +111,16 @@ class Width(NodeKind):
         path, key = str(node.target), ("width", values)
         if node.op == "call_module":
             layer = draft.traced.parts[path]
-            made = draft.call(path, key, lambda: narrowed(layer, cut), find(node.all_input_nodes[0]), node)
+            sides = [(axis.tensor, axis.dim, stays) for axis, stays in cut]
+            made = draft.call(path, key, lambda: narrowed(layer, sides), find(node.all_input_nodes[0]), node)
             for axis, stays in cut:
                 if axis.tensor == "weight" and axis.dim == 0:
                     draft.cuts[made] = stays.tolist()
             return made
         if node.op == "get_attr":
-            sides = [(axis.dim, stays) for axis, stays in cut]
-            return draft.tensor(path, key, lambda: selected(draft.traced.parts[path], sides))
+            dims = [(axis.dim, stays) for axis, stays in cut]
+            return draft.tensor(path, key, lambda: selected(draft.traced.parts[path], dims))
+        axes = [(axis, stays) for axis, stays in axes if axis.tensor != ASKED]
         sizes = [len(stays) for _, stays in axes]
         if axes[0][0].tensor == PIECE:
             return draft.function(torch.split, find(node.all_input_nodes[0]), sizes, operand(node, 2, "dim") or 0)
@@ -128,7 +131,7 @@ class Width(NodeKind):
             written[at] = slice(sizes[0], sum(sizes))
             made.args = (made.args[0], tuple(written))
         else:
-            _write_sizes(node, made, cut)
+            _write_sizes(node, made, axes)
         return made
 
     # Groups of a node.
@@ -168,16 +171,19 @@ class Width(NodeKind):
         assert self.channels is not None
         by_tensor: dict[str, list[Axis]] = defaultdict(list)
         for axis in self._axes(node):
-            if not axis.tensor.startswith((SIZE, PIECE, SLICE, SHAPE)):
+            if not axis.tensor.startswith((ASKED, SIZE, PIECE, SLICE, SHAPE)):
                 by_tensor[axis.tensor].append(axis)
         found = []
         for name, axes in by_tensor.items():
-            tensor = _tensor(node, name, traced.parts)
-            if not isinstance(tensor, nn.Parameter):
-                continue
-            rest = tensor.numel() // math.prod(len(axis.channels) for axis in axes)
-            multiplies = name == USES or (name == "weight" and tensor.dim() > 1)
-            uses = value(node).numel() // tensor.shape[0] if multiplies else 0
+            if name == HEADS:
+                rest, uses = 1, products(node) // len(axes[0].channels)
+            else:
+                tensor = _tensor(node, name, traced.parts)
+                if not isinstance(tensor, nn.Parameter):
+                    continue
+                rest = tensor.numel() // math.prod(len(axis.channels) for axis in axes)
+                multiplies = name == USES or (name == "weight" and tensor.dim() > 1)
+                uses = value(node).numel() // tensor.shape[0] if multiplies else 0
             sides = []
             for axis in axes:
                 fixed, some = counted(axis, self.channels)
@@ -187,7 +193,7 @@ class Width(NodeKind):
             for pairs in itertools.product(*sides):
                 weights = rest * math.prod(count for count, _ in pairs)
                 if weights:
-                    held = 0 if name == USES else weights
+                    held = 0 if name in (USES, HEADS) else weights
                     found.append((held, weights * uses, tuple(group for _, groups in pairs for group in groups)))
         return found
 
@@ -239,57 +245,22 @@ def _tensor(node: Node, name: str, parts: Mapping[str, Any]) -> Tensor:
     """A tensor of a node by its name among the axes: of its layer, itself, or the weight that its function reads."""
     holder = operand(node, 1, "weight") if name == USES else node
     part = parts[str(holder.target)]
-    found: Tensor = getattr(part, name) if name and name != USES else part
+    found: Tensor = operator.attrgetter(name)(part) if name and name != USES else part
     return found
 
 
-def narrowed(layer: nn.Module, cut: Sequence[tuple[Axis, NDArray[np.int64]]]) -> nn.Module:
-    """A layer with only some positions of some dimensions of its weights."""
-    tensors = (*layer.parameters(), *layer.buffers())
-    made: Any = copy.deepcopy(layer, {id(one): one for one in tensors})
-    by_name: dict[str, list[tuple[int, NDArray[np.int64]]]] = defaultdict(list)
-    for axis, stays in cut:
-        by_name[axis.tensor].append((axis.dim, stays))
-    for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
-        setattr(made, name, selected(tensor, by_name.get(name, [])))
-    if isinstance(made, nn.Linear):
-        made.out_features, made.in_features = made.weight.shape
-    elif isinstance(made, nn.modules.conv._ConvNd):
-        if made.groups > 1 and made.groups == made.in_channels:
-            made.groups = made.weight.shape[0] * made.groups // made.out_channels
-        made.out_channels, made.in_channels = made.weight.shape[0], made.weight.shape[1] * made.groups
-    else:
-        count = len(cut[0][1])
-        for name in ("num_features", "num_channels", "num_parameters"):
-            if hasattr(made, name):
-                setattr(made, name, count)
-        if isinstance(made, nn.LayerNorm):
-            made.normalized_shape = (count,)
-    return made  # type: ignore[no-any-return]
-
-
-def selected(tensor: Tensor, cut: Sequence[tuple[int, NDArray[np.int64]]]) -> Tensor:
-    """A copy of a parameter or buffer with only some positions of some dimensions."""
-    found = tensor.detach()
-    for dim, stays in cut:
-        found = found.index_select(dim, torch.from_numpy(stays).to(found.device))
-    flipped = (
-        tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
-    )
-    found = found.clone(memory_format=torch.channels_last if flipped else torch.contiguous_format)
-    return nn.Parameter(found, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
-
-
-def _write_sizes(node: Node, made: Node, cut: Sequence[tuple[Axis, NDArray[np.int64]]]) -> None:
+def _write_sizes(node: Node, made: Node, axes: Sequence[tuple[Axis, NDArray[np.int64]]]) -> None:
     """Write new sizes in the arguments of a view, reshape, expand or layer norm, and new groups of a convolution."""
-    for axis, stays in cut:
+    for axis, stays in axes:
         if axis.tensor == USES:
-            if axis.dim == 0 and (groups := operand(made, 6, "groups") or 1) > 1 and len(cut) == 1:
+            if axis.dim == 0 and (groups := operand(made, 6, "groups") or 1) > 1 and len(axes) == 1:
                 count = groups * len(stays) // len(axis.channels)  # depthwise
                 if len(made.args) > 6:
                     made.args = (*made.args[:6], count)
                 else:
                     made.kwargs = {**made.kwargs, "groups": count}
+            continue
+        if axis.tensor == HEADS:
             continue
         if axis.tensor == SHAPE:
             made.args = (made.args[0], (len(stays),), *made.args[2:])

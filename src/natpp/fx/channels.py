@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from torch.fx.node import Node
 
-from natpp.fx.follow import Follower
+from natpp.fx.follow import Follower, followed
 from natpp.fx.labels import FIXED, PIECE, SLICE, Numbers, flat
 from natpp.fx.sites import Keep
 from natpp.fx.traced import Traced, some_of
@@ -76,8 +76,7 @@ def find_channels(traced: Traced, keep: Keep = ()) -> Channels:
         >>> [(group.name, len(group.channels)) for group in found.groups][:3]
         [('conv1', 16), ('layer1.0.conv1', 16), ('layer1.1.conv1', 16)]
     """
-    follower = Follower(traced, keep)
-    follower.run()
+    follower = followed(traced, keep)
     root = follower.book.roots()
     order = {node: index for index, node in enumerate(traced.graph.nodes)}
     axes: dict[Node, list[Axis]] = defaultdict(list)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from torch import Tensor, nn
 from torch.fx.node import Node
 
 from natpp.fx.aliasing import idle
-from natpp.fx.labels import PIECE, SHAPE, SIZE, SLICE, USES, Book, Known, Labels, Numbers
+from natpp.fx.labels import ASKED, PIECE, SHAPE, SIZE, SLICE, USES, Book, Known, Labels, Numbers
 from natpp.fx.moves import (
+    PRODUCTS,
     SAME,
     STOP,
     alike,
@@ -26,11 +28,13 @@ from natpp.fx.moves import (
     elementwise,
     is_tensor,
     moved,
+    multiplied,
     name_of,
     operand,
     reshaped,
     sizes_of,
 )
+from natpp.fx.narrow import narrowed
 from natpp.fx.sites import ACTIVATIONS, Finder, Keep
 from natpp.fx.traced import Traced, value
 
@@ -49,13 +53,30 @@ SPATIAL = (
 LOOKS = {"dim", "ndimension", "ndim", "dtype", "device", "is_floating_point", "requires_grad", "layout", "is_cuda"}
 
 
+def followed(traced: Traced, keep: Keep) -> Follower:
+    """Channels followed; where a reshape splits them, by the last dimension along which any of them can go."""
+    turns: dict[Node, int] = {}
+    while True:
+        follower = Follower(traced, keep, turns)
+        follower.run()
+        stuck = {
+            node: turns.get(node, 0) + 1
+            for node, (channels, count) in follower.book.splits.items()
+            if not follower.book.free(channels) and turns.get(node, 0) + 1 < count
+        }
+        if not stuck:
+            return follower
+        turns |= stuck
+
+
 class Follower:
     """Follows channels through a graph; afterwards it has the axes, and what fixed them."""
 
-    def __init__(self, traced: Traced, keep: Keep):
+    def __init__(self, traced: Traced, keep: Keep, turns: Mapping[Node, int] = MappingProxyType({})):
         self.traced, self.parts, self.finder = traced, traced.parts, Finder(traced, keep)
         self.unread = idle(traced.graph, traced.parts)
         self.book = Book()
+        self.book.turns = turns
         self.sizes: dict[Node, list[Labels | None]] = {}  # of numbers and tuples of numbers that were sizes
         self.stopped: dict[str, None] = {}
 
@@ -87,8 +108,13 @@ class Follower:
         if found is STOP:
             self._stop(node)
             return None
-        for read in set(node.all_input_nodes) - self._written(node):
-            self._fix_sizes(self.sizes.get(read, ()))
+        written = self._written(node)
+        for read in node.all_input_nodes:
+            for one in self.sizes.get(read, ()):
+                if read not in written:
+                    self.book.fix(one)
+                elif one is not None:
+                    self.book.note(node, ASKED, one.dim, one.channels)
         return found  # type: ignore[no-any-return]
 
     def _written(self, node: Node) -> set[Node]:
@@ -125,7 +151,11 @@ class Follower:
             return None  # the call says what its dimensions are
         long = [dim for dim, size in enumerate(tensor.shape) if size > 1]
         calls = [one for one in self.traced.graph.nodes if one.op == "get_attr" and one.target == node.target]
-        if len(long) != 1 or len(calls) > 1:
+        if len(calls) > 1:
+            return None
+        if len(long) != 1:
+            if len(node.users) == 1:
+                self.book.loose.add(node)
             return None
         made = Labels(long[0], self.book.fresh(tensor.shape[long[0]]))
         self.book.note(node, "", long[0], made.channels)
@@ -179,7 +209,28 @@ class Follower:
             return None if labels is None else self._norm(node, module, labels, len(shape))
         if type(module) is nn.Flatten:
             return reshaped(self.book, node, labels, shape)
-        return labels if not learned and alike(copy.deepcopy(module).eval(), node, given, labels) else STOP
+        return self._unknown(node, module, given, labels)
+
+    def _unknown(self, node: Node, module: nn.Module, given: Node, labels: Labels | None) -> Any:
+        """The same channels, if a module treats each independently; then its tensors have one value for each."""
+        if labels is None:
+            return STOP
+        whole, count = copy.deepcopy(module).cpu().eval(), len(labels.channels)
+        sides = list[tuple[str, int]]()
+        for name, tensor in (*whole.named_parameters(), *whole.named_buffers()):
+            long = [dim for dim, size in enumerate(tensor.shape) if size > 1]
+            if [tensor.shape[dim] for dim in long] not in ([], [count]):
+                return STOP
+            sides += [(name, dim) for dim in long]
+            if long:  # fresh weights are often all the same
+                tensor.data = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(len(sides))) + 0.5
+        some = np.arange(0, count, 2)
+        part = narrowed(whole, [(name, dim, some) for name, dim in sides]) if sides else whole
+        if not alike(whole, part, node, given, labels):
+            return STOP
+        for name, dim in sides:
+            self.book.note(node, name, dim, labels.channels)
+        return labels
 
     def _prelu(self, node: Node, module: nn.PReLU, labels: Labels | None) -> Any:
         if labels is not None and module.num_parameters > 1:
@@ -249,6 +300,8 @@ class Follower:
             return self._functional(node, name)
         if SAME.fullmatch(name):
             return elementwise(self.book, node)
+        if name in PRODUCTS or name == "scaled_dot_product_attention":
+            return multiplied(self.book, node)
         return moved(self.book, node, given) if given is not None and is_tensor(given) else STOP
 
     def _functional(self, node: Node, name: str) -> Any:
@@ -272,11 +325,23 @@ class Follower:
 
     def _free(self, node: Any) -> bool:
         """Whether a node is a parameter that nothing else reads."""
-        if not isinstance(node, Node) or node.op != "get_attr" or len(node.users) != 1:
+        if not isinstance(node, Node) or node.op != "get_attr" or sum(not _kernel(one) for one in node.users) != 1:
             return False
         own = self.parts[str(node.target)]
         once = sum(one.op == "get_attr" and one.target == node.target for one in self.traced.graph.nodes) == 1
         return once and isinstance(own, nn.Parameter) and id(own) not in self.finder.shared
+
+
+def _kernel(node: Node) -> bool:
+    """Whether a node reads only the sizes of a weight's kernel, which come after those of its channels."""
+    if node.args[1:] != ("shape",) and (name_of(node) != "size" or node.args[1:]):
+        return False
+    return all(name_of(one) == "getitem" and _kernel_index(one.args[1]) for one in node.users)
+
+
+def _kernel_index(index: Any) -> bool:
+    start = index.start if isinstance(index, slice) else index
+    return isinstance(start, int) and start in (2, 3, 4, -2, -1)
 
 
 def _given(node: Node) -> Node | None:

@@ -5,6 +5,7 @@ A value has channels along at most one dimension; a channel that always stays is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,8 @@ from torch.fx.node import Node
 FIXED = 0
 SIZE, PIECE, SLICE, SHAPE = "size", "piece", "slice", "shape"  # axes of numbers in the arguments of a node
 USES = "uses"  # axes of a weight that a function reads
+ASKED = "asked"  # axes of other values whose sizes are in the arguments of a node
+HEADS = "heads"  # axes along which a matrix product or attention is computed apart
 Numbers = NDArray[np.int64]
 
 
@@ -46,6 +49,9 @@ class Book:
         self.parent = [FIXED]
         self.axes: list[Found] = []
         self.known: dict[Node, Known] = {}
+        self.loose: set[Node] = set()  # parameters that take the channels of what they are added to
+        self.splits: dict[Node, tuple[Numbers, int]] = {}  # reshapes that could keep channels along several dimensions
+        self.turns: Mapping[Node, int] = {}  # which of these dimensions, counted from the last
 
     def note(self, node: Node, tensor: str, dim: int, channels: Numbers, *, makes: bool = False) -> None:
         """Add an axis."""
@@ -77,13 +83,17 @@ class Book:
                 low, high = sorted((self.root(one), self.root(other)))
                 self.parent[high] = low
 
+    def free(self, channels: Numbers) -> bool:
+        """Whether any of these channels may be removed."""
+        return any(self.root(one) for one in channels.tolist())
+
     def fix(self, known: Known) -> bool:
         """Keep all channels of a value; returns whether any could have been removed."""
         if known is None:
             return False
         if not isinstance(known, Labels):
             return sum(self.fix(one) for one in known) > 0
-        free = any(self.root(one) for one in known.channels.tolist())
+        free = self.free(known.channels)
         self.join(known.channels, np.zeros_like(known.channels))
         return free
 

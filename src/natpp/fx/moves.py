@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx.node import Node
 
-from natpp.fx.labels import PIECE, SHAPE, SIZE, SLICE, Book, Labels, flat
+from natpp.fx.labels import HEADS, PIECE, SHAPE, SIZE, SLICE, Book, Labels, flat
 from natpp.fx.traced import value
 
 STOP = object()  # the operation is not understood
@@ -22,6 +22,7 @@ SAME = re.compile(  # functions and methods that treat every element alike
 )
 POOLS = re.compile("(adaptive_)?(max|avg)_pool[123]d|interpolate|upsample|boolean_dispatch")
 RESHAPES = {"view", "reshape", "flatten", "squeeze", "unsqueeze", "unflatten"}
+PRODUCTS = {"matmul", "bmm"}
 SIZES = {"view", "reshape", "expand"}  # their arguments are the output sizes
 
 
@@ -30,7 +31,9 @@ def elementwise(book: Book, node: Node) -> Any:
     made = value(node)
     if not isinstance(made, Tensor):
         return STOP
-    found = [(book.known[one], value(one).shape) for one in node.all_input_nodes if is_tensor(one)]
+    found = [
+        (book.known[one], value(one).shape) for one in node.all_input_nodes if is_tensor(one) and one not in book.loose
+    ]
     ndim = made.dim()
     aligned = [(one.dim + ndim - len(shape), one) for one, shape in found if isinstance(one, Labels)]
     if not aligned:
@@ -38,6 +41,13 @@ def elementwise(book: Book, node: Node) -> Any:
     dim = aligned[0][0]
     if any(other != dim for other, _ in aligned):
         return STOP
+    for read in book.loose.intersection(node.all_input_nodes):
+        if _spans(value(read).shape, dim - ndim, made.shape[dim]):
+            own = Labels(dim - ndim + value(read).dim(), aligned[0][1].channels)
+            book.known[read] = own
+            book.note(read, "", *own)
+            book.loose.remove(read)
+            found.append((own, value(read).shape))
     channels = [
         one.channels if isinstance(one, Labels) else np.zeros(made.shape[dim], dtype=np.int64)
         for one, shape in found
@@ -48,6 +58,26 @@ def elementwise(book: Book, node: Node) -> Any:
     for one in channels[1:]:
         book.join(channels[0], one)
     return Labels(dim, channels[0])
+
+
+def multiplied(book: Book, node: Node) -> Any:
+    """The channels of a matrix product or attention that computes each of them apart, such as heads."""
+    tensors = [one for one in node.all_input_nodes if is_tensor(one)]
+    known = [(book.known[one], value(one).dim()) for one in tensors]
+    if any(one is not None and (not isinstance(one, Labels) or one.dim >= ndim - 2) for one, ndim in known):
+        return STOP
+    made = STOP if operand(node, 8, "enable_gqa") else elementwise(book, node)
+    if isinstance(made, Labels):
+        book.note(node, HEADS, made.dim, made.channels)
+    return made
+
+
+def products(node: Node) -> int:
+    """Multiply-adds of such a node."""
+    first, second, *_ = shapes = [value(one).shape for one in node.all_input_nodes if is_tensor(one)]
+    if len(shapes) < 3 or name_of(node) in PRODUCTS:
+        return int(value(node).numel()) * int(first[-1])
+    return int(value(node).numel() // shapes[2][-1]) * int(second[-2]) * int(first[-1] + shapes[2][-1])
 
 
 def _spans(shape: Sequence[int], dim: int, size: int) -> bool:
@@ -111,7 +141,7 @@ def reshaped(book: Book, node: Node, labels: Labels | None, shape: Sequence[int]
     if len(old) == len(new) == 1:
         made = Labels(new[0], labels.channels)
     else:
-        if 0 in old:  # a batch has any size
+        if 0 in (*old, *new):  # a batch has any size
             return STOP
         sides = [shape[dim] for dim in old]
         lined = labels.channels.reshape(
@@ -122,10 +152,13 @@ def reshaped(book: Book, node: Node, labels: Labels | None, shape: Sequence[int]
         if not differ:  # they are all one channel, which stays
             book.fix(labels)
             return None
-        rows = np.moveaxis(moved, differ[-1], -1).reshape(-1, moved.shape[differ[-1]])
+        turn = differ[-1 - book.turns.get(node, 0)]
+        rows = np.moveaxis(moved, turn, -1).reshape(-1, moved.shape[turn])
+        if len(differ) > 1 and book.free(labels.channels):
+            book.splits[node] = rows[0], len(differ)
         for row in np.unique(rows, axis=0) if len(differ) > 1 else ():
             book.join(rows[0], row)
-        made = Labels(new[differ[-1]], rows[0])
+        made = Labels(new[turn], rows[0])
     if name_of(node) in SIZES or (name_of(node) == "unflatten" and len(new) > 1):
         book.note(node, SIZE, made.dim, made.channels)
     return made
@@ -176,6 +209,14 @@ def pieces(book: Book, node: Node, labels: Labels, shape: Sequence[int]) -> Any:
     for number, piece in enumerate(parts):
         book.note(node, PIECE, number, piece)
     return tuple(Labels(labels.dim, piece) for piece in parts)
+
+
+def unbound(book: Book, node: Node, labels: Labels, shape: Sequence[int]) -> Any:
+    """The channels of each of the values along another dimension."""
+    given = operand(node, 1, "dim") or 0
+    if not isinstance(given, int) or given % len(shape) == labels.dim:
+        return STOP
+    return (Labels(labels.dim - (given % len(shape) < labels.dim), labels.channels),) * len(value(node))
 
 
 def sliced(book: Book, node: Node, labels: Labels, shape: Sequence[int]) -> Any:
@@ -254,6 +295,7 @@ MOVES: Mapping[str, Callable[[Book, Node, Labels, Sequence[int]], Any]] = {
     **dict.fromkeys(("chunk", "split", "tensor_split"), pieces),
     **dict.fromkeys(("batch_norm", "layer_norm"), normed),
     "getitem": sliced,
+    "unbind": unbound,
     "pad": padded,
     "expand": expanded,
     "softmax": softmax,
@@ -272,7 +314,7 @@ def moved(book: Book, node: Node, given: Node) -> Any:
         return MOVES[name](book, node, labels, shape)
     method = node.target
     call = (lambda x, *args, **more: getattr(x, method)(*args, **more)) if isinstance(method, str) else method
-    return labels if alike(call, node, given, labels) else STOP
+    return labels if alike(call, call, node, given, labels) else STOP
 
 
 def with_sizes(node: Node, sizes: Sequence[Any]) -> tuple[Any, ...]:
@@ -289,8 +331,8 @@ def _unflattened(node: Node) -> int:
     return dim % value(given).dim() if value(given) is not None else dim
 
 
-def alike(call: Callable[..., Any], node: Node, given: Node, labels: Labels | None) -> bool:
-    """Whether an unknown operation without weights treats every channel independently, found by running it."""
+def alike(whole: Callable[..., Any], part: Callable[..., Any], node: Node, given: Node, labels: Labels | None) -> bool:
+    """Whether an unknown operation treats every channel independently: `part`, run on every second, gives the same."""
     seen, made = value(given), value(node)
     if (
         labels is None
@@ -304,8 +346,8 @@ def alike(call: Callable[..., Any], node: Node, given: Node, labels: Labels | No
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         x = torch.randn(seen.shape, generator=torch.Generator().manual_seed(0))
         try:
-            whole, part = (call(one, *args, **kwargs) for one in (x.clone(), x.index_select(labels.dim, some)))
-            return torch.equal(whole.index_select(labels.dim, some), part)
+            made, half = whole(x.clone(), *args, **kwargs), part(x.index_select(labels.dim, some), *args, **kwargs)
+            return torch.allclose(made.index_select(labels.dim, some), half, rtol=1e-5, atol=1e-6, equal_nan=True)
         except Exception:  # an operation that rejects other widths may raise anything
             return False
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -18,6 +19,7 @@ from torch import Tensor, fx, nn
 
 from natpp.core.result import FORMAT, VERSION
 from natpp.errors import FormatError, NatppError, SettingError, shortened
+from natpp.fx.narrow import narrowed
 from natpp.fx.trace import trace
 from natpp.fx.traced import copied
 from natpp.saved.content import ARCHITECTURE, CONSTANTS, PATH, WEIGHTS
@@ -55,7 +57,7 @@ def restore_module(folder: str | Path, original: nn.Module | None = None) -> nn.
     weights = _tensors(path / WEIGHTS)
     constants = _tensors(path / CONSTANTS) if (path / CONSTANTS).exists() else {}
     try:
-        module = _built(data, foreign)
+        module = _built(data, foreign, weights)
         _fill(module, data, weights, constants)
     except NatppError:
         raise
@@ -121,12 +123,19 @@ class _Foreign:
             self.functions[address_of(type(value))] = type(value)
         return value
 
-    def layer(self, path: str, address: str) -> nn.Module:
+    def layer(self, path: str, address: str, weights: Mapping[str, Tensor]) -> nn.Module:
+        """The original's layer, with as many channels as the saved one has."""
         found = self.parts.get(path)
         if not isinstance(found, nn.Module) or address_of(type(found)) != address:
             raise SettingError(f"the original has no submodule {path} of type {address.partition(':')[2] or address}")
         made: nn.Module = copied({path: found})[path]
-        return made
+        sides = [
+            (name, dim, np.arange(size))
+            for name, tensor in (*made.named_parameters(), *made.named_buffers())
+            for dim, size in enumerate(weights.get(f"{path}.{name}", tensor).shape[: tensor.dim()])
+            if size < tensor.shape[dim]
+        ]
+        return narrowed(made, sides) if sides else made
 
     def function(self, name: str) -> Any:
         found = function_named(name) or self.functions.get(name)
@@ -149,12 +158,13 @@ class _Foreign:
                 raise FormatError(f"{word!r} is not an attribute that a saved module may read")
 
 
-def _built(data: Mapping[str, Any], foreign: _Foreign) -> fx.GraphModule:
-    """The module without its weights."""
+def _built(data: Mapping[str, Any], foreign: _Foreign, weights: Mapping[str, Tensor]) -> fx.GraphModule:
+    """The module without its weights, whose shapes custom layers take."""
     root = nn.Module()
     with torch.device("meta"):
         for path, layer in data["layers"].items():
-            _put(root, path, foreign.layer(path, layer["given"]) if "given" in layer else _layer(layer).make())
+            custom = "given" in layer
+            _put(root, path, foreign.layer(path, layer["given"], weights) if custom else _layer(layer).make())
         for path, one in data["tensors"].items():
             tensor = (
                 nn.Parameter(torch.empty(one["shape"])) if one["kind"] == "parameter" else torch.empty(one["shape"])
