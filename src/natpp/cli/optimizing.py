@@ -42,7 +42,8 @@ class Asked(Config):
     rule allows; or limits on params, madds, memory (bytes) or latency (ms), as in madds=0.6: a fraction up to 1 of the
     current cost, or an absolute number"""
     task: Annotated[str | None, Form("TASK")] = None
-    """data to train on: digits, cifar10:root=data, imagenet:root=DIR, a folder of images"""
+    """data to train on: digits, cifar10:root=data, imagenet:root=DIR, a folder of images; for a model also images
+    without classes, to calibrate: photos/, photos:normalize=imagenet"""
     scorer: Annotated[str | None, Form("NAME:KEY=VALUE,…|RUN|TABLE")] = None
     """for methods that choose by scores: short (trainings on the task), supernet (models only), a run's folder (its
     supernet), a table of trained networks"""

@@ -90,7 +90,7 @@ class Batches:
             if _fits(int(images.train.nbytes * share), self._device) if held is None else held:
                 self._pixels = torch.from_numpy(images.train[learn]).to(device)
         self._labels = torch.from_numpy(images.train_labels[learn]).to(device)
-        mean, spread = _statistics(images.train, learn)
+        mean, spread = statistics(images.train, learn)
         self._mean = torch.tensor(mean, dtype=torch.float32, device=device).view(3, 1, 1)
         self._spread = torch.tensor(np.maximum(spread, 1e-3), dtype=torch.float32, device=device).view(3, 1, 1)
         self.validation, self.validation_labels = self._set_aside()
@@ -282,7 +282,7 @@ def _readable(images: Pixels | Pictures, labels: Labels, numbers: NDArray[np.int
     return pixels[fine], labels[numbers[fine]]
 
 
-def _statistics(
+def statistics(
     images: Pixels | Pictures, numbers: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean and standard deviation per channel, of pixels from 0 to 1; estimated from a sample if images are on disk."""

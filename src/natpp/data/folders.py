@@ -10,7 +10,7 @@ import numpy as np
 
 from natpp.data.decode import SUFFIXES, quiet_pillow
 from natpp.data.images import Images
-from natpp.data.pictures import Labels, Pictures, Pixels, Say, picture_sizes
+from natpp.data.pictures import LOG, Labels, Pictures, Pixels, Say, picture_sizes
 from natpp.errors import FormatError, SettingError
 
 HELD_OUT = ("test", "val", "validation")  # the first one that exists is the test set
@@ -67,6 +67,33 @@ def read_folder(
     told = tuple(f"{name} ({reason})" for name, reason in sorted(skipped.items()))
     classes = 1 + max(entry.label for entry in train)
     return Images(folder.resolve().name, classes, first[0], first[1], second[0], second[1], told)
+
+
+def only_images(path: str | Path) -> bool:
+    """Whether a folder has image files and no folders, so that nothing says what they show."""
+    folder = Path(path)
+    names = _listed(folder) if folder.is_dir() else []
+    return any(name.lower().endswith(SUFFIXES) for name in names) and not any(
+        (folder / name).is_dir() for name in names
+    )
+
+
+def read_unlabelled(path: str | Path, size: int | None = None, *, say: Say | None = None) -> Pictures:
+    """The images of a folder without classes, in a fixed random order; they stay on disk and are decoded on use."""
+    folder = Path(path)
+    if size is not None and size < 1:
+        raise SettingError(f"size is {size}, expected 1 pixel or more")
+    files = [Entry(name, 0) for name in _listed(folder) if name.lower().endswith(SUFFIXES)]
+    skipped: dict[str, str] = {}
+    with quiet_pillow():
+        shapes = _shapes(folder, files, skipped)
+    if not shapes:
+        first = next(iter(skipped.items()))
+        raise FormatError(f"none of the images in {str(path)!r} can be read, such as {first[0]} ({first[1]})")
+    for name, reason in sorted(skipped.items()):
+        (say or LOG.warning)(f"cannot read the image {str(folder / name)!r} ({reason}), so it is left out")
+    names = np.random.default_rng(0).permutation(list(shapes)).tolist()
+    return Pictures(str(folder), names, np.zeros(len(names), np.int64), size or _side(folder, shapes), say=say)
 
 
 def _shapes(folder: Path, entries: list[Entry], skipped: dict[str, str]) -> dict[str, tuple[int, int]]:

@@ -34,7 +34,7 @@ from natpp.policies import names
 from natpp.registry import KINDS, METHODS, SCORERS
 from natpp.run import Run
 from natpp.runs.scoring import Scoring, Wanted, scorer_for
-from natpp.runs.tasks import make_task
+from natpp.runs.tasks import make_task, without_classes
 from natpp.scorers.base import Scorer
 from natpp.subjects.cells import Cells, Frame
 from natpp.subjects.many import Subjects
@@ -67,6 +67,7 @@ def run_optimize(
                 "example_input=x)"
             )
         budget = Budget()
+    task = without_classes(task, example_input, run.say)
     has_data = isinstance(task, Task) or task.data is not None
     targets = has_data and not (isinstance(task, Task) and not task.targets)
     chosen = as_method(method, learns=targets and isinstance(given, nn.Module))

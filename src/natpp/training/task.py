@@ -17,9 +17,11 @@ from torch import nn
 
 from natpp.data.batches import Batches, usual_augment
 from natpp.data.feeds import IMAGES_AT_ONCE, EpochFeed, ImageFeed, LoaderFeed, in_parts
+from natpp.data.folders import only_images
 from natpp.data.images import SMALL_IMAGE, Images
 from natpp.data.loader import Batch, Loaded, batches_of, checked_loader, moved_to
 from natpp.data.sets import NAMES, load_images
+from natpp.data.unlabelled import Unlabelled
 from natpp.errors import SettingError, did_you_mean
 from natpp.nets.call import call
 from natpp.nets.measure import evaluating
@@ -152,6 +154,11 @@ class Task:
     @property
     def images(self) -> Images:
         """The images; an error if the task has loaders."""
+        if isinstance(self.train, Unlabelled):
+            raise SettingError(
+                f"the images of {self.name} have no classes to learn, expected {self.name}/CLASS/*.png; without them, "
+                "a module can be calibrated on the images, or learn from a teacher"
+            )
         if not isinstance(self.train, Images):
             raise SettingError(f"the task {self.name} has loaders, expected images: a name such as 'digits', or Images")
         return self.train
@@ -286,10 +293,23 @@ def inputs_of(data: Batches | Loaded, device: torch.device, count: int = CALIBRA
 
 
 def of_images(
-    name: str | Path, root: str | Path | None = None, size: int | None = None, *, say: Say | None = None
+    name: str | Path,
+    root: str | Path | None = None,
+    size: int | None = None,
+    normalize: str | None = None,
+    *,
+    say: Say | None = None,
 ) -> Task:
-    """Classification of a data set by its name, or of the images in a folder by its path."""
-    return Task(load_images(name, root, size, say=say), name=name.name if isinstance(name, Path) else name)
+    """Classification of a data set by its name, or of the images in a folder by its path.
+
+    A folder without classes gives a task of inputs; only there `normalize` may be given: own, imagenet or none.
+    """
+    called = name.name if isinstance(name, Path) else name
+    if name not in NAMES and root is None and only_images(name):
+        return Task(Unlabelled(name, size, normalize or "own", say=say), metrics={}, targets=False, name=called)
+    if normalize is not None:
+        raise SettingError("normalize can only be given with a folder of images without classes: leave it out")
+    return Task(load_images(name, root, size, say=say), name=called)
 
 
 for _name in NAMES:
