@@ -10,9 +10,13 @@ from torch.nn import functional
 
 import natpp
 from natpp.arch.decisions import Decisions
+from natpp.decisions import lowrank
+from natpp.decisions.lowrank import Form
 from natpp.decisions.moments import Moments, separated, solved
 from natpp.decisions.refit import Refit, refit
+from natpp.decisions.sensitivity import Sensitivity
 from natpp.errors import NatppError
+from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
 from natpp.subjects.module import Module
 from tests.fx.fx_models import SMALL
@@ -168,7 +172,7 @@ def test_a_separable_convolution_is_fitted_as_one() -> None:
     with torch.no_grad():
         wanted = teacher(x)
     moments = Moments(teacher[0], [x], mixed=True)
-    cross = moments.with_outputs(iter([wanted]))
+    cross = moments.with_outputs(moments.picked([wanted]))
     kernels, pointwise = torch.randn(6, 1, 3, 3), teacher[1].weight.detach() + 0.3 * torch.randn(9, 6, 1, 1)
 
     def wrong(kernels: Tensor, pointwise: Tensor, bias: Tensor) -> float:
@@ -179,7 +183,7 @@ def test_a_separable_convolution_is_fitted_as_one() -> None:
     with torch.no_grad():
         alone = functional.conv2d(x, kernels, padding=1, groups=6)
         second = Moments(teacher[1], [alone])
-        assert wrong(kernels, *solved(second, second.with_outputs(iter([wanted])), 1e-9)) > 0.1
+        assert wrong(kernels, *solved(second, second.with_outputs(second.picked([wanted])), 1e-9)) > 0.1
         assert wrong(*separated(moments, cross, kernels, pointwise, 1e-9)) < 1e-6
 
 
@@ -222,3 +226,112 @@ def test_parts_that_are_kept_keep_their_weights() -> None:
 def test_a_layer_inside_an_unchanged_container_is_not_taken_for_a_new_one() -> None:
     _, made, original = pair(nn.Sequential(natpp.leaf(nn.Sequential(nn.ReLU(), nn.Conv2d(3, 4, 3))), nn.Flatten()))
     assert refit(made, original, inputs()) == []
+
+
+def rank(module: nn.Module, forms: dict[str, Form]) -> tuple[Any, Any]:
+    """The module as natpp writes it, and once more with chains in place of some layers."""
+    traced = trace(warmed(module, X).eval(), X)
+
+    def put(layer: Any, form: Form) -> Any:
+        def swap(draft: Any, node: Any, find: Any) -> Any:
+            source = find(node.all_input_nodes[0])
+            return draft.call(str(node.target), str(form), lambda: lowrank.chain(layer, form), source, node)
+
+        return swap
+
+    swaps = {
+        node: put(traced.parts[str(node.target)], forms[str(node.target)])
+        for node in traced.graph.nodes
+        if str(node.target) in forms
+    }
+    return rewrite(traced, (), swaps), rewrite(traced)
+
+
+FORMS = {"0": Form("tucker", (3, 4)), "3": Form("spatial", (6,)), "7": Form("channel", (3,))}
+
+
+@pytest.mark.parametrize("path", FORMS)
+def test_a_chain_is_fitted_as_one(path: str) -> None:
+    """If the lost weight had this rank, the chain that stands for it computes it again."""
+    torch.manual_seed(0)
+    module = chain()
+    layer = module.get_submodule(path)
+    assert isinstance(layer, nn.Conv2d | nn.Linear)
+    with torch.no_grad():
+        layer.weight.copy_(lowrank.composed(lowrank.factors(layer.weight.double(), FORMS[path])))
+    made, original = rank(module, {path: FORMS[path]})
+    assert error(made, original) < 1e-9
+    for part in made.get_submodule(path):
+        part.weight.data.normal_()
+    fitted = refit(made, original, inputs(), Refit(ridge=1e-8, rounds=0))
+    assert [one.name for one in fitted] == [path] or fitted[0].kept
+    assert fitted[0].after < 1e-4 < fitted[0].before
+    assert error(made, original) < 1e-3
+
+
+def test_fitted_chains_are_nearer_and_what_errors_cost_helps() -> None:
+    torch.manual_seed(0)
+    module = SMALL["resnet"]()
+    convs = [
+        name for name, part in module.named_modules() if isinstance(part, nn.Conv2d) and part.kernel_size == (3, 3)
+    ]
+    weights = {name: module.get_parameter(f"{name}.weight") for name in convs[1:]}
+    forms = {name: Form("channel", (max(1, len(weight) // 3),)) for name, weight in weights.items()}
+    errors = []
+    for config in (None, Refit(metric=False), Refit()):
+        made, original = rank(copy.deepcopy(module), forms)
+        if config is not None:
+            assert {one.name for one in refit(made, original, inputs(), config)} >= set(forms)
+        errors.append(error(made, original))
+    assert errors[0] > 1.5 * errors[1] > 1.5 * errors[2]
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_sensitivity_is_what_an_error_costs(frozen: bool) -> None:
+    """For squared errors of a linear head it is known: the head's own squares, shrunk a little."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 6, 1), nn.BatchNorm2d(6), nn.Conv2d(6, 4, 1), nn.Unflatten(0, (-1, 1)))
+    module.requires_grad_(not frozen)
+    graph = rewrite(trace(warmed(module, X).eval(), X))
+    nodes = {str(node.target): node for node in graph.graph.nodes}
+    found = Sensitivity(graph, [torch.randn(2048, 3, 2, 2)])
+    head = module[2].weight.detach().double().flatten(1)
+    exact = head.T @ head
+    shrunk = 0.9 * exact + 0.1 * exact.diagonal().mean() * torch.eye(6, dtype=torch.double)
+    for path in ("1", "0"):
+        matrix = found.of(nodes[path])
+        assert matrix is not None
+        if path == "1":
+            assert torch.allclose(matrix / matrix.trace(), shrunk / shrunk.trace(), atol=0.02)
+    assert found.of(nodes["3"]) is None
+    assert all(one.grad is None for one in graph.parameters())
+
+
+def test_scores_of_classes_cost_what_moves_their_probabilities() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(5, 3), nn.Flatten())
+    graph = rewrite(trace(module.eval(), torch.randn(2, 5)))
+    x = torch.randn(512, 5)
+    node = next(node for node in graph.graph.nodes if node.op == "call_module")
+    matrix = Sensitivity(graph, [x]).of(node)
+    assert matrix is not None
+    p = module(x).softmax(dim=1).detach().double()
+    exact = (p.mean(dim=0).diag() - p.T @ p / len(p)) + 0.02**2 * torch.eye(3)
+    exact = 0.9 * exact + 0.1 * exact.diagonal().mean() * torch.eye(3, dtype=torch.double)
+    assert torch.allclose(matrix, exact, atol=0.03)
+
+
+class InPlace(nn.Module):
+    """What torch runs but cannot differentiate: it changes a value that the gradient needs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sigmoid().mul_(2)
+
+
+def test_without_gradients_errors_cost_the_same_everywhere() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3), natpp.leaf(InPlace()), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)]
+    made, original = rank(nn.Sequential(*layers), {"0": Form("channel", (3,))})
+    first = next(node for node in original.graph.nodes if node.target == "0")
+    assert Sensitivity(original, inputs(1)).of(first) is None
+    assert "0" in {one.name for one in refit(made, original, inputs())}

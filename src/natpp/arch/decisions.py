@@ -52,6 +52,6 @@ class Decisions(Config):
         for op in self.ops:
             OPS[op]
         columns = self.columns or self.ops or tuple(OPS)
-        usual = tuple(name for name, kind in KINDS.items() if not getattr(kind, "reserve", False))
+        usual = tuple(name for name, kind in KINDS.items() if getattr(kind, "used", "always") == "always")
         kinds, rule = self.kinds or usual, self.rule or "nat++"
         return replace(self, rule=rule, kinds=kinds, columns=columns, share_blocks=bool(self.share_blocks))

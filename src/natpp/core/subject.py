@@ -43,6 +43,10 @@ class Subject(Protocol):
         """The name of every place, and the number of the decision about it; blocks decided together share one."""
 
     @property
+    def together(self) -> Sequence[Sequence[int]]:
+        """The decisions in parts: those that are best decided jointly, such as those of a block."""
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know about it."""
 
@@ -53,6 +57,9 @@ class Subject(Protocol):
 
     def living(self, plan: Plan) -> dict[str, float]:
         """The figures of the blueprint for what is alive."""
+
+    def tried(self, changes: Mapping[int, int]) -> Mapping[str, float] | None:
+        """The same figures with some decisions changed, by option; None if that does not fit."""
 
     def memory(self, plan: Plan) -> int:
         """Bytes of peak memory."""

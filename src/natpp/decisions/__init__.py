@@ -1,5 +1,5 @@
 """The kinds of decisions, one file each."""
 
-from natpp.decisions import operation, term, width  # they register themselves
+from natpp.decisions import operation, rank, term, width  # they register themselves
 
-__all__ = ["operation", "term", "width"]
+__all__ = ["operation", "rank", "term", "width"]

@@ -6,11 +6,13 @@ A kind decides about terms of blocks, whose options are operations, or about nod
 from __future__ import annotations
 
 import itertools
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from torch import nn
 from torch.fx.node import Node
 
 from natpp.arch.decisions import Decisions
@@ -22,6 +24,7 @@ from natpp.fx.traced import Traced
 from natpp.registry import KINDS, OPS
 
 Values = tuple[Hashable, ...]  # what decisions pick
+MOST_TOGETHER = 1 << 13  # prices of a node under all options of two kinds; if there were more, they exclude each other
 
 
 class Spot(NamedTuple):
@@ -75,13 +78,16 @@ class NodeKind(ABC):
     """A kind of decision about nodes anywhere in a traced module.
 
     A node may depend on several decisions of one kind: `values` has what each picks, in the order they were found. If
-    two kinds decide about the same node, a plan can use only one of them there.
+    two kinds decide about the same node, a plan can use only one of them there, unless one `reshapes` the layer and
+    the other `follows`.
     """
 
-    reserve = False
-    """whether it is left out by default, and used only where a budget cannot be met without it"""
+    used: Literal["always", "needed", "asked"] = "always"
+    """by default; needed: only where a budget cannot be met without it; asked: only by methods that use every kind"""
     reshapes = False
     """whether it changes the shapes of values; where it does, the operation of a site cannot be replaced"""
+    follows = False
+    """whether it also works on a layer that another kind has given fewer channels"""
 
     @abstractmethod
     def find(self, traced: Traced, ask: Decisions) -> Iterable[NodePlace]:
@@ -109,9 +115,44 @@ class NodeKind(ABC):
     def price(self, traced: Traced, node: Node, values: Values) -> tuple[int, int]:
         """Parameters and multiply-adds of a node with these values."""
 
+    def given(self, traced: Traced, node: Node, values: Values, *, bare: bool = False) -> Given:
+        """What a kind that reshapes makes of a node's layer; `bare`: without data, on the meta device."""
+        raise NotImplementedError
+
+    def tables_after(
+        self, traced: Traced, node: Node, decisions: Sequence[Decision], first: NodeKind
+    ) -> Iterable[tuple[Plan, Table]]:
+        """What the first decision adds to the layers that the others make, which are of a kind that reshapes."""
+        raise NotImplementedError
+
     @abstractmethod
-    def apply(self, draft: Draft, node: Node, values: Values, find: Callable[[Node], Node]) -> Node:
-        """The new value of a node that changes; `find` gives the new values of its inputs."""
+    def apply(
+        self, draft: Draft, node: Node, values: Values, find: Callable[[Node], Node], given: Given | None = None
+    ) -> Node:
+        """The new value of a node that changes; `find` gives the new values of its inputs.
+
+        `given` is the layer that another kind has made of the node's, for a kind that follows.
+        """
+
+
+class Given(NamedTuple):
+    """What a kind that reshapes makes of a node's layer."""
+
+    key: Hashable
+    make: Callable[[], nn.Module]
+    outputs: list[int] | None
+    """the original's outputs that stay, if some do not"""
+    inputs: list[int] | None
+    """the same for its inputs"""
+
+
+class Shaping(NamedTuple):
+    """A kind that decides about a node, and the numbers of its decisions there."""
+
+    kind: NodeKind
+    numbers: tuple[int, ...]
+    after: Shaping | None = None
+    """the kind that reshapes the node first, if both can be used together"""
 
 
 def kind_of(term: Term) -> str:
@@ -139,14 +180,25 @@ def elsewhere(traced: Traced, ask: Decisions, names: Iterable[str]) -> list[Node
     return found
 
 
-def shaping(places: Sequence[NodePlace]) -> dict[Node, dict[NodeKind, list[int]]]:
-    """For each node that depends on decisions elsewhere, their numbers by kind."""
+def shaping(places: Sequence[NodePlace]) -> dict[Node, list[Shaping]]:
+    """For each node that depends on decisions elsewhere, the kinds; one that reshapes comes first."""
     found: dict[Node, dict[NodeKind, list[int]]] = {}
     for number, (_, nodes, kind) in enumerate(places):
         assert kind is not None
         for node in nodes:
             found.setdefault(node, {}).setdefault(kind, []).append(number)
-    return found
+    return {node: list(_shapings(places, kinds)) for node, kinds in found.items()}
+
+
+def _shapings(places: Sequence[NodePlace], kinds: Mapping[NodeKind, list[int]]) -> Iterator[Shaping]:
+    first = next((Shaping(kind, tuple(numbers)) for kind, numbers in kinds.items() if kind.reshapes), None)
+    if first is not None:
+        yield first
+    size = math.prod(len(places[number].decision.allowed) for numbers in kinds.values() for number in numbers)
+    for kind, numbers in kinds.items():
+        if first is None or kind is not first.kind:
+            together = kind.follows and len(kinds) == 2 and size <= MOST_TOGETHER
+            yield Shaping(kind, tuple(numbers), first if together else None)
 
 
 def options(spots: Sequence[Spot], present: str, ask: Decisions) -> tuple[Option, ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch.fx.node import Node
 
 from natpp.arch.graph import NULL
 from natpp.core.decision import Plan
-from natpp.decisions.base import NodeKind, NodePlace, Spot, shaping, term_kind
+from natpp.decisions.base import NodePlace, Shaping, Spot, Values, shaping, term_kind
 from natpp.fx.blocks import Block
 from natpp.fx.rewrite import Draft, Swap
 from natpp.fx.sites import Sum
@@ -26,12 +26,24 @@ def block_edits(blocks: Sequence[Block], ops: Sequence[Ops]) -> list[BlockEdit]:
 def node_swaps(places: Sequence[NodePlace], plan: Plan) -> dict[Node, Swap]:
     """What takes the place of nodes under the options of decisions elsewhere; unchanged nodes are left out."""
 
-    def swap(kind: NodeKind, numbers: Sequence[int]) -> Swap:
-        values = tuple(places[number].decision.options[plan[number]].value for number in numbers)
-        return lambda draft, node, find: kind.apply(draft, node, values, find)
+    def values(numbers: Sequence[int]) -> Values:
+        return tuple(places[number].decision.options[plan[number]].value for number in numbers)
 
-    found = [(node, *one) for node, kinds in shaping(places).items() for one in kinds.items()]
-    return {node: swap(kind, numbers) for node, kind, numbers in found if any(plan[one] for one in numbers)}
+    def swap(first: Shaping, then: Shaping | None) -> Swap:
+        def made(draft: Draft, node: Node, find: Callable[[Node], Node]) -> Node:
+            if then is None:
+                return first.kind.apply(draft, node, values(first.numbers), find)
+            given = first.kind.given(draft.traced, node, values(first.numbers))
+            return then.kind.apply(draft, node, values(then.numbers), find, given)
+
+        return made
+
+    found = dict[Node, Swap]()
+    for node, shapings in shaping(places).items():
+        used = [one for one in shapings if any(plan[number] for number in one.numbers)]
+        if used:
+            found[node] = swap(used[0], used[1] if len(used) > 1 else None)
+    return found
 
 
 class BlockEdit:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import copy
+import itertools
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
 from torch import nn
 from torch.fx.node import Node
 
 from natpp.arch.decisions import Decisions
-from natpp.core.decision import Decision, Option
-from natpp.decisions.base import NodeKind, NodePlace, Values
+from natpp.core.decision import Decision, Option, Plan
+from natpp.decisions.base import Given, NodeKind, NodePlace, Table, Values
+from natpp.fx.narrow import bare_copy
 from natpp.fx.rewrite import Draft
 from natpp.fx.sites import free_layers
 from natpp.fx.traced import Traced, value
@@ -53,22 +54,50 @@ class LayerKind(NodeKind):
                 yield NodePlace(Decision(str(node.target), "layer", (Option(own), *options)), (node,))
 
     def price(self, traced: Traced, node: Node, values: Values) -> tuple[int, int]:
-        """Parameters and multiply-adds, measured on the meta device."""
-        layer, seen = traced.parts[str(node.target)], value(node.all_input_nodes[0])
-        bare = copy.deepcopy(layer, {id(one): _bare(one) for one in (*layer.parameters(), *layer.buffers())})
-        made, counter = bare if values[0] == type(layer).__name__ else self.build(bare, values[0]), MultiplyAdds()
+        """Parameters and multiply-adds of a node."""
+        return self._cost(traced.parts[str(node.target)], node, values[0])
+
+    def tables_after(
+        self, traced: Traced, node: Node, decisions: Sequence[Decision], first: NodeKind
+    ) -> Iterable[tuple[Plan, Table]]:
+        """What the first decision adds to the layers that the others make, which are of a kind that reshapes."""
+        own, *others = decisions
+        found = dict[Plan, tuple[int, int]]()
+        for plan in itertools.product(*(one.allowed for one in others)):
+            values = tuple(one.options[option].value for one, option in zip(others, plan, strict=True))
+            layer = first.given(traced, node, values, bare=True).make()
+            before = self._cost(layer, node, own.options[0].value)
+            for option in own.allowed:
+                after = self._cost(layer, node, own.options[option].value) if option else before
+                found[(option, *plan)] = after[0] - before[0], after[1] - before[1]
+        yield tuple(range(len(decisions))), found
+
+    def cost(self, layer: nn.Module, option: Hashable, shape: torch.Size) -> tuple[int, int]:
+        """Parameters and multiply-adds of a replacement on inputs of a shape, measured on the meta device."""
+        bare = bare_copy(layer)
+        made, counter = bare if option == type(layer).__name__ else self.build(bare, option), MultiplyAdds()
+        like = next(iter(layer.parameters()), torch.empty(0))
         with unfused(made), torch.no_grad(), counter:
-            made(torch.empty(seen.shape, dtype=seen.dtype, device="meta"))
+            made(torch.empty(shape, dtype=like.dtype, device="meta"))
         return sum(one.numel() for one in made.parameters()), counter.total
 
-    def apply(self, draft: Draft, node: Node, values: Values, find: Callable[[Node], Node]) -> Node:
+    def _cost(self, layer: nn.Module, node: Node, option: Hashable) -> tuple[int, int]:
+        shape = list(value(node.all_input_nodes[0]).shape)
+        if isinstance(layer, nn.Linear):
+            shape[-1] = layer.in_features
+        elif isinstance(layer, nn.Conv2d):
+            shape[1] = layer.in_channels
+        return self.cost(layer, option, torch.Size(shape))
+
+    def apply(
+        self, draft: Draft, node: Node, values: Values, find: Callable[[Node], Node], given: Given | None = None
+    ) -> Node:
         """A call of the replacement."""
         layer = draft.traced.parts[str(node.target)]
+        make = (lambda: layer) if given is None else given.make
+        key = values if given is None else (*values, given.key)
         source = find(node.all_input_nodes[0])
-        return draft.call(str(node.target), values, lambda: self.build(layer, values[0]), source, node)
-
-
-def _bare(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the meta device."""
-    bare = tensor.detach().to("meta")
-    return nn.Parameter(bare, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else bare
+        made = draft.call(str(node.target), key, lambda: self.build(make(), values[0]), source, node)
+        if given is not None and given.outputs is not None:
+            draft.cuts[made] = given.outputs
+        return made

@@ -1,7 +1,7 @@
 """How many channels stay in each group of channels that can only be removed together.
 
-Channels whose weights have the smallest L1 norm are removed first. At a site that a width reaches, the operation cannot
-be replaced, since a replacement is built for the original's channels.
+Channels whose weights have the smallest L1 norm are removed first, unless something better is known. At a site that a
+width reaches, the operation cannot be replaced, since a replacement is built for the original's channels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.fx.node import Node, map_arg
 
 from natpp.arch.decisions import Decisions
 from natpp.core.decision import Decision, Option, Plan
-from natpp.decisions.base import NodeKind, NodePlace, Table, Values
+from natpp.decisions.base import Given, NodeKind, NodePlace, Table, Values
 from natpp.fx.channels import Axis, Channels, Group, counted, find_channels
 from natpp.fx.labels import ASKED, HEADS, PIECE, SHAPE, SIZE, SLICE, USES
 from natpp.fx.moves import operand, products, sizes_of, with_sizes
@@ -43,7 +43,7 @@ class Width(NodeKind):
 
     channels: Channels | None = None
     """the groups of a module, once they are found"""
-    reserve = True
+    used = "needed"
     reshapes = True
 
     def find(self, traced: Traced, ask: Decisions) -> Iterable[NodePlace]:
@@ -99,23 +99,27 @@ class Width(NodeKind):
                 )
             yield by, at
 
-    def apply(self, draft: Draft, node: Node, values: Values, find: Callable[[Node], Node]) -> Node:
+    def given(self, traced: Traced, node: Node, values: Values, *, bare: bool = False) -> Given:
+        """The layer with fewer weights."""
+        cut, layer = shorter(self._stays(traced, node, values)), traced.parts[str(node.target)]
+        sides = [(axis.tensor, axis.dim, stays) for axis, stays in cut]
+        left = {axis.dim: stays.tolist() for axis, stays in cut if axis.tensor == "weight"}
+        return Given(("width", values), lambda: narrowed(layer, sides, bare=bare), left.get(0), left.get(1))
+
+    def apply(
+        self, draft: Draft, node: Node, values: Values, find: Callable[[Node], Node], given: Given | None = None
+    ) -> Node:
         """The node with fewer channels: a layer with fewer weights, a parameter, or another size in its arguments."""
-        kept = self._kept(node, values)
-        removed = [self._removed(draft.traced, group, count) for group, count in kept.items()]
-        gone = np.concatenate(removed)
-        axes = [(axis, axis.kept(gone)) for axis in self._axes(node)]
-        cut = [(axis, stays) for axis, stays in axes if len(stays) < len(axis.channels)]
+        axes = self._stays(draft.traced, node, values)
+        cut = shorter(axes)
         if not cut:
             return draft.plain(node, find)
         path, key = str(node.target), ("width", values)
         if node.op == "call_module":
-            layer = draft.traced.parts[path]
-            sides = [(axis.tensor, axis.dim, stays) for axis, stays in cut]
-            made = draft.call(path, key, lambda: narrowed(layer, sides), find(node.all_input_nodes[0]), node)
-            for axis, stays in cut:
-                if axis.tensor == "weight" and axis.dim == 0:
-                    draft.cuts[made] = stays.tolist()
+            own = self.given(draft.traced, node, values)
+            made = draft.call(path, own.key, own.make, find(node.all_input_nodes[0]), node)
+            if own.outputs is not None:
+                draft.cuts[made] = own.outputs
             return made
         if node.op == "get_attr":
             dims = [(axis.dim, stays) for axis, stays in cut]
@@ -133,6 +137,12 @@ class Width(NodeKind):
         else:
             _write_sizes(node, made, axes)
         return made
+
+    def _stays(self, traced: Traced, node: Node, values: Values) -> list[tuple[Axis, NDArray[np.int64]]]:
+        """The dimensions of a node that have channels, with the positions that stay."""
+        removed = [self._removed(traced, group, count) for group, count in self._kept(node, values).items()]
+        gone = np.concatenate(removed)
+        return [(axis, axis.kept(gone)) for axis in self._axes(node)]
 
     # Groups of a node.
 
@@ -202,12 +212,13 @@ class Width(NodeKind):
         group = self.channels.groups[number]
         if count == len(group.channels):
             return np.zeros(0, dtype=np.int64)
-        if number not in self._order:
-            self._order[number] = ranked(group, traced.parts)
-        return group.channels[self._order[number][count:]]
+        if number not in self.orders:
+            self.orders[number] = ranked(group, traced.parts)
+        return group.channels[self.orders[number][count:]]
 
     @functools.cached_property
-    def _order(self) -> dict[int, NDArray[np.int64]]:
+    def orders(self) -> dict[int, NDArray[np.int64]]:
+        """Per group, its channels by number, the first to be removed last; by L1 norm unless set before."""
         return {}
 
 
@@ -222,6 +233,11 @@ def counts(group: Group) -> list[int]:
     step = multiple // math.gcd(multiple, group.times)
     found = (max(step, round(share * count / step) * step) for share in SHARES)
     return list(dict.fromkeys(one for one in found if one < count))
+
+
+def shorter(axes: Sequence[tuple[Axis, NDArray[np.int64]]]) -> list[tuple[Axis, NDArray[np.int64]]]:
+    """The dimensions that lose positions."""
+    return [(axis, stays) for axis, stays in axes if len(stays) < len(axis.channels)]
 
 
 def ranked(group: Group, parts: Mapping[str, Any]) -> NDArray[np.int64]:

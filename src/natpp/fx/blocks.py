@@ -70,6 +70,11 @@ class Block:
         return tuple((target, term) for target, node in enumerate(self.nodes, start=2) for term in node.terms)
 
     @property
+    def inside(self) -> list[Node]:
+        """The nodes of its sites and sums."""
+        return [node for item in self.items for node in item.nodes]
+
+    @property
     def ops(self) -> tuple[str, ...]:
         """The operation of every term."""
         return tuple(term.op for _, term in self.terms)

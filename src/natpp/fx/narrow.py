@@ -15,10 +15,14 @@ from torch import Tensor, nn
 Stays = NDArray[np.int64]  # the positions of a dimension that stay
 
 
-def narrowed(layer: nn.Module, sides: Sequence[tuple[str, int, Stays]]) -> nn.Module:
-    """A layer with only some positions of some dimensions of its tensors, which are given by name."""
-    tensors = (*layer.parameters(), *layer.buffers())
-    made: Any = copy.deepcopy(layer, {id(one): one for one in tensors})
+def narrowed(layer: nn.Module, sides: Sequence[tuple[str, int, Stays]], *, bare: bool = False) -> nn.Module:
+    """A layer with only some positions of some dimensions of its tensors, which are given by name.
+
+    `bare`: without data, on the meta device.
+    """
+    if bare:
+        layer = bare_copy(layer)
+    made: Any = copy.deepcopy(layer, {id(one): one for one in (*layer.parameters(), *layer.buffers())})
     by_name: dict[str, list[tuple[int, Stays]]] = defaultdict(list)
     for name, dim, stays in sides:
         by_name[name].append((dim, stays))
@@ -39,6 +43,17 @@ def narrowed(layer: nn.Module, sides: Sequence[tuple[str, int, Stays]]) -> nn.Mo
         if isinstance(made, nn.LayerNorm):
             made.normalized_shape = (count,)
     return made  # type: ignore[no-any-return]
+
+
+def bare_copy(layer: nn.Module) -> nn.Module:
+    """A copy of a layer without data, on the meta device."""
+    return copy.deepcopy(layer, {id(one): _bare(one) for one in (*layer.parameters(), *layer.buffers())})
+
+
+def _bare(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the meta device."""
+    bare = tensor.detach().to("meta")
+    return nn.Parameter(bare, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else bare
 
 
 def selected(tensor: Tensor, cut: Sequence[tuple[int, Stays]]) -> Tensor:

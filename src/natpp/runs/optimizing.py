@@ -152,7 +152,7 @@ def _in_reserve(
     If these cannot meet it, either: the error with the nearest result.
     """
     usual = subject.ask.kinds
-    reserve = tuple(name for name in KINDS if name not in usual)
+    reserve = tuple(name for name, kind in KINDS.items() if getattr(kind, "used", "") == "needed")
     for kinds in (reserve, usual + reserve) if reserve else ():
         other = Module(subject.traced, replace(subject.ask, kinds=kinds))
         try:

@@ -180,7 +180,7 @@ class Table(Scoring):
 class Fidelity(Scoring):
     """How close a changed model's outputs stay to the original's, on inputs of the task; no targets are needed."""
 
-    inputs: Annotated[int, At(least=8)] = 512
+    inputs: Annotated[int, At(least=8)] = 1024
     """number of inputs: replaced layers are fitted on most of them, and the score is measured on the rest"""
 
     def make(self, wanted: Wanted) -> Scorer:

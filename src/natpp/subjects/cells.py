@@ -157,6 +157,11 @@ class Cells(Rows):
         """
         return not self.frame.strict or no_dearer(self._own, self.spent(self.row(plan)))
 
+    def tried(self, changes: Mapping[int, int]) -> dict[str, float] | None:
+        """Living parameters and multiply-adds with some decisions changed; None if that does not fit."""
+        plan = tuple(changes.get(number, 0) for number in range(len(self.decisions)))
+        return self.living(plan) if self.fits(plan) else None
+
     def own_cost(self, *, latency: bool = False) -> Cost:
         """What the architecture costs unchanged; it is measured once."""
         if latency not in self._own_costs:

@@ -154,6 +154,19 @@ class Module(Rows):
         return self.traced.module
 
     @functools.cached_property
+    def together(self) -> list[list[int]]:
+        """The decisions of each group of blocks with those about nodes inside it only; then every other one alone."""
+        found = [list(part) for part in self.parts[: len(self.groups)]]
+        inside = [{node for one in group for node in self.blocks[one].inside} for group in self.groups]
+        for number, place in enumerate(self.elsewhere, start=self.seen):
+            home = next((index for index, nodes in enumerate(inside) if nodes.issuperset(place.nodes)), None)
+            if home is None:
+                found.append([number])
+            else:
+                found[home].append(number)
+        return found
+
+    @functools.cached_property
     def places(self) -> list[tuple[str, int]]:
         """Every term of every block by its name, group by group, then the other decisions."""
         others = range(self.seen, len(self.decisions))
@@ -199,6 +212,11 @@ class Module(Rows):
     def living(self, plan: Plan) -> dict[str, float]:
         """Parameters, multiply-adds and bytes of values, counting only what is alive."""
         return dict(zip(self.blueprint.figures, self.tally.at(plan).cost, strict=True))
+
+    def tried(self, changes: Mapping[int, int]) -> dict[str, float] | None:
+        """Parameters, multiply-adds and bytes of values with some decisions changed; None if that does not fit."""
+        found = self.tally.tried(changes) if self.apart.allows((0,) * len(self.decisions), changes) else None
+        return None if found is None else dict(zip(self.blueprint.figures, found, strict=True))
 
     def own_cost(self, *, latency: bool = False) -> Cost:
         """The cost of the module, with its peak memory as rewritten by natpp without changes.

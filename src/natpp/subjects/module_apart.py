@@ -12,7 +12,7 @@ from torch.fx.node import Node
 from natpp.arch.graph import NULL
 from natpp.core.blueprint import Price
 from natpp.core.decision import Decision, Plan
-from natpp.decisions.base import NodePlace, shaping
+from natpp.decisions.base import NodeKind, NodePlace, shaping
 from natpp.fx.blocks import Block, Term
 
 Pair = tuple[int, int]
@@ -38,12 +38,12 @@ class Apart:
             for (target, term), choice in zip(block.terms, row, strict=True):
                 rebuilt = [option for option, op in choice.ops.items() if op not in (term.op, NULL)]
                 for node in _reach(block, target, term) if rebuilt else ():
-                    for kind, numbers in shaped.get(node, {}).items():
-                        for number in numbers if kind.reshapes else ():
+                    for kind, numbers, _ in shaped.get(node, ()):
+                        for number in numbers if apart_from_operations(term, node, kind) else ():
                             self._add((choice.decision, first + number), rebuilt, decisions[number].allowed[1:])
-        for kinds in shaped.values():
-            for one, other in itertools.combinations(kinds, 2):
-                for pair in itertools.product(kinds[one], kinds[other]):
+        for shapings in shaped.values():
+            for one, other in itertools.combinations(shapings, 2):
+                for pair in itertools.product(one.numbers, other.numbers) if other.after is None else ():
                     low, high = sorted(pair)
                     self._add((first + low, first + high), decisions[low].allowed[1:], decisions[high].allowed[1:])
 
@@ -75,6 +75,11 @@ class Apart:
                 if options in self.pairs[pair]:
                     return False
         return True
+
+
+def apart_from_operations(term: Term, node: Node, kind: NodeKind) -> bool:
+    """Whether a decision about a node excludes other operations of the term: shapes change, or prices are joint."""
+    return kind.reshapes or (kind.follows and term.site is not None and node in term.site.main)
 
 
 def _reach(block: Block, target: int, term: Term) -> list[Node]:

@@ -30,7 +30,7 @@ from natpp.fx.modes import in_mode
 from natpp.fx.sites import Site, Sum
 from natpp.fx.traced import Traced, parameters_of, value
 from natpp.nets.measure import MultiplyAdds, unfused
-from natpp.subjects.module_apart import Choice
+from natpp.subjects.module_apart import Choice, apart_from_operations
 
 FIGURES = ("params", "madds", "made")  # made: bytes of the values that blocks compute, which drive peak memory
 Prices = Mapping[Plan, Price | None]
@@ -49,16 +49,21 @@ class Shaped(NamedTuple):
 def shaped_nodes(traced: Traced, places: Sequence[NodePlace], first: int) -> dict[Node, list[Shaped]]:
     """The nodes that depend on decisions elsewhere, which are numbered from `first`: one entry for each kind."""
     found: dict[Node, list[Shaped]] = {}
-    for node, kinds in shaping(places).items():
-        for kind, numbers in kinds.items():
+    for node, shapings in shaping(places).items():
+        for kind, own, after in shapings:
+            numbers = own if after is None else (*own, *after.numbers)
             decisions = [places[number].decision for number in numbers]
+            if after is None:
+                some = kind.tables(traced, node, decisions)
+            else:
+                some = kind.tables_after(traced, node, decisions, after.kind)
             tables = tuple(
                 (tuple(first + numbers[one] for one in by), table)
-                for by, table in kind.tables(traced, node, decisions)
+                for by, table in some
                 if any(map(any, table.values()))
             )
-            own = kind.price(traced, node, tuple(one.options[0].value for one in decisions))
-            found.setdefault(node, []).append(Shaped(own, tables, kind))
+            price = kind.price(traced, node, tuple(one.options[0].value for one in decisions[: len(own)]))
+            found.setdefault(node, []).append(Shaped(price, tables, kind))
     return found
 
 
@@ -87,7 +92,7 @@ class _Drawn:
         self.traced, self.blocks, self.choices, self.shaped = traced, blocks, choices, shaped
         self.steps: list[Step] = []
         self.known: dict[Any, int] = {}  # the step of a value: a node outside of blocks, or (block, number)
-        self.inside = {node: number for number, block in enumerate(blocks) for node in _nodes(block)}
+        self.inside = {node: number for number, block in enumerate(blocks) for node in block.inside}
         self.owner = {
             node: (number, place)
             for number, block in enumerate(blocks)
@@ -132,7 +137,7 @@ class _Drawn:
             for _, tables, kind in self.shaped.get(node, ()):
                 for by, table in tables:
                     prices: dict[Plan, Price | None] = {key: (*more, 0) for key, more in table.items()}
-                    if choice is not None and term is not None and not kind.reshapes:
+                    if choice is not None and term is not None and not apart_from_operations(term, node, kind):
                         gone = {option for option, op in choice.ops.items() if node in removed(term, op)}
                         prices = {
                             (option, *key): (0, 0, 0) if option in gone else price
@@ -251,10 +256,6 @@ def removed(term: Term, op: str) -> Collection[Node]:
     if op == term.op or term.site is None:
         return ()
     return term.site.main if op != NULL and forms(term.site, op) else term.site.nodes
-
-
-def _nodes(block: Block) -> list[Node]:
-    return [node for item in block.items for node in item.nodes]
 
 
 def node_madds(traced: Traced, nodes: Sequence[Node]) -> dict[Node, int]:

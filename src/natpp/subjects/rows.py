@@ -18,6 +18,11 @@ class Rows:
     numbers: tuple[tuple[int, ...], ...]
     """per decision, the column of each option, the original's first: an operation's number in `ops`, or its own"""
 
+    @property
+    def together(self) -> Sequence[Sequence[int]]:
+        """The decisions in parts that are decided jointly: each alone."""
+        return [[number] for number in range(len(self.numbers))]
+
     def row(self, plan: Plan) -> Row:
         """The column of every decision's option."""
         return np.array([numbers[one] for numbers, one in zip(self.numbers, plan, strict=True)], dtype=np.int64)
