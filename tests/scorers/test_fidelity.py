@@ -6,7 +6,7 @@ import torch
 
 import natpp
 from natpp.core.solve import with_option
-from natpp.decisions.refit import Refit
+from natpp.decisions.refit import Refit, refit
 from natpp.errors import NatppError
 from natpp.fx.trace import trace
 from natpp.scorers.fidelity import Fidelity
@@ -61,3 +61,17 @@ def test_without_targets_a_knapsack_chooses_by_fidelity() -> None:
     pairs = natpp.Task.inputs([(X, X)])
     with pytest.raises(NatppError, match="fidelity needs inputs that are single tensors, not "):
         natpp.optimize(module, "knapsack", 0.6, example_input=X, task=pairs)
+
+
+def test_a_change_is_fitted_alike_alone_and_from_the_first_layer() -> None:
+    """What lies before a change is not run again: the fit is the same to the bit."""
+    module, fidelity = scorer()
+    start = (0,) * len(module.decisions)
+    number = max(n for n, one in enumerate(module.decisions) if len(one.allowed) > 1)
+    plan = with_option(start, number, module.decisions[number].allowed[1])
+    made = module.rewritten(plan)
+    refit(made, fidelity.original, fidelity.fitted_on, fidelity.config, sensitivity=fidelity.sensitivity)
+    other = fidelity.fitted(plan)
+    assert all(torch.equal(one, other.state_dict()[name]) for name, one in made.state_dict().items())
+    outputs = [made.eval()(one) for one in fidelity.measured_on]
+    assert all(torch.allclose(*pair) for pair in zip(fidelity._onward.outputs(other), outputs, strict=True))

@@ -32,7 +32,7 @@ from natpp.subjects.many import Subjects
 UNKNOWN = -1e6  # the worth of a change that was not scored
 LARGEST = 1 << 14  # entries of a table of joint prices; parts that need more are priced in pairs
 APART = 4  # plans that are scored as a whole differ in one of so many parts
-ROUNDS, NEAR = 2, 5  # rounds in which more changes are scored, and how many of each part
+ROUNDS, NEAR = 3, 5  # rounds in which more changes are scored, and how many of each part
 TRIES = 4  # times that limits are tightened where more than three parts meet
 
 
@@ -90,7 +90,7 @@ class Scored:
         self.figures = self._figures(self.subject.living(self.start))
         self._score_of = functools.partial(self._scores, subjects, index, score)
         (self.own,) = self._score_of([self.start])
-        estimate, self.remaining = getattr(score, "estimated", lambda changes: None), getattr(score, "remaining", None)
+        estimate = getattr(score, "estimated", lambda changes: None)
         self.fronts = [
             Front(self.subject, part, self.cost, estimate)
             for part in self.subject.together
@@ -107,29 +107,17 @@ class Scored:
                 run.watch("scores", number + 1, len(self.fronts), {"changes": sum(map(len, self.items)) - number - 1})
 
     def refine(self, limits: Mapping[str, float], nodes: int) -> None:
-        """Make losses those after the layers behind are fitted, too; score changes that cost about as much as the best.
-
-        What remains of a loss is measured once for each part, on the change that is best at first.
-        """
-        (items, *_), _ = self._solved(limits, 1, nodes)
-        found = [self._remaining(known[item]) for known, item in zip(self.items, items, strict=True)]
-        usual = float(np.median([one for one in found if one is not None] or [1.0]))
-        shares = [usual if one is None else one for one in found]
-        self.items = [_scaled(known, share) for known, share in zip(self.items, shares, strict=True)]
+        """Score more changes of each part: those that cost about as much as the ones that are best so far."""
         for _ in range(ROUNDS):
             (items, *_), _ = self._solved(limits, 1, nodes)
             new = [
-                _scaled(self._judged(front.near(known[item], known, NEAR)), share)
-                for front, known, item, share in zip(self.fronts, self.items, items, shares, strict=True)
+                self._judged(front.near(known[item], known, NEAR))
+                for front, known, item in zip(self.fronts, self.items, items, strict=True)
             ]
             if not any(new):
                 return
             self.items = [_unbeaten([*known, *more]) for known, more in zip(self.items, new, strict=True)]
             self.__dict__.pop("_joint", None)
-
-    def _remaining(self, item: Item) -> float | None:
-        """The share of a change's loss that remains once the layers behind are fitted; None if that is unknown."""
-        return self.remaining(self.plan(item.changes)) if item.changes and self.remaining is not None else None
 
     def _judged(self, items: Sequence[Item]) -> list[Item]:
         """Some items with their scored losses, without those that a subject does not allow."""
@@ -252,11 +240,6 @@ def _best(items: Sequence[Item]) -> list[Item]:
             found.append(one)
             least = one.cost.sum()
     return found
-
-
-def _scaled(items: Sequence[Item], share: float) -> list[Item]:
-    """The items, with a share of their losses."""
-    return [one._replace(loss=one.loss * share) for one in items]
 
 
 def _unbeaten(items: Sequence[Item]) -> list[Item]:
