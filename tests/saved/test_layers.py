@@ -19,7 +19,7 @@ KINDS = ("operation", "term", "width", "rank")
 
 
 class Mixed(nn.Module):
-    """Functions with parameters, a layer that is called twice, a parameter that nothing uses, and attention."""
+    """Functions with parameters or other arguments in training, a layer that is called twice, and attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,6 +35,7 @@ class Mixed(nn.Module):
         x = F.relu(self.norm(self.first(x)))
         x = F.relu(self.twice(self.twice(x)))
         x = F.conv2d(x, self.weight, stride=2, padding=1, groups=4).flatten(2).transpose(1, 2)
+        x = F.dropout(x, 0.1, self.training)
         return self.last(self.attention(x, x, x)[0].mean(1))
 
 
@@ -118,6 +119,7 @@ def test_a_result_that_was_converted_is_still_listed() -> None:
     before = result.layers
     result.module.double()
     assert result.layers == before
+    assert replace(result, after=nn.Identity()).layers == before  # another module has taken its place
 
 
 def test_an_architecture_lists_none() -> None:

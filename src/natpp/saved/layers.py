@@ -6,8 +6,9 @@ norm counts with the layer before it.
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
 POOLS = ((nn.MaxPool2d, "max pool"), (nn.AvgPool2d, "average pool"))
 REST = "everything else"
 Part = dict[str, Any]  # what one layer of a chain is: its `op`, and its `channels` in and out where they are known
+Find = Callable[[str], Any]  # the module, parameter or buffer at a path
 
 
 class Layer(NamedTuple):
@@ -42,7 +44,9 @@ def layers_of(result: Result) -> list[dict[str, Any]]:
     """Per layer its name, and its parts, parameters and multiply-adds before and after, in network order."""
     subject: Any = result.subject
     homes, like = _homes(subject.traced), _like(subject.given)
-    modules = subject.rewritten((0,) * len(result.plan)), result.after
+    known = STANDS in getattr(result.after, "meta", {})  # or else another module has taken its place
+    after = result.after if known else subject.rewritten(result.plan)
+    modules = subject.rewritten((0,) * len(result.plan)), after
     sides = [_layers(one, _moved(subject.traced.example, like, _like(one)), homes) for one in modules]
     costs = [(cost.live_params, cost.live_madds) for cost in (result.cost_before, result.cost_after)]
     for side, whole in zip(sides, costs, strict=True):
@@ -71,10 +75,11 @@ def _in_order(before: Iterable[str], after: Iterable[str]) -> list[str]:
 def _layers(module: fx.GraphModule, example: Any, homes: Mapping[str, str]) -> dict[str, Layer]:
     """The layers of a module by name; a parameter counts where it is first used."""
     madds, stands, names = _madds(module, example), module.meta[STANDS], set(homes.values())
+    find = functools.partial(part_at, module)
     found: dict[str, Layer] = {}
     counted: set[int] = set()  # parameters, by identity
     for node in module.graph.nodes:
-        own, part = _own_name(node, module), _part(node, module)
+        own, part = _own_name(node, find), _part(node, find)
         known = homes.get(stands.get(node.name, ""))
         name = known or next((one for one in _upwards(own) if one in names), own)
         layer = found.setdefault(name, Layer([], [0, 0]))
@@ -82,7 +87,7 @@ def _layers(module: fx.GraphModule, example: Any, homes: Mapping[str, str]) -> d
         layer.cost[0] += sum(size for key, size in held.items() if key not in counted)
         layer.cost[1] += madds.get(node, 0)
         if not (isinstance(part, NORMS) and name != own) and (part is None or id(part) not in counted):
-            layer.parts.extend(_parts(node, part, module))
+            layer.parts.extend(_parts(node, part, find))
         counted |= {*held, id(part)}
     return {name: layer for name, layer in found.items() if layer.parts or any(layer.cost)}
 
@@ -117,21 +122,21 @@ def _homes(traced: Traced) -> dict[str, str]:
     for node in traced.graph.nodes:
         part = traced.parts.get(str(node.target))
         read = found.get(node.all_input_nodes[0].name, "") if node.all_input_nodes else ""
-        own = _own_name(node, traced.module)
+        own = _own_name(node, traced.parts.get)
         found[node.name] = read if isinstance(part, NORMS) and read in weighted else own
         if isinstance(part, _ConvNd | nn.Linear):
             weighted.add(own)
     return found
 
 
-def _own_name(node: Node, module: nn.Module) -> str:
+def _own_name(node: Node, find: Find) -> str:
     """The path of a module, or of the one whose parameter a function reads; otherwise the name of the node."""
     if node.op == "call_module":
         return str(node.target)
     if node.op == "get_attr":
         return str(node.target).rpartition(".")[0] or str(node.target)
-    weights = (one for one in node.all_input_nodes if isinstance(_part(one, module), nn.Parameter))
-    return next((_own_name(one, module) for one in weights), node.name)
+    weights = (one for one in node.all_input_nodes if isinstance(_part(one, find), nn.Parameter))
+    return next((_own_name(one, find) for one in weights), node.name)
 
 
 def _upwards(path: str) -> Iterator[str]:
@@ -141,19 +146,19 @@ def _upwards(path: str) -> Iterator[str]:
         path = path.rpartition(".")[0]
 
 
-def _part(node: Node, module: nn.Module) -> Any:
+def _part(node: Node, find: Find) -> Any:
     """The module, parameter or buffer that a node names."""
-    return part_at(module, str(node.target)) if node.op in ("call_module", "get_attr") else None
+    return find(str(node.target)) if node.op in ("call_module", "get_attr") else None
 
 
 # What a layer is.
 
 
-def _parts(node: Node, part: Any, module: nn.Module) -> list[Part]:
+def _parts(node: Node, part: Any, find: Find) -> list[Part]:
     """The layers that a node computes."""
     if isinstance(part, nn.Module):
         return list(_of_module(part))
-    name, weight = name_of(node), _part(node.all_input_nodes[1], module) if len(node.all_input_nodes) > 1 else None
+    name, weight = name_of(node), _part(node.all_input_nodes[1], find) if len(node.all_input_nodes) > 1 else None
     if not isinstance(weight, nn.Parameter) or name not in ("conv1d", "conv2d", "conv3d", "linear"):
         return []
     groups = operand(node, 6, "groups") or 1 if name != "linear" else 1
