@@ -9,7 +9,7 @@ from natpp.registry import KINDS
 from natpp.testing import check_decision
 
 
-class Rank(LayerKind):
+class Svd(LayerKind):
     def options(self, layer):
         """The ranks that a layer may get; those that cost more than the layer are masked."""
         return (32, 16, 8, 4) if type(layer) is nn.Linear else ()
@@ -23,8 +23,8 @@ class Rank(LayerKind):
         return made
 
 
-KINDS.add("rank", Rank())
-check_decision("rank")  # exact costs, identical outputs without changes, results that can be saved
+KINDS.add("svd", Svd())
+check_decision("svd")  # exact costs, identical outputs without changes, results that can be saved
 
 model = nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
 print(natpp.optimize(model, example_input=torch.randn(1, 1, 28, 28), budget={"params": 0.2}))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from natpp.arch.ops import Op
     from natpp.arch.rules import Rule
     from natpp.core.measures import Measure
+    from natpp.core.result import Result
     from natpp.decisions.base import NodeKind, TermKind
     from natpp.methods.base import Method
     from natpp.runs.scoring import Scoring
@@ -115,3 +116,4 @@ TASKS: Registry[MakeTask] = Registry("task")
 KINDS: Registry[TermKind | NodeKind] = Registry("kind of decision")
 MEASURES: Registry[Measure] = Registry("cost")
 WRITERS: Registry[Callable[..., Any]] = Registry("way to write a result")
+LAYERS: Registry[Callable[[Result], list[dict[str, Any]]]] = Registry("list of layers")

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 import natpp
+import natpp.decisions
+import natpp.methods
+import natpp.training.task  # the registries are full before an example adds to them
 from natpp import registry
 from natpp.registry import Registry
 

@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 import yaml
+from PIL import Image
+from torch import nn
 
 import natpp
 from experiments import __main__ as experiments
@@ -125,6 +129,50 @@ def test_python_of_the_page_about_training_runs(tmp_path: Path, monkeypatch: pyt
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "training.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     assert len(blocks) == 4
     exec(compile("\n".join(blocks), "training.md", "exec"), {})  # noqa: S102
+
+
+SMALL_FORM = {"224": "16", "0.01,": "1e-6,", "epochs=10": "epochs=1", "--epochs 10": "--epochs 1"}
+
+
+def test_the_page_about_a_trained_model_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a small network in place of torchvision's, and small images."""
+    torch.manual_seed(0)
+    make = lambda weights: nn.Sequential(  # noqa: E731
+        *(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)),
+    )
+    models = SimpleNamespace(resnet18=make, ResNet18_Weights=SimpleNamespace(DEFAULT="those"))
+    monkeypatch.setitem(sys.modules, "torchvision.models", models)
+    monkeypatch.setitem(sys.modules, "torchvision", SimpleNamespace(models=models))
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    for folder in ("photos", *(f"images/{part}/{name}" for part in ("train", "val") for name in ("cat", "dog"))):
+        Path(folder).mkdir(parents=True)
+        for number in range(16):
+            Image.fromarray(generator.integers(0, 255, (16, 16, 3), dtype=np.uint8)).save(f"{folder}/{number}.png")
+    text = (DOCS / "smaller.md").read_text(encoding="utf-8")
+    for whole, small in SMALL_FORM.items():
+        assert whole in text
+        text = text.replace(whole, small)
+    batches = [(torch.randn(8, 3, 16, 16), torch.arange(8) % 2) for _ in range(2)]
+    known = {"train_loader": batches, "val_loader": batches}
+    blocks = re.findall(r"(?:<!-- file: (\S+) -->\n)?```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(blocks) == 5
+    for file, block in blocks:
+        if file:
+            Path(file).write_text(block)
+        else:
+            exec(compile(block, "smaller.md", "exec"), known)  # noqa: S102
+    assert Path("report.html").is_file()
+    assert Path("smaller.onnx").stat().st_size > 0
+    Path("page.md").write_text(text)
+    found = list(commands(Path("page.md")))
+    assert [shlex.split(one.given)[1] for one in found] == ["optimize", "evaluate", "finetune", "export"]
+    for command in found:
+        run(command.given)
+    assert "multiply-adds" in capsys.readouterr().out
 
 
 def test_the_table_of_recipes_is_that_of_the_code() -> None:

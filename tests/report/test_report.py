@@ -31,6 +31,7 @@ from natpp.report.charts import Series, chart, number, ticks
 from natpp.report.contents import page_of
 from natpp.report.edges import Book
 from natpp.report.groups import group_cards
+from natpp.report.layers import layer_sections, total_row
 from natpp.report.page import LARGEST, MARK, report_html, write_report
 from natpp.report.searches import search_command, seconds, signed, spearman
 from natpp.report.sources import read_source, trained_accuracies
@@ -144,7 +145,7 @@ def test_a_module_with_its_blocks(tmp_path: Path) -> None:
     result = natpp.optimize(model(), budget="strict", example_input=IMAGE)
     found = page(result.to_dict())
     assert f"{result.cost_before.madds:,} → {result.cost_after.madds:,}" in found.text
-    assert sum(tag == "details" for tag, _ in found.tags) == len(result.subject.blocks)
+    assert sum(given.get("class") == "block" for _, given in found.tags) == len(result.subject.blocks)
     for change in result.changes:
         assert change.name in found.text
     names = {edge["name"] for edge in found.data["book"]["edges"]}
@@ -513,3 +514,54 @@ def test_a_chart_of_one_point_has_axes_that_can_be_read() -> None:
     assert drawn.count('class="grid"') > 2
     assert ">0.0036314<" not in drawn  # it would not fit beside the axis
     assert 'class="grid"' in chart([Series([(0, 0)])], "steps", "reward")
+
+
+def layer(name: str, after: list[dict[str, Any]], figures: tuple[int, int] = (4, 2)) -> dict[str, Any]:
+    before = [{"op": "3x3", "channels": [64, 64]}]
+    return {"name": name, "before": before, "after": after, "params": list(figures), "madds": list(figures)}
+
+
+SAME, NARROW = [{"op": "3x3", "channels": [64, 64]}], [{"op": "3x3", "channels": [64, 40]}]
+
+
+def test_layers_that_did_not_change_are_folded() -> None:
+    rows = [layer("a", SAME, (9, 9)), layer("b", SAME, (1, 1)), layer("c", NARROW), layer("d", [], (3, 0))]
+    found = layer_sections({"layers": rows})
+    assert [one["title"] for one in found] == ["2 layers unchanged", ""]
+    assert (found[0]["params"], found[0]["note"]) == ([10, 10], "")
+    changed, removed = found[1]["rows"]
+    assert changed["after"] == [{"op": "3x3", "new": False, "channels": [("64", False), ("40", True)]}]
+    assert (changed["removed"], removed["removed"]) == (False, True)
+    assert total_row({"layers": rows})["madds"] == [17, 12]
+
+
+@pytest.mark.parametrize(
+    ("names", "titles"),
+    [
+        ([f"layer{one // 20}.{one % 20 // 2}.conv{one % 2}" for one in range(60)], ["layer0", "layer1", "layer2"]),
+        ([f"layer{one // 50}.{one % 50 // 2}.conv{one % 2}" for one in range(100)], ["layer0.0", "layer0.1"]),
+        ([str(one) for one in range(300)], ["0 to 19", "20 to 39"]),
+    ],
+)
+def test_many_layers_are_folded_block_by_block(names: list[str], titles: list[str]) -> None:
+    found = layer_sections({"layers": [layer(name, NARROW) for name in names]})
+    assert [one["title"] for one in found][: len(titles)] == titles
+    assert [row["name"] for one in found for row in one["rows"]] == names
+    assert found[0]["note"] == f"{len(found[0]['rows'])} of {len(found[0]['rows'])} layers changed"
+
+
+def test_a_module_with_widths_shows_its_layers_instead_of_unchanged_blocks() -> None:
+    widths = natpp.Decisions(kinds=("width",))
+    result = natpp.optimize(network("resnet20"), budget=0.5, example_input=torch.randn(1, 3, 32, 32), decisions=widths)
+    found = page(result.to_dict())
+    for row in result.layers:
+        assert row["name"] in found.text
+    assert "Before and after" not in found.text
+    assert "16 → 8" in found.text
+    assert page_of(result.to_dict())["total"]["madds"] == [result.cost_before.madds, result.cost_after.madds]
+
+
+def test_a_file_without_layers_says_what_to_do() -> None:
+    data = natpp.optimize(model(), budget="strict", example_input=IMAGE).to_dict()
+    del data["layers"]
+    assert "what became of each layer: the file is from a natpp that did not keep it. Optimize again" in page(data).text

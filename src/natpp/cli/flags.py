@@ -139,7 +139,7 @@ def _of_field(one: Field[Any], config: type[Config], group: Group) -> Asked:
     hint = fields_of(config)[one.name]
     default = MISSING if one.name in group.required else None if group.changes else one.default
     name = group.names.get(one.name, one.name)
-    flag = Flag(helps(config).get(one.name, ""), name=name)
+    flag = Flag(helps(config).get(one.name, "").replace("None:", f"{AUTO}:"), name=name)  # as it is typed
     return Asked(one.name, hint | None if group.changes else hint, flag, default, name)
 
 

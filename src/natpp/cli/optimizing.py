@@ -31,7 +31,7 @@ from natpp.run import Run
 
 
 @dataclass(frozen=True)
-class Asked(Config):
+class Main(Config):
     """By which method, within which budget, on which data."""
 
     method: Annotated[str, Form("NAME:KEY=VALUE,…")] = "auto"
@@ -58,7 +58,7 @@ def optimize(
         str, Flag(f"an architecture: {TEXT}; or a model: {MODEL}", "ARCH|NETWORK|FILE.py:FUNCTION", positional=True)
     ],
     *,
-    asked: Asked = Asked(),
+    main: Main = Main(),
     decisions: Decisions = Decisions(),
     where: Where = Where(),
     run: Annotated[Run, Group(("out", "resume", "precision", "tensorboard"))] = Run(),
@@ -82,26 +82,26 @@ def optimize(
     if is_module(subject):
         others = replace(where, classes=None).to_flags()
         refuse_other(others, "can only be given with an architecture, not with a model")
-        if asked.budget is None:
+        if main.budget is None:
             raise SettingError("a model needs a budget, such as half of its multiply-adds: --budget madds=0.5")
-        given, example = make_module(subject, asked.input, classes=where.classes, seed=run.seed)
+        given, example = make_module(subject, main.input, classes=where.classes, seed=run.seed)
     else:
         given, example = load_architecture(subject), None
-        others = [] if asked.input is None else ["--input"]
+        others = [] if main.input is None else ["--input"]
         refuse_other(others, "can only be given with a model, not with an architecture")
         decisions = replace(decisions, setting=where.setting("cifar" if given.reduce is not None else "nasbench201"))
         keep_other_files(out)
-    wanted = replace(Budget.of(asked.budget or "strict"), timed=asked.measure_latency)
+    wanted = replace(Budget.of(main.budget or "strict"), timed=main.measure_latency)
     with shown_progress() as watch:
         try:
             found = verbs.optimize(
                 given,
-                asked.method,
+                main.method,
                 wanted,
                 example_input=example,
                 decisions=decisions,
-                task=asked.task,
-                scorer=asked.scorer,
+                task=main.task,
+                scorer=main.scorer,
                 run=replace(run, watch=watch, say=say),
             )
         except BudgetError as unmet:
@@ -118,7 +118,7 @@ def optimize(
     print(found)
     if report is not None:
         print(f"report: {report}")
-    if asked.method == "auto" and "policy" in found.settings:
+    if main.method == "auto" and "policy" in found.settings:
         remark(
             f"changed by the policy {found.settings['policy']}, named after what it was trained on; natpp search "
             "learns one on your images"

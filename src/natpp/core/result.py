@@ -13,7 +13,7 @@ from natpp.core.learned import Learned
 from natpp.core.measures import Cost
 from natpp.core.subject import Subject
 from natpp.errors import SettingError
-from natpp.registry import WRITERS
+from natpp.registry import LAYERS, WRITERS
 
 FORMAT, VERSION = "natpp result", 2
 SURE = 0.995  # probabilities from here on are not printed
@@ -100,6 +100,11 @@ class Result:
             for name, number in self.subject.places
         }
 
+    @property
+    def layers(self) -> list[dict[str, Any]]:
+        """Per layer of a module, in network order: what it was and became, and its cost before and after."""
+        return LAYERS[self.subject.name](self) if self.subject.name in LAYERS else []
+
     def _options(self, number: int) -> tuple[Option, ...]:
         return self.subject.decisions[number].options
 
@@ -136,12 +141,14 @@ class Result:
         numbers = dict(self.subject.places)
         for place in (*(one for group in told["groups"] for one in group["decisions"]), *told.get("elsewhere", ())):
             place.update(self._told(numbers[place["name"]], place.pop("costs")))
+        layers = self.layers
         return {
             "format": FORMAT,
             "version": VERSION,
             "subject": self.subject.name,
             **told,
             "changes": [vars(change) for change in self.changes],
+            **({"layers": layers} if layers else {}),
             "cost_before": self.cost_before.to_dict(),
             "cost_after": self.cost_after.to_dict(),
             "log_prob": self.log_prob,

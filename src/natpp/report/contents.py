@@ -17,6 +17,7 @@ from natpp.errors import FormatError, counted
 from natpp.report import searches
 from natpp.report.edges import Book
 from natpp.report.groups import copied_form, group_cards, picture
+from natpp.report.layers import layer_sections, total_row
 from natpp.report.rows import change_rows, cost_rows, measured_rows, plain, setting_rows
 from natpp.report.sources import SEARCH, trained_accuracies
 
@@ -33,12 +34,14 @@ def page_of(source: Mapping[str, Any], trained: Folders = (), limit: int | None 
         raise FormatError("expected the output of result.to_dict(), or the folder of a search")
     usual: Page = {
         **{name: [] for name in ("measures", "measured", "groups", "changes", "curves", "seconds")},
-        **{name: [] for name in ("candidates", "best", "missing", "notes", "copies")},
+        **{name: [] for name in ("candidates", "best", "missing", "notes", "copies", "layers")},
         "command_note": "",
         "example": "",
         "quality": "Accuracy",
         "drawings": {},
         "most_madds": 1,
+        "total": {},
+        "apart": False,
         "book": Book().data(),
     }
     return usual | make(source, trained, limit)
@@ -64,6 +67,10 @@ def result_page(data: Mapping[str, Any], trained: Folders, limit: int | None) ->
         )
         changes = changes[: 5 * limit]
         del kept["groups"]
+        kept.pop("layers", None)
+    if data.get("subject") == "module" and "layers" not in data:
+        missing.append("what became of each layer: the file is from a natpp that did not keep it. Optimize again")
+    apart = bool(data.get("layers")) and any(place["before"] != place["after"] for place in data.get("elsewhere", ()))
     accuracy = [trained_accuracies(trained, data["before"], data["after"])] if trained else []
     learned, where, of_cells = data.get("learned"), settings.get("network"), "after" in data
     subject = repr(settings.get("name") or "…") if of_cells else "module"
@@ -75,7 +82,10 @@ def result_page(data: Mapping[str, Any], trained: Folders, limit: int | None) ->
         + (f" Costs are of what is alive in {_where_text(Setting(**where))}." if where else ""),
         "measures": cost_rows(data),
         "measured": measured_rows([*data.get("measured", ()), *accuracy]),
-        "groups": cards,
+        "layers": layer_sections(data, limit and 10 * limit),
+        "total": total_row(data),
+        "groups": cards if any(card["changed"] or card["removed"] for card in cards) or not apart else [],
+        "apart": apart,
         "most_madds": max((card["before"][1] for card in cards), default=0) or 1,
         "drawings": drawings,
         "changes": change_rows(changes),

@@ -53,7 +53,7 @@ def group_cards(data: Mapping[str, Any], book: Book, limit: int | None = None) -
     for place in data.get("elsewhere", ()):
         number, change = _booked(place, book), told.pop(str(place["name"]), None)
         if change is not None:
-            found.changes.append(_change(place, number, change))
+            found.changes.append(_change(place, number, change)._replace(edge=None))  # no drawing shows it
     for name, one in told.items():  # in groups that are left out
         found.changes.append(Change(None, name, str(one["before"]), str(one["after"]), one["probability"], None, None))
     found.changes.extend(_rest(data, found.changes))
@@ -150,7 +150,9 @@ def _rest(data: Mapping[str, Any], found: Sequence[Change]) -> list[Change]:
     old, new = data["cost_before"], data["cost_after"]
     params = old["live_params"] - new["live_params"] - sum(one.params or 0 for one in found)
     madds = old["live_madds"] - new["live_madds"] - sum(one.madds or 0 for one in found)
-    return [Change(None, "around them", "what went with them", "", None, params, madds)] if params or madds else []
+    several = any(place["before"] != place["after"] for place in data.get("elsewhere", ()))  # widths that meet, ranks
+    words = ("several together", "what no single change saves") if several else ("around them", "what went with them")
+    return [Change(None, *words, "", None, params, madds)] if params or madds else []
 
 
 # Architectures.

@@ -1,17 +1,17 @@
 """How a result is written: an architecture into a file, a module into a folder, either as a page.
 
-The writers register themselves. Torch is imported only where a module is saved.
+The writers register themselves, and so does what lists the layers of a module. Torch is imported only for modules.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from natpp.arch.formats import to_json
 from natpp.core.result import Result
 from natpp.files import write_whole
-from natpp.registry import WRITERS
+from natpp.registry import LAYERS, WRITERS
 from natpp.report.page import write_report
 
 if TYPE_CHECKING:
@@ -43,7 +43,15 @@ def write_page(result: Result, file: Path, *trained: str | Path) -> Path:
     return write_report(result.to_dict(), file, trained=trained)
 
 
+def list_layers(result: Result) -> list[dict[str, Any]]:
+    """The layers of a module before and after, with what each costs."""
+    from natpp.saved.layers import layers_of
+
+    return layers_of(result)
+
+
 WRITERS.add("architecture", write_architecture)
 WRITERS.add("module", write_module)
 WRITERS.add("onnx", write_onnx)
 WRITERS.add("page", write_page)
+LAYERS.add("module", list_layers)

@@ -203,6 +203,7 @@
   addEventListener("beforeprint", () => {
     closed = blocks.filter((block) => !block.open && block.querySelector(".count").textContent);
     for (const block of closed) { block.open = true; draw(block); }
+    for (const fold of document.querySelectorAll("details.fold[data-changed]:not([open])")) { fold.open = true; closed.push(fold); }
   });
   addEventListener("afterprint", () => { for (const block of closed) block.open = false; });
 
