@@ -66,32 +66,51 @@ def refit(
     config: Refit = Refit(),
     kept: Collection[str] = (),
     sensitivity: Sensitivity | None = None,
+    runs: tuple[Run, Run] | None = None,
 ) -> list[Fitted]:
     """Fit the layers of a changed module, in place; `original` is the same module rewritten without a change.
 
     Layers that are unchanged and whose inputs are unchanged are left alone, and so is all that lies in `kept` parts.
-    The `sensitivity` of the original is worked out once if it is given to several fits.
+    The `sensitivity` of the original is worked out once if it is given to several fits. `runs` of both modules that
+    have begun are continued, and need no batches.
     """
-    given = joined(batches)
-    sensitivity = sensitivity or Sensitivity(original, given)
+    if runs is None:
+        given = joined(batches)
+        runs = Run(module, given), Run(original, given)
+    now, before = runs
+    sensitivity = sensitivity or Sensitivity(original, now.batches)
     found: list[Fitted] = []
     with evaluating(module), evaluating(original):
-        now, before = Run(module, given), Run(original, given)
         known = original.meta[STANDS]
         named = {known[node.name]: node for node in original.graph.nodes if node.name in known}
         stands = {node: named.get(module.meta[STANDS].get(node.name, "")) for node in module.graph.nodes}
-        shared = _shared(module)
+        places = dict(_places(module, stands, kept))
+        new = {node for node, place in places.items() if now.replaced(node, before, cast(Node, stands[node]))}
+        waiting = set(new) if config.replaced_only else set(places)
         for node in module.graph.nodes:
+            if not waiting:
+                break
             old = stands[node]
-            place = None if old is None else _place(module, node, old, stands)
-            if place is not None and old is not None and place.layer not in shared and not _lies_in(kept, place):
-                new = now.replaced(node, before, old)
-                if (new or (not config.replaced_only and now.reads_other(node, before, old))) and _alike(place, before):
+            if node in waiting:
+                waiting.discard(node)
+                place = places[node]
+                if (node in new or now.reads_other(node, before, cast(Node, old))) and _alike(place, before):
                     found.append(_fit(place, now, before, config, sensitivity))
             now.step(node)
             if old is not None:
                 before.until(old)
     return found
+
+
+def _places(
+    module: fx.GraphModule, stands: Mapping[Node, Node | None], kept: Collection[str]
+) -> Iterator[tuple[Node, _Place]]:
+    """The calls of layers that can be fitted."""
+    shared = _shared(module)
+    for node, old in stands.items():
+        place = None if old is None else _place(module, node, old, stands)
+        if place is not None and place.layer not in shared and not _lies_in(kept, place):
+            yield node, place
 
 
 def _shared(module: fx.GraphModule) -> set[nn.Module]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ class Run:
         self.values: dict[Node, list[Any]] = {}
         self.waiting = {node: set(node.users) for node in self.order}
         self.batches, self.place = batches, 0
+        self.done: Collection[Node] = ()  # nodes that are not run: their values were given, or nothing reads them here
 
     def until(self, node: Node) -> None:
         """Run everything up to a node."""
@@ -42,8 +43,9 @@ class Run:
 
     def step(self, node: Node) -> None:
         """Run one node, and free what nothing reads any more."""
-        if node not in self.values:
-            self._run(node)
+        if node in self.done:
+            return
+        self.need(node)
         self.place = max(self.place, self.at[node] + 1)
         for one in node.all_input_nodes:
             self.waiting[one].discard(node)
