@@ -38,6 +38,7 @@ from tests.fx.fx_models import BasicBlock
 from tests.optimizing import by_policy, view
 
 CPU = torch.device("cpu")
+POLICY = natpp.Decisions(kinds=("operation", "term"))  # what a policy sees
 FEW: dict[str, Any] = {"evaluations": 5, "train_steps": 2}
 
 
@@ -95,14 +96,15 @@ def learned(seed: int = 0, **options: Any) -> Result:
 def on_data(
     task: Any, module: nn.Module | None = None, given: Any = None, run: natpp.Run = natpp.Run(), **options: Any
 ) -> Result:
-    """A module tuned on a task: few candidates and steps unless the options say otherwise."""
+    """A module with its operations and terms tuned on a task: few candidates and steps unless options say otherwise."""
     options = FEW | options
     steps = options.pop("train_steps")
     scorer = f"{options.pop('scorer', 'short')}:steps={steps}"
     run = replace(run, watch=options.pop("watch", None))
     budget, method = options.pop("budget", "strict"), Tuned(**options)
     inputs = example() if given is None else given
-    return natpp.optimize(module or trained(), method, budget, example_input=inputs, task=task, scorer=scorer, run=run)
+    given = {"example_input": inputs, "task": task, "scorer": scorer, "decisions": POLICY}
+    return natpp.optimize(module or trained(), method, budget, run=run, **given)
 
 
 def asked(fraction: float | None = None, module: nn.Module | None = None) -> View:

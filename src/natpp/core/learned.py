@@ -33,8 +33,8 @@ class Learned:
     """the one that was chosen"""
     original: float
     """the score of the unchanged module by the same scorer, whether or not it meets the budget"""
-    policy: Policy
-    """tuned on this module"""
+    policy: Policy | None
+    """tuned on this module, if one was"""
     scorer: str
     seconds: float
     expected: list[float | None] = field(default_factory=list)

@@ -13,6 +13,7 @@ from torch.fx.node import Node
 from natpp.arch.decisions import Decisions
 from natpp.core.decision import Decision, Option, Plan
 from natpp.decisions.base import Given, NodeKind, NodePlace, Table, Values
+from natpp.decisions.lowrank import Form, form_of
 from natpp.fx.narrow import bare_copy
 from natpp.fx.rewrite import Draft
 from natpp.fx.sites import free_layers
@@ -41,6 +42,11 @@ class LayerKind(NodeKind):
     @abstractmethod
     def build(self, layer: nn.Module, option: Hashable) -> nn.Module:
         """What a layer becomes, with weights from the original, which may be on the meta device."""
+
+    def form(self, layer: nn.Module, option: Hashable) -> Form | None:
+        """The chain of smaller layers that an option makes of a layer, if it makes one."""
+        made = self.build(layer, option)
+        return form_of(list(made)) if isinstance(made, nn.Sequential) else None
 
     def find(self, traced: Traced, ask: Decisions) -> Iterable[NodePlace]:
         """One decision for every layer that may become something else; option 0 is its class."""

@@ -48,6 +48,10 @@ class Rank(LayerKind):
         assert form is not None
         return chain(layer, form)
 
+    def form(self, layer: nn.Module, option: Hashable) -> Form | None:
+        """The form, without building it."""
+        return form_of(str(option), _shape(layer))
+
     def cost(self, layer: nn.Module, option: Hashable, shape: torch.Size) -> tuple[int, int]:
         """Parameters and multiply-adds, without building anything."""
         assert isinstance(layer, nn.Conv2d | nn.Linear)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from natpp.config import Config
+from natpp.core.budget import Budget
 from natpp.core.decision import Plan
 from natpp.core.learned import Learned
 from natpp.core.scores import Score
@@ -52,8 +53,6 @@ class Method(Config):
     """the rule of the method; None: the rule that the caller gives"""
     refuses: ClassVar[Mapping[str, str]] = {}
     """for kinds of subjects that it cannot work on (`architecture`, `module`): why"""
-    all_kinds: ClassVar[bool] = False
-    """whether it uses every kind of decision, not only those that a policy sees"""
     usual_scorer: ClassVar[str] = "short"
     """the scorer if none is given"""
     longest: ClassVar[int] = 1
@@ -66,6 +65,10 @@ class Method(Config):
     def propose(self, subjects: Subjects, count: int, score: Score, chance: np.random.Generator) -> list[list[Row]]:
         """Up to `count` rows for every subject, the best first."""
         raise NotImplementedError
+
+    def takes_all(self, budget: Budget, scorer: str, single: bool) -> bool:
+        """Whether it uses every kind of decision of a module; `single`: its input is one tensor."""
+        return False
 
     def ready(self, rule: str) -> Self:
         """The method with the files that it needs loaded, for a rule."""

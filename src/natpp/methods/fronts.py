@@ -6,6 +6,8 @@ combined; everything else is tried alone. What no option of another loss and cos
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -44,12 +46,21 @@ class Front:
         found = (self._item({number: option}) for number in self.others for option in self.options[number])
         return [one for one in found if one is not None and not np.isfinite(one.loss) and one.cost.min() < 0]
 
+    @functools.cached_property
+    def fronts(self) -> list[list[Item]]:
+        """Two fronts of changes with estimates: those of the leaves alone, and all."""
+        first, *others = [self._with_leaves(base) for base in self._bases()]
+        return [_front(one) for one in (first, itertools.chain(first, *others))]
+
     def combined(self) -> list[Item]:
-        """The front of all changes with estimates, thinned."""
-        found = list[Item]()
-        for base in self._bases():
-            found += self._with_leaves(base)
-        return thinned(_front(found), MOST)
+        """Changes from both fronts, thinned."""
+        return list({_key(item): item for one in self.fronts for item in thinned(one, MOST // 2)}.values())
+
+    def near(self, item: Item, known: Iterable[Item], count: int) -> list[Item]:
+        """Of both fronts, the changes that cost most nearly the same as an item and are not known."""
+        seen, size = {_key(one) for one in known}, np.maximum(abs(item.cost), 1.0)
+        left = {_key(one): one for one in itertools.chain(*self.fronts) if _key(one) not in seen}
+        return sorted(left.values(), key=lambda one: float((abs(one.cost - item.cost) / size).sum()))[:count]
 
     def further(self, base: Item) -> list[Item]:
         """Some combinations of a change without an estimate with the ones that have one."""
@@ -91,6 +102,10 @@ class Front:
         if loss is None and base is not None:  # as if the base were not there
             loss = self.estimate({one: option for one, option in changes.items() if one not in base.changes})
         return Item(changes, cost, np.inf if loss is None else loss)
+
+
+def _key(item: Item) -> frozenset[tuple[int, int]]:
+    return frozenset(item.changes.items())
 
 
 def nothing(cost: Cost) -> Item:

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from natpp.config import At
+from natpp.core.budget import Budget
 from natpp.core.decision import Plan
 from natpp.core.measures import COUNTED
-from natpp.core.program import Problem, solved
+from natpp.core.program import Items, Problem, solved
 from natpp.core.scores import Score
 from natpp.core.subject import Row, Subject
 from natpp.methods.base import Answer, Method
@@ -30,6 +31,8 @@ from natpp.subjects.many import Subjects
 
 UNKNOWN = -1e6  # the worth of a change that was not scored
 LARGEST = 1 << 14  # entries of a table of joint prices; parts that need more are priced in pairs
+APART = 4  # plans that are scored as a whole differ in one of so many parts
+ROUNDS, NEAR = 2, 5  # rounds in which more changes are scored, and how many of each part
 TRIES = 4  # times that limits are tightened where more than three parts meet
 
 
@@ -39,9 +42,14 @@ class Knapsack(Method):
 
     nodes: Annotated[int, At(least=1)] = 3000
     """most nodes of the program's search; the answer is the best one found so far"""
+    finalists: Annotated[int, At(least=1)] = 4
+    """how many of the best plans are scored as a whole; the best of these is the result"""
     needs_scores: ClassVar[bool] = True
-    all_kinds: ClassVar[bool] = True
     usual_scorer: ClassVar[str] = "fidelity"
+
+    def takes_all(self, budget: Budget, scorer: str, single: bool) -> bool:
+        """Always."""
+        return True
 
     def propose(self, subjects: Subjects, count: int, score: Score, chance: np.random.Generator) -> list[list[Row]]:
         """For every subject, the best plan."""
@@ -49,28 +57,30 @@ class Knapsack(Method):
         return [[subject.row(plan)] for subject, plan in zip(subjects.subjects, plans, strict=True)]
 
     def answer(self, subjects: Subjects, score: Any, run: Run) -> Answer:
-        """The best plan for a single subject."""
-        (plan, *_), settings = self.plans(subjects, 0, score, run)
-        return Answer(plan, settings=settings)
+        """The best of the finalists for a single subject."""
+        plans, settings = self.plans(subjects, 0, score, run, self.finalists)
+        if len(plans) == 1:
+            return Answer(plans[0], settings=settings)
+        rows = [subjects.subjects[0].row(plan) for plan in plans]
+        return Answer(plans[int(subjects.scores([0] * len(plans), rows, score).argmax())], settings=settings)
 
     def plans(
         self, subjects: Subjects, index: int, score: Any, run: Run, count: int = 1
     ) -> tuple[list[Plan], dict[str, Any]]:
         """The best plans for a subject, and settings for the result."""
-        scored = _Scored(subjects, index, score, run)
-        subject, limits = subjects.subjects[index], subjects.limits(index)
+        scored, limits = Scored(subjects, index, score, run), subjects.limits(index)
         if not limits:
             return [scored.best()], {}
-        plans, proved = scored.within(limits, count, self.nodes)
-        found = [subject.within(plan, scored.preferences(), limits) for plan in plans]
-        return list(dict.fromkeys(found)), {} if proved else {"stopped": f"the program, after {self.nodes} nodes"}
+        scored.refine(limits, self.nodes)
+        found, proved = scored.within(limits, count, self.nodes)
+        return list(found), {} if proved else {"stopped": f"the program, after {self.nodes} nodes"}
 
 
 METHODS.add("knapsack", Knapsack())
 
 
-class _Scored:
-    """The changes of a subject that were scored, part by part."""
+class Scored:
+    """The changes of a subject that were scored, part by part; their losses may be corrected."""
 
     def __init__(self, subjects: Subjects, index: int, score: Any, run: Run):
         self.subject: Subject = subjects.subjects[index]
@@ -80,21 +90,46 @@ class _Scored:
         self.figures = self._figures(self.subject.living(self.start))
         self._score_of = functools.partial(self._scores, subjects, index, score)
         (self.own,) = self._score_of([self.start])
-        estimate = getattr(score, "estimated", lambda changes: None)
-        fronts = [
+        estimate, self.remaining = getattr(score, "estimated", lambda changes: None), getattr(score, "remaining", None)
+        self.fronts = [
             Front(self.subject, part, self.cost, estimate)
             for part in self.subject.together
             if any(len(self.subject.decisions[number].allowed) > 1 for number in part)
         ]
         self.items: list[list[Item]] = []
         """per part, the unchanged one, then what was scored, with its loss"""
-        for number, front in enumerate(fronts):
+        for number, front in enumerate(self.fronts):
             first = self._judged([*front.combined(), *front.alone()])
             others = [one for one in _best(first) if one.changes.keys() <= set(front.others)]
             more = [item for one in others for item in front.further(one)]
             self.items.append(_unbeaten([nothing(self.cost), *first, *self._judged(more)]))
             if run.watch is not None:
-                run.watch("scores", number + 1, len(fronts), {"changes": sum(map(len, self.items)) - number - 1})
+                run.watch("scores", number + 1, len(self.fronts), {"changes": sum(map(len, self.items)) - number - 1})
+
+    def refine(self, limits: Mapping[str, float], nodes: int) -> None:
+        """Make losses those after the layers behind are fitted, too; score changes that cost about as much as the best.
+
+        What remains of a loss is measured once for each part, on the change that is best at first.
+        """
+        (items, *_), _ = self._solved(limits, 1, nodes)
+        found = [self._remaining(known[item]) for known, item in zip(self.items, items, strict=True)]
+        usual = float(np.median([one for one in found if one is not None] or [1.0]))
+        shares = [usual if one is None else one for one in found]
+        self.items = [_scaled(known, share) for known, share in zip(self.items, shares, strict=True)]
+        for _ in range(ROUNDS):
+            (items, *_), _ = self._solved(limits, 1, nodes)
+            new = [
+                _scaled(self._judged(front.near(known[item], known, NEAR)), share)
+                for front, known, item, share in zip(self.fronts, self.items, items, shares, strict=True)
+            ]
+            if not any(new):
+                return
+            self.items = [_unbeaten([*known, *more]) for known, more in zip(self.items, new, strict=True)]
+            self.__dict__.pop("_joint", None)
+
+    def _remaining(self, item: Item) -> float | None:
+        """The share of a change's loss that remains once the layers behind are fitted; None if that is unknown."""
+        return self.remaining(self.plan(item.changes)) if item.changes and self.remaining is not None else None
 
     def _judged(self, items: Sequence[Item]) -> list[Item]:
         """Some items with their scored losses, without those that a subject does not allow."""
@@ -129,24 +164,29 @@ class _Scored:
         worth = [float(number in chosen) for number in range(len(self.start))]
         return self.subject.repaired(self.plan(chosen), worth)
 
-    def within(self, limits: Mapping[str, float], count: int, nodes: int) -> tuple[list[Plan], bool]:
-        """The plans of least loss within limits, and whether they are proved to be; the unchanged one if none is."""
-        joint = self._joint()
+    def within(self, limits: Mapping[str, float], count: int, nodes: int) -> tuple[dict[Plan, Items], bool]:
+        """The plans of least loss within limits, with the item of every part; and whether they are proved to be."""
+        found, proved = self._solved(limits, count, nodes)
+        worth = self.preferences()
+        return {self.subject.within(self._whole(items), worth, limits): items for items in found}, proved
+
+    def _solved(self, limits: Mapping[str, float], count: int, nodes: int) -> tuple[list[Items], bool]:
+        """The items of every part; those of the unchanged subject if nothing was found."""
         wanted = np.array([limits.get(name, np.inf) for name in self.counted])
         room = wanted - self.figures
         for _ in range(TRIES):
             harms = [np.array([max(one.loss, 0.0) for one in items]) for items in self.items]
             costs = [np.array([one.cost for one in items]) for items in self.items]
-            found = solved(Problem(harms, costs, room, joint[0], joint[1]), count, nodes=nodes)
-            plans = [self._whole(one.items) for one in found]
-            over = [self._figures(self.subject.living(plan)) - wanted for plan in plans]
-            fitting = [plan for plan, more in zip(plans, over, strict=True) if (more <= 0).all()]
+            apart = max(1, len(self.items) // APART)
+            found = solved(Problem(harms, costs, room, *self._joint), count, apart=apart, nodes=nodes)
+            over = [self._figures(self.subject.living(self._whole(one.items))) - wanted for one in found]
+            fitting = [one.items for one, more in zip(found, over, strict=True) if (more <= 0).all()]
             if fitting:
                 return fitting, all(one.proved for one in found)
             if not over:
                 break
             room = room - np.maximum(np.min(over, axis=0), 0.0)
-        return [self.start], True
+        return [(0,) * len(self.items)], True
 
     def preferences(self) -> list[NDArray[np.float64]]:
         """The worth of every option, as far as it was scored alone."""
@@ -160,12 +200,13 @@ class _Scored:
                     found[number][option] = -one.loss
         return found
 
-    def _whole(self, picked: Sequence[int]) -> Plan:
+    def _whole(self, picked: Items) -> Plan:
         changes = dict[int, int]()
         for items, number in zip(self.items, picked, strict=True):
             changes |= items[number].changes
         return self.subject.repaired(self.plan(changes), [1.0] * len(self.start))
 
+    @functools.cached_property
     def _joint(self) -> tuple[dict[tuple[int, ...], NDArray[np.float64]], list[Any]]:
         """What items of several parts cost further together, and which exclude each other."""
         of = {number: part for part, items in enumerate(self.items) for one in items for number in one.changes}
@@ -211,6 +252,11 @@ def _best(items: Sequence[Item]) -> list[Item]:
             found.append(one)
             least = one.cost.sum()
     return found
+
+
+def _scaled(items: Sequence[Item], share: float) -> list[Item]:
+    """The items, with a share of their losses."""
+    return [one._replace(loss=one.loss * share) for one in items]
 
 
 def _unbeaten(items: Sequence[Item]) -> list[Item]:

@@ -1,9 +1,11 @@
-"""Tune a policy on one module and its data, Eq. (1) of the paper, to find the best candidate.
+"""Find the best candidate for one module on its data.
 
-Scoring a candidate is expensive, so few are scored and a prediction fitted on them ranks the others. In each round the
-policy is tuned on the prediction, candidates are drawn from it and from the best so far, and the most promising are
-scored. If the module is over its budget, some that change little and still exceed it are scored too, for comparison.
-The best few are fine-tuned for longer, which decides.
+Within a budget, the best plans of the knapsack are fine-tuned side by side (`shortlist`). Without one, in a supernet,
+or if only operations and terms may change, a policy is tuned, Eq. (1) of the paper. Scoring a candidate is expensive,
+so few are scored and a prediction fitted on them ranks the others. In each round the policy is tuned on the prediction,
+candidates are drawn from it and from the best so far, and the most promising are scored. If the module is over its
+budget, some that change little and still exceed it are scored too, for comparison. The best few are fine-tuned for
+longer, which decides.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
+from natpp.arch.decisions import Decisions
 from natpp.config import At, Form, Plain
-from natpp.core.budget import BudgetError
+from natpp.core.budget import Budget, BudgetError
 from natpp.core.decision import Plan
 from natpp.core.learned import Learned, Scored
 from natpp.core.measures import COUNTED, figures_of
@@ -30,6 +34,7 @@ from natpp.methods.base import Answer, Method
 from natpp.methods.learning import LearnConfig, Learner
 from natpp.methods.policy import PolicyMethod, chances, table_of
 from natpp.methods.rounds import in_rounds
+from natpp.methods.shortlist import NODES, PLANS, Shortlist
 from natpp.nets.policy import Policy
 from natpp.registry import METHODS
 from natpp.run import Run
@@ -61,7 +66,7 @@ class Tuned(Method):
     """
 
     evaluations: Annotated[int | None, At(least=2)] = None
-    """candidates that are scored; auto: 32, or as many as fit if `minutes` is given"""
+    """candidates that are scored; auto: 32, or 12 plans of the knapsack, or as many as fit if `minutes` is given"""
     minutes: Annotated[float | None, At(above=0)] = None
     """time limit: no candidates are scored after it"""
     policy: Annotated[str | Path | None, Form("NAME|FILE|RUN")] = None
@@ -104,6 +109,11 @@ class Tuned(Method):
         """The operations that the policy knows."""
         return None if self.learned is None else self.learned.ops
 
+    def takes_all(self, budget: Budget, scorer: str, single: bool) -> bool:
+        """Within a budget on what is counted, if candidates are fine-tuned and have one input."""
+        counted = bool(budget.limits) and all(name in COUNTED for name in budget.limits)
+        return counted and single and scorer.partition(":")[0] == "short"
+
     def ready(self, rule: str) -> Tuned:
         """The method with its initial policy loaded."""
         policy = PolicyMethod(rule, self.policy, learned=self.learned).ready(rule)
@@ -112,6 +122,8 @@ class Tuned(Method):
     def answer(self, subjects: Subjects, score: Any, run: Run) -> Answer:
         """The best candidate found for a module on its data."""
         (module,) = subjects.subjects
+        if isinstance(score, ShortTunings) and self._lists(subjects, score):
+            return self._listed(subjects, score, run)
         settings = {"policy": str(self.policy or "given"), "schedule": score.schedule.to_dict()}
         if not module.seen:
             return Answer(subjects.within(0, (0,) * len(module.before)), None, settings)
@@ -120,6 +132,29 @@ class Tuned(Method):
             view.within(view.table)
         plan, learned = ModuleSearch(view, score, self, run)()
         return Answer(plan, chances(module, view.table), settings, learned)
+
+    def _lists(self, subjects: Subjects, score: Any) -> bool:
+        """Whether the knapsack lists plans to fine-tune: only if there are decisions that no policy sees."""
+        module = cast(Module, subjects.subjects[0])
+        unseen = set(module.ask.kinds) - set(Decisions().full().kinds)
+        single = isinstance(module.traced.example, Tensor)
+        return bool(unseen) and isinstance(score, ShortTunings) and self.takes_all(subjects.budget, score.name, single)
+
+    def _listed(self, subjects: Subjects, score: ShortTunings, run: Run) -> Answer:
+        """The best plan of a shortlist."""
+        found = Shortlist(
+            subjects,
+            score,
+            run,
+            rounds=self.rounds,
+            finalists=self.finalists,
+            longer=self.longer,
+            minutes=self.minutes,
+        )
+        plan, learned = found(PLANS if self.evaluations is None and self.minutes is None else self.most)
+        stopped = {} if found.proved else {"stopped": f"the program, after {NODES} nodes"}
+        schedule = {"schedule": score.schedule.to_dict() | {"learning_rate": found.rate}}
+        return Answer(plan, settings={**schedule, **stopped}, learned=learned)
 
 
 class View:

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -71,17 +72,19 @@ def run_optimize(
     task = without_classes(task, example_input, run.say)
     has_data = isinstance(task, Task) or task.data is not None
     targets = has_data and not (isinstance(task, Task) and not task.targets)
-    chosen = as_method(method, learns=targets and isinstance(given, nn.Module))
+    single = isinstance(example_input, torch.Tensor)
+    chosen, why = as_method(method, module=isinstance(given, nn.Module), targets=targets, inputs=has_data and single)
     rule = decisions.rule or chosen.rule or "nat++"
     chosen = chosen.ready(rule)
-    kinds = decisions.kinds or (tuple(KINDS) if chosen.all_kinds else ())
+    usual = chosen.usual_scorer
+    everything = chosen.takes_all(budget, usual if scorer is None else _said(scorer), single)
+    kinds = decisions.kinds or (tuple(KINDS) if everything else ())
     asked = replace(decisions, rule=rule, kinds=kinds, columns=chosen.ops or (), strict=budget.strict)
     subject = subject_of(given, example_input, asked, budget)
-    if (why := chosen.refuses.get(subject.name)) is not None:
-        raise SettingError(why)
+    if (refused := chosen.refuses.get(subject.name)) is not None:
+        raise SettingError(refused)
     subjects, score = Subjects([subject], budget), None
     if chosen.needs_scores:
-        usual = chosen.usual_scorer
         if scorer is None and not (targets or (has_data and usual == "fidelity")):
             raise SettingError(
                 f"{name_of(method)} chooses by scores: give a scorer, or a task to train on, such as "
@@ -105,6 +108,7 @@ def run_optimize(
             "name": name,
         }
         found = result_of(subject, answer, budget, settings)
+        found = replace(found, notes=(*found.notes, why)) if why else found
         if has_data and isinstance(subject, Module) and found.changes:
             calibration = make_task(task, Wanted("", task, run).fabric).calibration
             found = fitted(found, subject, calibration(subject.device, MOST_INPUTS))
@@ -165,17 +169,20 @@ def _in_reserve(
     return unmet
 
 
-def as_method(given: Method | Policy | str | Path, *, learns: bool = False) -> Method:
-    """A method from its name, a policy, or a policy's file or run; `auto` tunes a policy where there is data."""
+def as_method(given: Method | Policy | str | Path, *, module: bool, targets: bool, inputs: bool) -> tuple[Method, str]:
+    """A method from its name, a policy, or a policy's file or run; for `auto` on a module, also why it was chosen."""
     if isinstance(given, Policy):
-        return PolicyMethod(learned=given)
+        return PolicyMethod(learned=given), ""
     if isinstance(given, Path):
-        return PolicyMethod(policy=given)
+        return PolicyMethod(policy=given), ""
     if given == AUTO:
-        return METHODS["tuned"] if learns else PolicyMethod()
+        if not module or not (targets or inputs):
+            return PolicyMethod(), "auto chose the default policy: there are no inputs to compare on" if module else ""
+        name, why = ("tuned", "targets") if targets else ("knapsack", "inputs without targets")
+        return METHODS[name], f"auto chose {name}: the task has {why}"
     if isinstance(given, str) and (given in names() or os.path.exists(given)):
-        return PolicyMethod(policy=given)
-    return METHODS.given(given)
+        return PolicyMethod(policy=given), ""
+    return METHODS.given(given), ""
 
 
 def _said(scorer: object) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from natpp.data.batches import Batches
     from natpp.data.named import Data
     from natpp.scorers.base import Scorer
+    from natpp.scorers.fidelity import Fidelity as Made
     from natpp.subjects.many import Subjects
     from natpp.subjects.module import Module
     from natpp.training.recipe import ShortConfig
@@ -107,7 +108,8 @@ class Short(Scoring):
         if wanted.module is not None:
             from natpp.scorers.short import ShortTunings
 
-            return ShortTunings(module_trial(wanted, self.steps, self.learning_rate))
+            trial = module_trial(wanted, self.steps, self.learning_rate)
+            return ShortTunings(trial, rate=self.learning_rate, fidelity=functools.partial(Fidelity().make, wanted))
         from natpp.runs.workers import on_ray
         from natpp.scorers.short import ShortScorer
         from natpp.scorers.supernet import usual_setting
@@ -183,7 +185,7 @@ class Fidelity(Scoring):
     inputs: Annotated[int, At(least=8)] = 1024
     """number of inputs: replaced layers are fitted on most of them, and the score is measured on the rest"""
 
-    def make(self, wanted: Wanted) -> Scorer:
+    def make(self, wanted: Wanted) -> Made:
         """The scorer for candidates of a module."""
         if wanted.module is None:
             raise SettingError("fidelity compares a changed model with the original, so it cannot score architectures")

@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from torch import Tensor, fx
 from torch.utils._pytree import tree_map_only
 
+from natpp.core.decision import Plan
 from natpp.core.scores import Scores
 from natpp.core.subject import Candidate
 from natpp.decisions.onward import Onward
@@ -27,6 +29,7 @@ from natpp.scorers.survey import Survey
 from natpp.subjects.module import Module
 from natpp.training.losses import Loss
 
+FEW, LEAST = 3, 0.1  # one of so many batches shows what later layers make up for; the least that remains
 MEASURED = 0.25  # share of the inputs that scores are measured on
 
 
@@ -74,16 +77,42 @@ class Fidelity(Scorer):
     def _score(self, candidates: list[Candidate]) -> Scores:
         return np.array([self._near(one) for one in candidates])
 
+    def fitted(self, plan: Plan) -> fx.GraphModule:
+        """The module under a plan, fitted to the original."""
+        made = self.module.rewritten(plan)
+        changes = {number: option for number, option in enumerate(plan) if option}
+        whole = sum(not changes.keys().isdisjoint(part) for part in self.module.together) > 1
+        if changes and (whole or not self._survey.fill(made, changes)):
+            self._refit(made, self._fit_onward, whole)
+        return made
+
+    def remaining(self, plan: Plan) -> float:
+        """The share of a distance that remains once the layers behind the changes are fitted, too; on a few inputs."""
+        fit, measure = self._few
+        alone, whole = self.fitted(plan), self.module.rewritten(plan)
+        self._refit(whole, fit, True)
+        before, after = (self._far(made, measure) for made in (alone, whole))
+        return float(np.clip(after / before, LEAST, 1.0)) if before > 0 else 1.0
+
+    @functools.cached_property
+    def _few(self) -> tuple[Onward, Onward]:
+        fit, measure = joined(self.fitted_on)[::FEW], [(one,) for one in self.measured_on][::2]
+        return Onward(self.original, fit), Onward(self.original, measure)
+
+    def _refit(self, made: fx.GraphModule, onward: Onward, whole: bool) -> None:
+        config = replace(self.config, replaced_only=not whole)
+        refit(made, self.original, (), config, sensitivity=self.sensitivity, runs=onward.runs(made))
+
     def _near(self, candidate: Candidate) -> float:
-        plan = candidate.plan
-        if not any(plan):
+        if not any(candidate.plan):
             return 0.0
-        made = cast(Module, candidate.subject).rewritten(plan)
-        if not self._survey.fill(made, {number: option for number, option in enumerate(plan) if option}):
-            refit(made, self.original, (), self.config, sensitivity=self.sensitivity, runs=self._fit_onward.runs(made))
-        pairs = zip(self._onward.outputs(made), self._onward.wanted, strict=True)
-        found = float(np.mean([self._distance(output, wanted) for output, wanted in pairs]))
+        found = self._far(self.fitted(candidate.plan), self._onward)
         return max(-found, WORST) if math.isfinite(found) else WORST
+
+    def _far(self, made: fx.GraphModule, onward: Onward) -> float:
+        """The mean distance of a module's outputs to the original's."""
+        pairs = zip(onward.outputs(made), onward.wanted, strict=True)
+        return float(np.mean([self._distance(output, wanted) for output, wanted in pairs]))
 
     def _distance(self, output: Any, wanted: Any) -> float:
         """The distance of two outputs, made 0 for equal ones: a cross-entropy with soft targets is not."""

@@ -26,6 +26,7 @@ from natpp.nets.network import build_network
 from natpp.scorers.base import Scorer
 from natpp.scorers.store import Store
 from natpp.seeds import from_text
+from natpp.training.branch import Build
 from natpp.training.outcome import Outcome
 from natpp.training.recipe import ShortConfig
 from natpp.training.together import NO_ROOM, Room, Seconds, Trial, train_together
@@ -33,6 +34,7 @@ from natpp.training.together import NO_ROOM, Room, Seconds, Trial, train_togethe
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from natpp.scorers.fidelity import Fidelity
     from natpp.subjects.module import Module
 
 WORST = -1e6  # the lowest score, also of a candidate whose loss is not a number
@@ -160,9 +162,11 @@ class ShortTunings(Scorer):
 
     name = "short"
 
-    def __init__(self, trial: Trial):
+    def __init__(self, trial: Trial, *, rate: float | None = None, fidelity: Callable[[], Fidelity] | None = None):
+        """`rate` is the learning rate that the user gave; `fidelity` makes a scorer on the same inputs."""
         super().__init__()
-        self.trial, self.schedule = trial, trial.schedule
+        self.trial, self.schedule, self.rate = trial, trial.schedule, rate
+        self.make_fidelity = fidelity
         self.at_once = trial.schedule.together if trial.device.type == "cuda" else 1
         self.room = Room()
         self.spent: Seconds = defaultdict(float)
@@ -176,17 +180,22 @@ class ShortTunings(Scorer):
 
     def outcomes(self, candidates: Sequence[Candidate], longer: int = 1) -> list[Outcome]:
         """The outcome of each candidate's fine-tuning."""
-        trial = replace(self.trial, schedule=replace(self.schedule, steps=longer * self.schedule.steps))
-        found: list[Outcome] = []
-        for start in range(0, len(candidates), self.at_once):
-            some = candidates[start : start + self.at_once]
-            found += train_together(
-                [functools.partial(_module(one).rewritten, one.plan) for one in some],
-                [from_text(_module(one).block_ops(one.plan), trial.seed) for one in some],
-                trial,
-                spent=self.spent,
-                room=self.room,
-            )
+        builds = [functools.partial(_module(one).rewritten, one.plan) for one in candidates]
+        seeds = [from_text(_module(one).block_ops(one.plan), self.trial.seed) for one in candidates]
+        return self._outcomes(builds, seeds, replace(self.schedule, steps=longer * self.schedule.steps))
+
+    def trained(self, builds: Sequence[Build], rate: float | None, longer: int = 1) -> list[float]:
+        """A score for each of some modules, at a learning rate; all have the same dropout."""
+        schedule = replace(self.schedule, steps=longer * self.schedule.steps)
+        schedule = schedule if rate is None else replace(schedule, learning_rate=rate)
+        found = self._outcomes(builds, [self.trial.seed] * len(builds), schedule)
+        return [WORST if one.value is None else max(one.value, WORST) for one in found]
+
+    def _outcomes(self, builds: Sequence[Build], seeds: Sequence[int], schedule: ShortConfig) -> list[Outcome]:
+        trial, found = replace(self.trial, schedule=schedule), list[Outcome]()
+        for start in range(0, len(builds), self.at_once):
+            some = slice(start, start + self.at_once)
+            found += train_together(builds[some], seeds[some], trial, spent=self.spent, room=self.room)
         return found
 
 

@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from natpp.decisions.base import Given, Shaping, shaping
 from natpp.decisions.elimination import Reader, obs_order
 from natpp.decisions.layer import LayerKind
-from natpp.decisions.lowrank import Form, channel_errors, composed, error, factors, form_of
+from natpp.decisions.lowrank import Form, channel_errors, composed, error, factors
 from natpp.decisions.moments import Moments, ridged
 from natpp.decisions.running import Run
 from natpp.decisions.sensitivity import Sensitivity
@@ -194,8 +194,7 @@ class Survey:
         key = node, values, None if given is None else given.key
         if key not in self._forms:
             layer = bare_copy(self.module.traced.parts[str(node.target)]) if given is None else given.make()
-            made = one.kind.build(layer, values[0])
-            self._forms[key] = form_of(list(made)) if isinstance(made, nn.Sequential) else None
+            self._forms[key] = one.kind.form(layer, values[0])
         return self._forms[key]
 
     def _narrowed(self, node: Node, given: Given | None) -> Narrow:
