@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib.metadata
-import importlib.util
 import itertools
 import os
 import re
@@ -22,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,25 +30,33 @@ from torch import nn
 import natpp
 import natpp.decisions  # registers the kinds of decisions
 from experiments.lib import rivals
-from experiments.lib.beside import markdown, read_rows, write_row
+from experiments.lib.beside import NOTE, markdown, publish, read_rows
+from experiments.lib.compressed import (
+    AS_GIVEN,
+    RATES,
+    Bench,
+    Found,
+    Method,
+    Part,
+    Start,
+    by_natpp,
+    channels,
+    measured,
+    missing,
+    natpps,
+    natpps_kind,
+)
 from experiments.lib.held import Held, Shuffled, accuracy, read_once
-from experiments.lib.machine import machine
 from experiments.lib.modules import fresh
-from experiments.lib.paired import can_time, paired_time, session_of
-from experiments.lib.settings import RESULTS, Experiment, Images, Keeps, flags_of, write_results
-from natpp.arch.decisions import Decisions
+from experiments.lib.settings import RESULTS, Experiment, Images, Keeps, flags_of
 from natpp.config import At
 from natpp.data.sets import load_images
-from natpp.errors import NatppError, SettingError
-from natpp.files import write_whole
-from natpp.folder import Interrupted
+from natpp.errors import SettingError
 from natpp.registry import KINDS, RECIPES
 from natpp.runs.fabric import make_fabric
-from natpp.seeds import Use, number
 from natpp.training.recalibrate import recalibrate
 from natpp.zoo.networks.resnet import CifarResNet
 
-RATES = (0.002, 0.006, 0.02)
 SECONDS_BETWEEN_TABLES = 60
 FEW = ("auto", "L1 channels", "group norm channels", "low rank")  # methods of the smaller comparisons
 
@@ -106,67 +112,19 @@ class BesidePruning(Keeps, Images):
         return SMOKE if self.smoke else Plan()
 
 
-@dataclass(frozen=True)
-class Start:
-    """What is searched once: a network, a share of its multiply-adds, a method and a seed."""
-
-    network: str
-    share: float
-    method: str
-    seed: int
-    labels: bool = False
-    """whether the search may train on labels"""
-
-    def row(self, epochs: int) -> str:
-        """The name of its row after some epochs."""
-        return f"{self.network} {self.share}, {self.method}, seed {self.seed}, {epochs} epochs"
-
-
-@dataclass(frozen=True)
-class Found:
-    """A compressed network, and what is told about it."""
-
-    module: nn.Module
-    told: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Method:
-    """A way to compress a network."""
-
-    make: Callable[[Bench, Start], Found]
-    by: str
-    """natpp, or whose method it is"""
-    taught: bool = True
-    """whether fine-tuning has the original as teacher"""
-    rates: tuple[float, ...] = RATES
-    decides: bool = False
-    """whether it belongs to the table of what decides after training"""
-
-
-class Bench:
-    """A trained network and its images on a device: what the rows of a network share."""
+class Trained(Bench):
+    """A network trained on CIFAR-10, or a small one on digits, and its images."""
 
     def __init__(self, settings: BesidePruning, name: str):
         self.settings, self.plan = settings, settings.plan
-        self.device = make_fabric(settings.device).device
+        device = make_fabric(settings.device).device
         images = load_images("digits") if settings.smoke else read_once(settings.root, settings.runs)
-        self.images = Held(images, self.device, aside=self.plan.aside)
+        self.images = Held(images, device, aside=self.plan.aside)
         file = settings.weights / f"{name}_cifar10.safetensors"
         small = settings.smoke
         network = fresh(CifarResNet(10, depth=8), 0) if small else natpp.zoo.network(name, weights=file)
-        self.original = network.to(self.device).eval()
-        self.example = torch.zeros(1, 3, self.images.size, self.images.size, device=self.device)
-        self.cost = natpp.cost(self.original, example_input=self.example)
-
-    @functools.cached_property
-    def session(self) -> Any:
-        """The original in onnxruntime."""
-        return session_of(self.original, self.example)
-
-    def run(self, seed: int) -> natpp.Run:
-        """Where natpp runs: on the device, in single precision."""
-        return natpp.Run(seed=seed, device=self.settings.device, precision="32")
+        example = torch.zeros(1, 3, self.images.size, self.images.size, device=device)
+        super().__init__(network.to(device).eval(), example, methods(), self.plan.pairs)
 
     def labelled(self, seed: int) -> natpp.Task:
         """The training images with labels, and those set aside."""
@@ -175,6 +133,10 @@ class Bench:
     def unlabelled(self, seed: int) -> list[torch.Tensor]:
         """The images to calibrate on."""
         return self.images.unlabelled(self.plan.calibration, seed)
+
+    def accuracy(self, module: nn.Module, part: Part) -> float:
+        """The accuracy in per cent on the images set aside, or on the test images."""
+        return accuracy(module, self.images.aside() if part == "aside" else self.images.test())
 
     def tuned(self, found: Found, how: Method, epochs: int, seed: int) -> tuple[nn.Module, dict[str, Any]]:
         """The network fine-tuned at the rate that is best on the images set aside."""
@@ -187,64 +149,8 @@ class Bench:
         best = max(tried, key=lambda rate: tried[rate][0])
         return tried[best][1], {"rate": best, "rates": {rate: judged for rate, (judged, _) in tried.items()}}
 
-    def row(self, start: Start, found: Found, epochs: int) -> dict[str, Any]:
-        """The row of a compressed network after some epochs."""
-        how, began = methods()[start.method], time.perf_counter()
-        module, told = self.tuned(found, how, epochs, start.seed) if epochs else (found.module, {})
-        seconds = time.perf_counter() - began
-        cost = natpp.cost(module, example_input=self.example)
-        timed = can_time() and not how.decides
-        return {
-            "name": start.row(epochs),
-            **asdict(start),
-            "by": how.by,
-            "decides": how.decides,
-            "epochs": epochs,
-            "madds": cost.madds / self.cost.madds,
-            "params": cost.params / self.cost.params,
-            **found.told,
-            **told,
-            "tune_seconds": seconds,
-            "aside_accuracy": accuracy(module, self.images.aside()),
-            "test_accuracy": accuracy(module, self.images.test()),
-            "time": self._timed(module) if timed else None,
-        }
-
-    def _timed(self, module: nn.Module) -> dict[str, Any]:
-        return paired_time(self.session, session_of(module, self.example), self.example, self.plan.pairs)
-
 
 # Methods.
-
-
-def by_natpp(bench: Bench, start: Start, method: str, *kinds: str) -> Found:
-    """What `natpp.optimize` gives; search seconds are those of the whole call."""
-    began = time.perf_counter()
-    task = bench.labelled(start.seed) if start.labels else natpp.Task.inputs(bench.unlabelled(start.seed))
-    result = natpp.optimize(
-        bench.original,
-        method,
-        {"madds": start.share},
-        example_input=bench.example,
-        task=task,
-        decisions=Decisions(kinds=kinds),
-        run=bench.run(start.seed),
-    )
-    seconds = time.perf_counter() - began
-    told = {"changes": [[one.name, str(one.before), str(one.after)] for one in result.changes]}
-    return Found(result.module, {"search_seconds": seconds, "notes": list(result.notes), **told})
-
-
-def by_torch_pruning(bench: Bench, start: Start, name: str) -> Found:
-    """Channels pruned by importance, in the scope that is better on the images set aside."""
-    began, batches = time.perf_counter(), bench.unlabelled(start.seed)
-    tried: dict[str, tuple[float, nn.Module]] = {}
-    for scope in rivals.SCOPES:
-        made = rivals.pruned(bench.original, bench.example, start.share, name, scope, batches)
-        recalibrate(made, batches)
-        tried[scope] = accuracy(made, bench.images.aside()), made
-    best = max(tried, key=lambda scope: tried[scope][0])
-    return Found(tried[best][1], {"search_seconds": time.perf_counter() - began, "scope": best})
 
 
 def by_low_rank(bench: Bench, start: Start) -> Found:
@@ -270,24 +176,14 @@ def redrawn(bench: Bench, start: Start, make: Callable[[Bench, Start], Found]) -
     return Found(fresh(copy.deepcopy(make(bench, start).module), start.seed), {})
 
 
-def original(bench: Bench, _: Start) -> Found:
-    """The network as it was given."""
-    return Found(bench.original, {"search_seconds": 0.0})
-
-
 @functools.cache
 def methods() -> dict[str, Method]:
     """All methods by name; kinds of decisions as they are registered."""
     knapsack = functools.partial(by_natpp, method="knapsack")
-    found = {name: Method(functools.partial(by_natpp, method=name), "natpp") for name in ("auto", "knapsack", "tuned")}
-    for kind in KINDS:
-        found[f"{kind} alone"] = Method(
-            lambda bench, start, kind=kind: by_natpp(bench, start, "knapsack", kind), "natpp"
-        )
-    found["random choices"] = Method(functools.partial(by_natpp, method="random"), "natpp")
-    for name in rivals.IMPORTANCES:
-        made = functools.partial(by_torch_pruning, name=name)
-        found[f"{name} channels"] = Method(made, "Torch-Pruning")
+    found = {name: natpps(name) for name in ("auto", "knapsack", "tuned")}
+    found |= {f"{kind} alone": natpps_kind(kind) for kind in KINDS}
+    found["random choices"] = natpps("random")
+    found |= {f"{name} channels": channels(name) for name in rivals.IMPORTANCES}
     found["low rank"] = Method(by_low_rank, "SVD of weights")
     widths = found["L1 channels"].make
     for name, make, taught in (
@@ -299,7 +195,7 @@ def methods() -> dict[str, Method]:
         ("L1's shape, fresh, teacher", functools.partial(redrawn, make=widths), True),
     ):
         found[name] = Method(make, "what decides", taught, (*RATES, 0.06), decides=True)
-    found["original"] = Method(original, "as given")
+    found["original"] = AS_GIVEN
     return found
 
 
@@ -335,63 +231,14 @@ def asked(settings: BesidePruning) -> dict[Start, list[int]]:
     return found
 
 
-def missing(settings: BesidePruning) -> dict[Start, list[int]]:
-    """What is asked for and not there yet."""
-    done = {row["name"] for row in read_rows(settings.runs)}
-    left = {
-        start: [one for one in dict.fromkeys(epochs) if start.row(one) not in done]
-        for start, epochs in asked(settings).items()
-    }
-    return {start: epochs for start, epochs in left.items() if epochs}
-
-
-def searched(bench: Bench, start: Start) -> Found:
-    """The compressed network of a start."""
-    seed = number(start.seed, Use.START, 3)
-    with torch.random.fork_rng(devices=[bench.device] if bench.device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        return methods()[start.method].make(bench, start)
-
-
 def measure(settings: BesidePruning) -> None:
     """Run the rows that are missing, each search once."""
-    benches: dict[str, Bench] = {}
-    for start, epochs in missing(settings).items():
-        if start.network not in benches:
-            benches[start.network] = Bench(settings, start.network)
-        bench = benches[start.network]
-        shared = {"plan": asdict(settings.plan), "machine": told(bench.device)}
-        try:
-            found = searched(bench, start)
-            rows = (bench.row(start, found, one) for one in epochs)
-        except ModuleNotFoundError as error:
-            print(f"{start.row(epochs[0])}: {error.name} is not installed", flush=True)
-            continue
-        except Interrupted:
-            raise
-        except NatppError as error:  # a budget that cannot be met is a result, too
-            rows = ({"name": start.row(one), **asdict(start), "epochs": one, "refused": str(error)} for one in epochs)
-        for row in rows:
-            write_row(settings.runs, row | shared)
-            said = (
-                row.get("refused")
-                or f"{row['test_accuracy']:.2f} % on the test images, {row['madds']:.3f} of the MAdds"
-            )
-            print(f"{row['name']}: {said}", flush=True)
-
-
-def told(device: torch.device) -> dict[str, Any]:
-    """The machine, its load (other rows make a search take longer), and the versions of rivals."""
-    names = ("torch-pruning", "onnxruntime")
-    versions = {
-        name: importlib.metadata.version(name) for name in names if importlib.util.find_spec(name.replace("-", "_"))
-    }
-    return machine() | versions | {"device": str(device), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
+    measured(asked(settings), settings.runs, functools.partial(Trained, settings), settings.plan)
 
 
 def together(settings: BesidePruning) -> None:
     """Run the rows that are missing in several processes at a time, and print the table every minute."""
-    waiting = list(missing(settings).items())
+    waiting = list(missing(asked(settings), settings.runs).items())
     if not waiting:
         return
     if not settings.smoke:
@@ -410,12 +257,12 @@ def together(settings: BesidePruning) -> None:
             if time.monotonic() - shown > SECONDS_BETWEEN_TABLES:
                 shown = time.monotonic()
                 print(f"{shown - began:.0f} s, {len(running)} running, {len(waiting)} waiting", flush=True)
-                print(markdown(read_rows(settings.runs)), flush=True)
+                print(markdown(read_rows(settings.runs), NOTE), flush=True)
     finally:
         for one in running:
             one.kill()  # every finished row is in the file
             one.wait()
-    print(markdown(read_rows(settings.runs)), flush=True)
+    print(markdown(read_rows(settings.runs), NOTE), flush=True)
 
 
 def process_for(settings: BesidePruning, start: Start, epochs: Sequence[int]) -> subprocess.Popen[bytes]:
@@ -428,11 +275,7 @@ def process_for(settings: BesidePruning, start: Start, epochs: Sequence[int]) ->
 
 def report(settings: BesidePruning) -> None:
     """Print the table, and write it as JSON and Markdown."""
-    rows = list(read_rows(settings.runs))
-    text = markdown(rows)
-    write_results(settings.out, {"plan": asdict(settings.plan), "rows": rows})
-    write_whole(settings.out.with_suffix(".md"), text + "\n")
-    print(text)
+    publish(settings.out, settings.plan, read_rows(settings.runs), NOTE)
 
 
 EXPERIMENT = Experiment(BesidePruning, (measure, together, report))

@@ -1,4 +1,4 @@
-"""The rows of `beside_pruning`: kept one by one as JSON lines, and shown as tables."""
+"""Rows of compressed networks: kept one by one as JSON lines, and shown as tables."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import json
 import os
 import statistics
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from experiments.lib.settings import write_results
+from natpp.files import write_whole
 
 ROWS = "rows.jsonl"
 NOTE = (
@@ -42,24 +46,38 @@ def write_row(runs: Path, row: Row) -> None:
         os.close(handle)
 
 
-def markdown(rows: Iterable[Row]) -> str:
-    """The tables of all rows, after a note about the images set aside."""
+def publish(out: Path, plan: Any, rows: list[Row], note: str) -> None:
+    """Print the tables, and write them as Markdown beside all rows as JSON."""
+    text = markdown(rows, note)
+    write_results(out, {"plan": asdict(plan), "rows": rows})
+    write_whole(out.with_suffix(".md"), text + "\n")
+    print(text)
+
+
+def markdown(rows: Iterable[Row], note: str) -> str:
+    """The tables of all rows, after a note about the images."""
     rows = list(rows)
-    given = {row["network"]: row for row in rows if row["method"] == "original"}
-    parts = [NOTE]
+    given = {row["network"]: row["test_accuracy"] for row in rows if row["method"] == "original"}
+    parts = [note]
     for key in sorted({(row["network"], -row["share"]) for row in rows if row["method"] != "original"}):
         network, share = key[0], -key[1]
         some = [row for row in rows if (row["network"], row["share"]) == (network, share)]
-        before = f" ({given[network]['test_accuracy']:.2f} as given)" if network in given else ""
-        parts += [f"## {network} at {share} of its multiply-adds{before}", compared(some), decided(some)]
+        before = f" ({given[network]:.2f} as given)" if network in given else ""
+        parts += [f"## {network} at {share} of its multiply-adds{before}"]
+        parts += [compared(some, given.get(network)), decided(some)]
     return "\n\n".join(part for part in parts if part)
 
 
-def compared(rows: list[Row]) -> str:
-    """A line for each method: its costs, its seconds and its accuracy after every number of epochs."""
+def compared(rows: list[Row], given: float | None = None) -> str:
+    """A line for each method: its costs, its seconds and its accuracy after every number of epochs.
+
+    Where nothing is fine-tuned, the accuracy stands beside the points lost from the given one.
+    """
     rows = [row for row in rows if not row.get("decides")]
     epochs = sorted({row["epochs"] for row in rows})
-    head = ["method", "by", "MAdds", "params", "time", "search, s", *(f"{one} epochs" for one in epochs), "rates"]
+    tuned = epochs != [0]
+    ends = [*(f"{one} epochs" for one in epochs), "rates"] if tuned else ["accuracy", "points lost"]
+    head = ["method", "by", "MAdds", "params", "time", "search, s", *ends]
     lines: list[tuple[float, list[str]]] = []
     for method, labels in dict.fromkeys((row["method"], row["labels"]) for row in rows):
         own = [row for row in rows if (row["method"], row["labels"]) == (method, labels)]
@@ -70,6 +88,8 @@ def compared(rows: list[Row]) -> str:
             continue
         times = [row["time"]["ratio"] for row in done if row["time"]]
         scores = [[row["test_accuracy"] for row in done if row["epochs"] == one] for one in epochs]
+        rates = ", ".join(f"{rate:g}" for rate in sorted({row["rate"] for row in done if "rate" in row}))
+        lost = spread([given - one for one in scores[0]], 2) if given is not None else ""
         cells = [
             f"**{said}**" if method == "auto" else said,
             "natpp's row" if method == "auto" else done[0]["by"],
@@ -77,7 +97,7 @@ def compared(rows: list[Row]) -> str:
             spread(times, 2),
             spread([row["search_seconds"] for row in done], 1),
             *(spread(one, 2) for one in scores),
-            ", ".join(f"{rate:g}" for rate in sorted({row["rate"] for row in done if "rate" in row})),
+            rates if tuned else lost,
         ]
         lines.append((max((statistics.fmean(one) for one in scores[::-1] if one), default=0.0), cells))
     lines.sort(key=lambda line: -line[0])

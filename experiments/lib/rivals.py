@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -32,15 +33,15 @@ def madds(module: nn.Module, example: Tensor) -> float:
 def pruned(
     network: nn.Module, example: Tensor, share: float, name: str, scope: str, batches: list[Tensor]
 ) -> nn.Module:
-    """A copy of a network of basic blocks whose inner channels are pruned to a share of the multiply-adds.
+    """A copy of a network whose channels inside of its blocks are pruned to a share of the multiply-adds.
 
     Torch-Pruning cannot follow the zoo's shortcuts without weights, which pad channels with zeros, so the residual
-    stream keeps its width. Gradients for the Taylor expansion are of the cross-entropy with the original's own
-    predictions on the batches.
+    stream keeps its width; in networks of inverted residuals it keeps it, too. Gradients for the Taylor expansion are
+    of the cross-entropy with the original's own predictions on the batches.
     """
     wanted = share * madds(network, example)
     gradients = _gradients(network, batches) if name == "Taylor" else {}
-    inner = [f"{path}.conv1" for path, part in network.named_modules() if isinstance(part, BasicBlock)]
+    inner = inside_blocks(network)
 
     def cut(part: float) -> nn.Module:
         """A copy that keeps this part of the channels, of each layer or of all."""
@@ -51,17 +52,27 @@ def pruned(
             parameter.grad = gradients.get(path)
         layers = dict(made.named_modules())
         ignored = [
-            part for path, part in layers.items() if isinstance(part, nn.Conv2d | nn.Linear) and path not in inner
+            part
+            for path, part in layers.items()
+            if path not in inner and isinstance(part, nn.Conv2d | nn.Linear) and not depthwise(part)
         ]
         sizes = {layers[path]: layers[path].out_channels for path in inner}
         kept = staggered(part, list(sizes.values()))  # half a channel more, as Torch-Pruning rounds down
         each = {
             layer: max(0.0, 1 - (left + 0.5) / size) for (layer, size), left in zip(sizes.items(), kept, strict=True)
         }
+        own = IMPORTANCES[name](torch_pruning.importance)
+
+        def importance(group: Any) -> Any:
+            """The importance of channels that go together, seen from the layer that makes them."""
+            makes = next(dependency.target.module for dependency, _ in group if dependency.target.module in sizes)
+            remove = torch_pruning.prune_conv_out_channels
+            return own(pruner.DG.get_pruning_group(makes, remove, list(range(makes.out_channels))))
+
         pruner = torch_pruning.pruner.BasePruner(
             made,
             example,
-            importance=IMPORTANCES[name](torch_pruning.importance),
+            importance=importance,
             global_pruning=scope == TOGETHER,
             pruning_ratio=1 - part,
             pruning_ratio_dict={} if scope == TOGETHER else each,
@@ -72,6 +83,20 @@ def pruned(
         return made
 
     return _largest(cut, lambda made: madds(made, example) <= wanted)
+
+
+def inside_blocks(network: nn.Module) -> list[str]:
+    """The paths of layers whose outputs stay in a block: first in a basic one, or read by a depthwise convolution."""
+    convolutions = [(path, part) for path, part in network.named_modules() if isinstance(part, nn.Conv2d)]
+    return [
+        *(f"{path}.conv1" for path, part in network.named_modules() if isinstance(part, BasicBlock)),
+        *(path for (path, _), (_, after) in itertools.pairwise(convolutions) if depthwise(after)),
+    ]
+
+
+def depthwise(layer: nn.Module) -> bool:
+    """Whether a layer is a convolution of each channel alone, which goes with the layer it reads."""
+    return isinstance(layer, nn.Conv2d) and 1 < layer.groups == layer.in_channels
 
 
 def staggered(part: float, sizes: list[int]) -> list[int]:

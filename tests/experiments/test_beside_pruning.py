@@ -147,7 +147,7 @@ def test_rows_are_kept_whole_and_shown(tmp_path: Path) -> None:
     for one in rows[3:]:
         beside.write_row(tmp_path, one)
     assert beside.read_rows(tmp_path) == rows
-    lines = beside.markdown(rows).splitlines()
+    lines = beside.markdown(rows, beside.NOTE).splitlines()
     assert lines[0].startswith("The images set aside, on which learning rates are chosen, were in the training set")
     assert lines[2] == "## resnet20 at 0.5 of its multiply-adds (91.73 as given)"
     shown = [line for line in lines if line.startswith("| ")][2:]

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from natpp.errors import SettingError
+from natpp.fx.layers import with_layers
 from natpp.fx.modes import Difference, by_mode, differences_of, in_mode, switches_itself
 from natpp.fx.patches import DRAWS, OwnGradient, own_gradients_stop, quiet_logs
 from natpp.fx.traced import Traced, TraceError, part_at, some_of
@@ -100,6 +101,7 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
         for node in graph.nodes
         if node.op in ("call_module", "get_attr")
     }
+    parts = with_layers(module, graph, parts)
     unread = [] if left_out else _unread(module, parts)
     return Traced(module, graph, parts, example_input, (*leaves.notes, *unread))
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from natpp import decisions as _kinds
 from natpp import methods as _methods
@@ -22,7 +23,7 @@ from natpp.core.budget import Budget, BudgetError
 from natpp.core.result import Result
 from natpp.core.subject import Subject
 from natpp.data.named import Data
-from natpp.decisions.refit import refit
+from natpp.decisions.stages import refit_in_stages
 from natpp.errors import NatppError, SettingError, counted, shortened
 from natpp.fx.sites import kept_paths
 from natpp.fx.trace import trace
@@ -131,20 +132,22 @@ def fitted(found: Result, module: Module, batches: Iterable[Any]) -> Result:
 
     If no layer could be fitted, the batch norm statistics are recomputed.
     """
-    each = max(found.cost_before.peak_memory_bytes / batch_of(module.traced.example), 1)
-    most, count, inputs = max(FEWEST_INPUTS, min(MOST_INPUTS, int(MEMORY / each))), 0, list[Any]()
+    count, size, inputs = 0, 0, list[Any]()
     for batch in batches:
         inputs.append(batch)
-        if (count := count + batch_of(batch)) >= most:
+        count += batch_of(batch)
+        size += sum(one.nbytes for one in tree_leaves(batch) if isinstance(one, Tensor))
+        if count >= MOST_INPUTS or (count >= FEWEST_INPUTS and size >= MEMORY):
             break
     check_inputs(module.given, inputs)
     original, kept_whole = module.rewritten((0,) * len(module.decisions)), kept_paths(module.given, module.ask.keep)
-    layers = refit(found.module, original, inputs, kept=kept_whole)
+    layers, counts = refit_in_stages(found.module, original, inputs, MEMORY, FEWEST_INPUTS, kept=kept_whole)
     kept = sum(one.kept for one in layers)
     if not kept:
         recalibrate(found.module, inputs)
         return found
-    note = f"{counted(kept, 'layer')} fitted to what the original computes on {counted(count, 'input')}"
+    said = counted(counts[-1], "input") if counts[0] == counts[-1] else f"{counts[0]} to {counted(counts[-1], 'input')}"
+    note = f"{counted(kept, 'layer')} fitted to what the original computes on {said}"
     return replace(found, notes=(*found.notes, note))
 
 
