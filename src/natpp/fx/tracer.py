@@ -7,7 +7,7 @@ import operator
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -104,12 +104,13 @@ class Tracer(fx.Tracer):
         *,
         by_name: bool = False,
         watched: bool = False,
+        known: dict[Hashable, Any] | None = None,
     ):
         super().__init__()
         self.arguments = arguments
         self.by_name = by_name  # whether the example is a dict of named arguments
         self.leaves = leaves
-        self.values = Values(lambda path: part_at(self.root, path))
+        self.values = Values(lambda path: part_at(self.root, path), known)
         self.quiet = False  # True while shapes are computed, and after tracing: nothing is recorded
         self.reference = reference  # nodes of the same forward in eval mode
         self.differences: list[Difference] = []

@@ -8,7 +8,7 @@ keeps.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -261,6 +261,7 @@ def removed(term: Term, op: str) -> Collection[Node]:
 def node_madds(traced: Traced, nodes: Sequence[Node]) -> dict[Node, int]:
     """Multiply-adds of some nodes of a trace, counted on their fake values; nodes without any are left out."""
     found: dict[Node, int] = {}
+    known: dict[Hashable, int] = {}  # by the keys of calls
     counters: list[MultiplyAdds] = []  # a second one if a node has to be run again
 
     def counter() -> MultiplyAdds:
@@ -273,7 +274,11 @@ def node_madds(traced: Traced, nodes: Sequence[Node]) -> dict[Node, int]:
     with in_mode(traced.module, training=False), unfused(traced.module), torch.no_grad():
         for node in nodes:
             if node.op.startswith("call_") and any(isinstance(leaf, Tensor) for leaf in tree_iter(value(node))):
-                values.run(node, counter)
-                if counters[-1].total:
-                    found[node] = counters[-1].total
+                key = values.key(node)
+                count = None if key is None else known.get(key)
+                if count is None:
+                    values.run(node, counter)
+                    count = known[key] = counters[-1].total
+                if count:
+                    found[node] = count
     return found
