@@ -5,14 +5,17 @@ Needs: torchvision, timm and ultralytics, no download; a CPU, half an hour
 Fresh weights, no images. For each model: whether `natpp.optimize` meets half of the multiply-adds, how long it takes,
 and whether the result is sound: same shapes, equal to the bit if nothing changes, equal once saved and restored, and
 run by onnxruntime wherever the original is. Beside it, Torch-Pruning where it is installed: L1, global, in forty steps
-until the target is met. Each row is measured in a process of its own with limits on time and memory, and written at
-once; models with rows are not run again. The small form takes three networks of natpp's zoo.
+until the target is met. Each side has a process of its own with limits on time and memory, and takes its turn on every
+model. Rows are written at once; models with rows are not run again. The small form takes three networks of natpp's zoo.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
+import importlib.metadata
+import itertools
 import os
 import statistics
 import tempfile
@@ -62,6 +65,7 @@ SIDES = {
 }
 SHARE = 0.5
 QUICK = 10.0  # what takes fewer seconds is timed three times
+PACKAGES = ("torchvision", "timm", "ultralytics", "torch-pruning", "onnx", "onnxscript", "onnxruntime")
 STEPS = 40  # of Torch-Pruning, up to nine tenths of all channels
 CLOSE = 1e-3  # the largest difference from onnxruntime, as a share of the largest output
 Row = dict[str, Any]
@@ -179,12 +183,13 @@ def rival(word: str) -> Row:
 
 def _timed(row: Row, make: Callable[[], Any]) -> Any:
     """What is made; its seconds go into the row, the median of three if they are few."""
-    taken = list[float]()
+    taken, worked = list[float](), list[float]()
     while not taken or (len(taken) < 3 and taken[0] < QUICK):
-        start = time.perf_counter()
+        start, start_cpu = time.perf_counter(), time.process_time()
         made = make()
         taken.append(time.perf_counter() - start)
-    row["seconds"] = statistics.median(taken)
+        worked.append(time.process_time() - start_cpu)
+    row |= {"seconds": statistics.median(taken), "cpu_seconds": statistics.median(worked)}
     return made
 
 
@@ -289,49 +294,68 @@ def _line(error: Exception) -> str:
 
 # The table.
 
+SIDES_MEASURED: dict[str, Callable[[str], Row]] = {"natpp": measured, "torch_pruning": rival}
+
 
 def run(settings: Coverage) -> dict[str, Any]:
     """The table, written after every row."""
     found = read_results(settings.out) or {"models": {}}
-    for side, measure_one in (("natpp", measured), ("torch_pruning", rival)):
-        worker: Worker | None = None
-        for word in settings.words():
-            rows = found["models"].setdefault(word, {})
-            if rows.get(side, {"state": "missing"})["state"] == "missing":
-                worker = worker or Worker(measure_one, gigabytes=settings.memory)
-                start = time.perf_counter()
-                row = worker.ask(word, settings.limit)
-                if row is None:
-                    spent = time.perf_counter() - start
-                    late = f"not done in {settings.limit:.0f} s"
-                    row = {"state": "failed", "reason": late if spent >= settings.limit else "the process died"}
-                    worker = None
-                rows[side] = row
-                found |= {"machine": machine() | {"cores": os.cpu_count(), "threads": torch.get_num_threads()}}
-                write_results(settings.out, found)
-                print(f"{side} {word}: {said(row)}", flush=True)
-        if worker is not None:
-            worker.end()
+    workers: dict[str, Worker] = {}
+    for word, (side, measure_one) in itertools.product(settings.words(), SIDES_MEASURED.items()):
+        rows = found["models"].setdefault(word, {})
+        if rows.get(side, {"state": "missing"})["state"] != "missing":
+            continue
+        if side not in workers:
+            workers[side] = Worker(measure_one, gigabytes=settings.memory)
+        start = time.perf_counter()
+        row = workers[side].ask(word, settings.limit)
+        if row is None:
+            spent = time.perf_counter() - start
+            late = f"not done in {settings.limit:.0f} s"
+            row = {"state": "failed", "reason": late if spent >= settings.limit else "the process died"}
+            del workers[side]
+        rows[side] = row
+        found |= {"machine": machine() | {"cores": os.cpu_count(), "threads": torch.get_num_threads()} | versions()}
+        write_results(settings.out, found)
+        print(f"{side} {word}: {said(row)}", flush=True)
+    for worker in workers.values():
+        worker.end()
+    return found
+
+
+def versions() -> dict[str, str]:
+    """The versions of the packages that are installed."""
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
     return found
 
 
 def said(row: Row) -> str:
     """A row in words."""
-    failed = [name for name in ("shapes", "unchanged", "restored") if row.get(name) is False]
-    failed += ["onnx"] if row.get("exports") == "" and row.get("onnx") else []
+    failed = wrong(row)
     share = f", {row['share']:.3f} of the MAdds in {row['seconds']:.1f} s" if "share" in row else ""
     reason = f", {row['reason']}" if "reason" in row else ""
     return f"{row['state']}{share}{reason}{', NOT RIGHT: ' + ', '.join(failed) if failed else ''}"
 
 
+def wrong(row: Row) -> list[str]:
+    """The checks that a row does not pass."""
+    failed = [name for name in ("shapes", "unchanged", "restored") if row.get(name) is False]
+    return failed + (["onnx"] if row.get("exports") == "" and row.get("onnx") else [])
+
+
 def measure(settings: Coverage) -> None:
     """Measure the rows that are missing."""
     found = run(settings)["models"]
-    for side in ("natpp", "torch_pruning"):
-        rows = [found[word][side] for word in settings.words()]
-        taken = [row["seconds"] for row in rows if row["state"] == "met"]
-        median = f", median {statistics.median(taken):.2f} s" if taken else ""
-        print(f"{side}: {len(taken)} of {len(rows)} met{median}")
+    for side in SIDES_MEASURED:
+        met = [row for row in (found[word][side] for word in settings.words()) if row["state"] == "met"]
+        right = sum(not wrong(row) for row in met)
+        told = [f"{side}: {len(met)} of {len(settings.words())} met, {right} of them pass every check"]
+        for key, unit in (("seconds", "s"), ("cpu_seconds", "s of the processor")) if met else ():
+            told.append(f"median {statistics.median(row[key] for row in met):.2f} {unit}")
+        print(", ".join(told))
 
 
 EXPERIMENT = Experiment(Coverage, (measure,))

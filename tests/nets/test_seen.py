@@ -55,6 +55,14 @@ class Picking(Masked):
         return x[:, x.mean((0, 2, 3)).topk(2).indices]
 
 
+class Inverting(Masked):
+    """It inverts a matrix that it computes, which must be positive definite."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x).flatten(2)
+        return torch.linalg.cholesky(x @ x.transpose(1, 2) + torch.eye(4)) @ x
+
+
 class Looking(Masked):
     """It picks channels by indices that it holds."""
 
@@ -90,11 +98,16 @@ def test_indices_that_a_module_holds_are_known() -> None:
     assert ran == [1, 0]
 
 
-@pytest.mark.parametrize("make", [Masked, Asking, Picking])
+@pytest.mark.parametrize("make", [Masked, Asking, Picking, Inverting])
 def test_where_shapes_may_depend_on_data_every_pass_is_full(make: type[nn.Module]) -> None:
     own, found, ran = costs(make(), X)
     assert found == [own, own]
     assert ran[0] == ran[1] > 0
+
+
+def test_a_layer_that_makes_nothing_beside_its_output_costs_the_same() -> None:
+    own, found, _ = costs(nn.LSTM(16, 6, batch_first=True, bidirectional=True), torch.randn(2, 5, 16))
+    assert found == [own, own]
 
 
 def test_another_module_computes_only_what_is_new() -> None:

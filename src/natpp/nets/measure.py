@@ -22,7 +22,7 @@ from torch.utils.flop_counter import flop_registry
 from natpp.core.measures import Cost
 from natpp.errors import SettingError, line_of
 from natpp.nets.call import call
-from natpp.nets.seen import Seen
+from natpp.nets.seen import Seen, tensors_in
 
 WARM_UP, ROUNDS = 5, 30
 FUSED = ("attention", "transformer", "rnn", "lstm")  # in the names of kernels that hide matrix products
@@ -151,10 +151,10 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._inputs = inputs  # the caller holds them, so they remain counted
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        known = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        known = {id(leaf.untyped_storage()) for leaf in tensors_in((args, kwargs))}
         out = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(out):
-            if isinstance(leaf, Tensor) and id(leaf.untyped_storage()) not in known:
+        for leaf in tensors_in(out):
+            if id(leaf.untyped_storage()) not in known:
                 self._count(leaf)
         return out
 

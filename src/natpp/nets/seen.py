@@ -8,18 +8,18 @@ depend on data: then every pass runs in full.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Sequence
+import re
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 Made = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
 KNOWN = ("aten", "prim", "prims")  # namespaces of operations whose tags are complete
-ON_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
-
+ON_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.nondeterministic_seeded)
+PLACES = re.compile("max_pool|::max$|::min$|max.dim|min.dim")  # these also return where the largest numbers are
 MASKS = (torch.bool, torch.uint8)
 
 
@@ -52,7 +52,7 @@ class Unfilled(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = list(tensors_in((args, kwargs)))
         key = None
         if _pure(func) and all(map(_plain, tensors)):
             key = func, _told(args), *((name, _told(one)) for name, one in kwargs.items())
@@ -61,20 +61,42 @@ class Unfilled(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 found = [torch.empty_strided(size, steps, dtype=kind, device=at) for size, steps, kind, at in made]
                 return found[0] if alone else tuple(found)
         out = func(*args, **kwargs)
-        self.seen.on_data |= _on_data(func, tensors) or any(map(self._foreign, tensors))
-        outs = tree_leaves(out)
+        outs = out if isinstance(out, tuple | list) else [out]
+        self.seen.on_data |= _on_data(func, tensors, outs) or any(map(self._foreign, tensors))
         held = {id(one.untyped_storage()) for one in tensors} if key is not None else set()
         if key is not None and all(_plain(one) and _alone(one, held) for one in outs):
-            self.seen.made[key] = (
-                isinstance(out, Tensor),
-                [(one.shape, one.stride(), one.dtype, one.device) for one in outs],
-            )
+            made = [(one.shape, one.stride(), one.dtype, one.device) for one in outs]
+            self.seen.made[key] = isinstance(out, Tensor), made
         return out
 
     def _foreign(self, tensor: Tensor) -> bool:
         """Whether a tensor has integers that may have been computed from data, such as indices."""
-        counts = not tensor.is_floating_point() and tensor.dtype is not torch.bool
-        return counts and id(tensor.untyped_storage()) not in self.own
+        return _counts(tensor) and id(tensor.untyped_storage()) not in self.own
+
+
+def _on_data(func: Any, tensors: Sequence[Tensor], outs: Sequence[Any]) -> bool:
+    """Whether what an operation makes of arbitrary numbers may differ in shape, or be an error."""
+    if func is torch.ops.aten.index.Tensor:  # only the shape of what a mask selects does
+        return any(one.dtype in MASKS for one in tensors[1:])
+    counts = any(isinstance(one, Tensor) and _counts(one) for one in outs)  # such as places, or codes of errors
+    known = func.namespace in KNOWN and not any(tag in func.tags for tag in ON_DATA)
+    return not known or (counts and any(map(_plain, tensors)) and not PLACES.search(func.name()))
+
+
+def _counts(tensor: Tensor) -> bool:
+    """Whether a tensor has integers."""
+    return not tensor.is_floating_point() and tensor.dtype is not torch.bool
+
+
+def tensors_in(tree: Any) -> Iterator[Tensor]:
+    """The tensors among the arguments or results of an operation."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, tuple | list):
+        for one in tree:
+            yield from tensors_in(one)
+    elif isinstance(tree, dict):
+        yield from tensors_in(list(tree.values()))
 
 
 def _told(tree: Any) -> Hashable:
@@ -91,13 +113,6 @@ def _pure(func: Any) -> bool:
     """Whether an operation of torch makes new tensors only."""
     sides = (*func._schema.arguments, *func._schema.returns)
     return func.namespace == "aten" and all(one.alias_info is None for one in sides)
-
-
-def _on_data(func: Any, tensors: Sequence[Tensor]) -> bool:
-    """Whether the shapes, or the Python numbers, that an operation makes may depend on data."""
-    if func is torch.ops.aten.index.Tensor:  # only the shape of what a mask selects does
-        return any(one.dtype in MASKS for one in tensors[1:])
-    return func.namespace not in KNOWN or any(tag in func.tags for tag in ON_DATA)
 
 
 def _plain(tensor: Any) -> bool:

@@ -101,8 +101,8 @@ class Module(Rows):
             row[[numbers[option] for option in one.allowed]] = True
         self._whole: dict[tuple[int, Plan], bool] = {}
         self._next: dict[tuple[int, Plan], list[dict[int, int]]] = {}
-        self._own_costs: dict[bool, Cost] = {}
-        self._seen = Seen()
+        self._own_costs: dict[bool, Cost] = traced.found.setdefault("own costs", {})
+        self._seen: Seen = traced.found.setdefault("seen", Seen())
         self._last: tuple[Plan | None, Any] = None, None
 
     # Decisions and options.
