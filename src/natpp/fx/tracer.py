@@ -171,7 +171,10 @@ class Tracer(fx.Tracer):
     def _tensors(self) -> dict[int, tuple[str, dict[str, Any], str]]:
         """By id, the path of every parameter and buffer, the dict that holds it and its key there."""
         found: dict[int, tuple[str, dict[str, Any], str]] = {}
-        for path, part in self.root.named_modules():
+        parts = (
+            (path, part) for path, part in self.root.named_modules() if not isinstance(part, torch.jit.ScriptModule)
+        )
+        for path, part in parts:
             for holder in (part._parameters, part._buffers):
                 for own, tensor in holder.items():
                     if tensor is not None:
