@@ -5,18 +5,23 @@ Needs: torchvision, timm and ultralytics, no download; a CPU, half an hour
 Fresh weights, no images. For each model: whether `natpp.optimize` meets half of the multiply-adds, how long it takes,
 and whether the result is sound: same shapes, equal to the bit if nothing changes, equal once saved and restored, and
 run by onnxruntime wherever the original is. Beside it, Torch-Pruning where it is installed: L1, global, in forty steps
-until the target is met. Each row is measured in a process of its own with limits on time and memory, and written at
-once; models with rows are not run again. The small form takes three networks of natpp's zoo.
+until the target is met. Each side has a process of its own with limits on time and memory, and takes its turn on every
+model; exports come last. Rows are written at once and not measured again. The small form takes three networks of
+natpp's zoo.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
+import importlib.metadata
+import itertools
 import os
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +67,7 @@ SIDES = {
 }
 SHARE = 0.5
 QUICK = 10.0  # what takes fewer seconds is timed three times
+PACKAGES = ("torchvision", "timm", "ultralytics", "torch-pruning", "onnx", "onnxscript", "onnxruntime")
 STEPS = 40  # of Torch-Pruning, up to nine tenths of all channels
 CLOSE = 1e-3  # the largest difference from onnxruntime, as a share of the largest output
 Row = dict[str, Any]
@@ -160,6 +166,22 @@ def measured(word: str) -> Row:
     return row
 
 
+def exports(word: str) -> Row:
+    """Whether onnxruntime runs the model, and what natpp makes of it; empty if it does, else the reason."""
+    row: Row = {"state": "missing"}
+    try:
+        module, x = model_of(word)
+        row["state"] = "failed"
+        made = natpp.optimize(module, budget={"madds": SHARE}, example_input=x).module
+        with tempfile.TemporaryDirectory() as place:
+            row["given"] = _exported(module, x, Path(place) / "given.onnx")
+            row["made"] = _exported(made, x, Path(place) / "made.onnx")
+        row["state"] = "runs" if not row["made"] else "failed" if not row["given"] else "the original fails"
+    except Exception as error:  # the same
+        row["reason"] = _line(error)
+    return row
+
+
 def rival(word: str) -> Row:
     """What Torch-Pruning makes of it."""
     row: Row = {"state": "missing"}
@@ -179,12 +201,13 @@ def rival(word: str) -> Row:
 
 def _timed(row: Row, make: Callable[[], Any]) -> Any:
     """What is made; its seconds go into the row, the median of three if they are few."""
-    taken = list[float]()
+    taken, worked = list[float](), list[float]()
     while not taken or (len(taken) < 3 and taken[0] < QUICK):
-        start = time.perf_counter()
+        start, start_cpu = time.perf_counter(), time.process_time()
         made = make()
         taken.append(time.perf_counter() - start)
-    row["seconds"] = statistics.median(taken)
+        worked.append(time.process_time() - start_cpu)
+    row |= {"seconds": statistics.median(taken), "cpu_seconds": statistics.median(worked)}
     return made
 
 
@@ -196,7 +219,7 @@ def _optimized(module: nn.Module, x: Tensor) -> Result | BudgetError:
 
 
 def _checked(module: nn.Module, x: Tensor, result: Result) -> Row:
-    """Checks of a result: shapes, unchanged, saved and restored, onnxruntime."""
+    """Checks of a result: shapes, unchanged, saved and restored."""
     made = result.module
     given, after = _outputs(module, x), _outputs(made, x)
     found: Row = {
@@ -209,8 +232,6 @@ def _checked(module: nn.Module, x: Tensor, result: Result) -> Row:
             found["restored"] = _same(_outputs(restored, x), after)
         except Exception as error:  # kept as the reason
             found |= {"restored": False, "not_restored": _line(error)}
-        found["exports"] = _exported(module, x, Path(place) / "given.onnx")
-        found["onnx"] = _exported(made, x, Path(place) / "made.onnx")
     return found
 
 
@@ -289,49 +310,69 @@ def _line(error: Exception) -> str:
 
 # The table.
 
+MEASURED: dict[str, Callable[[str], Row]] = {"natpp": measured, "torch_pruning": rival, "onnx": exports}
+
 
 def run(settings: Coverage) -> dict[str, Any]:
     """The table, written after every row."""
     found = read_results(settings.out) or {"models": {}}
-    for side, measure_one in (("natpp", measured), ("torch_pruning", rival)):
-        worker: Worker | None = None
-        for word in settings.words():
-            rows = found["models"].setdefault(word, {})
-            if rows.get(side, {"state": "missing"})["state"] == "missing":
-                worker = worker or Worker(measure_one, gigabytes=settings.memory)
-                start = time.perf_counter()
-                row = worker.ask(word, settings.limit)
-                if row is None:
-                    spent = time.perf_counter() - start
-                    late = f"not done in {settings.limit:.0f} s"
-                    row = {"state": "failed", "reason": late if spent >= settings.limit else "the process died"}
-                    worker = None
-                rows[side] = row
-                found |= {"machine": machine() | {"cores": os.cpu_count(), "threads": torch.get_num_threads()}}
-                write_results(settings.out, found)
-                print(f"{side} {word}: {said(row)}", flush=True)
-        if worker is not None:
-            worker.end()
+    workers: dict[str, Worker] = {}
+    timed = itertools.product(settings.words(), ("natpp", "torch_pruning"))
+    for word, side in (*timed, *((word, "onnx") for word in settings.words())):
+        rows = found["models"].setdefault(word, {})
+        if rows.get(side, {"state": "missing"})["state"] != "missing":
+            continue
+        if side not in workers:
+            workers[side] = Worker(MEASURED[side], gigabytes=settings.memory)
+        start = time.perf_counter()
+        row = workers[side].ask(word, settings.limit)
+        if row is None:
+            spent = time.perf_counter() - start
+            late = f"not done in {settings.limit:.0f} s"
+            row = {"state": "failed", "reason": late if spent >= settings.limit else "the process died"}
+            del workers[side]
+        rows[side] = row
+        found |= {"machine": machine() | {"cores": os.cpu_count(), "threads": torch.get_num_threads()} | versions()}
+        write_results(settings.out, found)
+        print(f"{side} {word}: {said(row)}", flush=True)
+    for worker in workers.values():
+        worker.end()
+    return found
+
+
+def versions() -> dict[str, str]:
+    """The versions of the packages that are installed."""
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
     return found
 
 
 def said(row: Row) -> str:
     """A row in words."""
-    failed = [name for name in ("shapes", "unchanged", "restored") if row.get(name) is False]
-    failed += ["onnx"] if row.get("exports") == "" and row.get("onnx") else []
+    failed = wrong(row)
     share = f", {row['share']:.3f} of the MAdds in {row['seconds']:.1f} s" if "share" in row else ""
     reason = f", {row['reason']}" if "reason" in row else ""
     return f"{row['state']}{share}{reason}{', NOT RIGHT: ' + ', '.join(failed) if failed else ''}"
+
+
+def wrong(row: Row) -> list[str]:
+    """The checks that a row does not pass."""
+    return [name for name in ("shapes", "unchanged", "restored") if row.get(name) is False]
 
 
 def measure(settings: Coverage) -> None:
     """Measure the rows that are missing."""
     found = run(settings)["models"]
     for side in ("natpp", "torch_pruning"):
-        rows = [found[word][side] for word in settings.words()]
-        taken = [row["seconds"] for row in rows if row["state"] == "met"]
-        median = f", median {statistics.median(taken):.2f} s" if taken else ""
-        print(f"{side}: {len(taken)} of {len(rows)} met{median}")
+        met = [row for row in (found[word][side] for word in settings.words()) if row["state"] == "met"]
+        told = [f"{side}: {len(met)} of {len(settings.words())} met", f"{sum(not wrong(row) for row in met)} right"]
+        for key, unit in (("seconds", "s"), ("cpu_seconds", "s of the processor")) if met else ():
+            told.append(f"median {statistics.median(row[key] for row in met):.2f} {unit}")
+        print(", ".join(told))
+    states = Counter(found[word]["onnx"]["state"] for word in settings.words())
+    print("onnx:", ", ".join(f"{count} {state}" for state, count in states.most_common()))
 
 
 EXPERIMENT = Experiment(Coverage, (measure,))

@@ -2,6 +2,7 @@
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import natpp
 from natpp.arch.decisions import Decisions
 from natpp.core.budget import BudgetError
 from natpp.decisions.width import Width
+from natpp.fx import follow
 from natpp.fx.channels import find_channels
 from natpp.fx.trace import trace
 from natpp.subjects.module import Module
@@ -147,6 +149,24 @@ def test_a_stranger_that_mixes_channels_keeps_its_groups() -> None:
     found = find_channels(trace(nn.Sequential(conv(3, 8), Reversed(), conv(8, 6), conv(6, 2)).eval(), X))
     assert [group.name for group in found.groups] == ["2"]
     assert "Reversed" in found.notes[0]
+
+
+def test_groups_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    own = follow.alike
+
+    def counted(*given: Any) -> bool:
+        tried.append(type(given[0]).__name__)
+        return own(*given)
+
+    monkeypatch.setattr(follow, "alike", counted)
+    layers = [part for _ in range(3) for part in (nn.Conv2d(8, 8, 1), nn.InstanceNorm2d(8, affine=True))]
+    traced = trace(nn.Sequential(conv(3, 8), *layers, conv(8, 4)).eval(), X)
+    found = find_channels(traced)
+    assert len(found.groups) == 4
+    assert tried == ["InstanceNorm2d"]  # three alike
+    assert find_channels(traced) is found
+    assert len(find_channels(traced, ("2",)).groups) < 4
 
 
 def test_a_narrower_stranger_is_saved_and_restored(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import functools
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -595,3 +596,36 @@ def test_a_forward_is_followed_in_both_modes_only_where_it_may_know_its_mode(
     trace(kind(lambda part: runs.append(asks(part))), torch.randn(1, 3, 8, 8))
     assert runs == expected
     assert not hasattr(nn.Module, "training")
+
+
+class Scaled(nn.Module):
+    """Parameters and a buffer that the forward reads by itself; two names for one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList(nn.Parameter(torch.rand(3, 1, 1)) for _ in range(4))
+        self.again = self.scales[1]
+        self.register_buffer("shift", torch.rand(3, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for scale in self.scales:
+            x = x * scale + self.get_buffer("shift")
+        return x - self.again
+
+
+def test_parameters_are_found_without_a_walk_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    walks: list[str] = []
+    own = nn.Module.named_parameters
+
+    def counted(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        walks.append(type(self).__name__)
+        return own(self, *args, **kwargs)
+
+    module, x = Scaled(), torch.randn(1, 3, 4, 4)
+    monkeypatch.setattr(nn.Module, "named_parameters", counted)
+    traced = trace(module, x)
+    assert len(walks) < 4  # one for each parameter otherwise
+    monkeypatch.undo()
+    read = [str(node.target) for node in traced.graph.nodes if node.op == "get_attr"]
+    assert sorted(read) == ["again", "scales.0", "scales.2", "scales.3", "shift"]
+    assert torch.equal(rewrite(traced)(x), module(x))

@@ -20,6 +20,7 @@ from natpp.core.measures import figures_of
 from natpp.core.solve import with_option
 from natpp.errors import GraphError, NatppError, SettingError
 from natpp.fx import rewrite as written
+from natpp.fx.fake import Values
 from natpp.fx.trace import trace
 from natpp.methods.tuned import Candidates, View
 from natpp.nets import measure
@@ -484,3 +485,23 @@ def test_optimize_copies_and_measures_each_network_once(monkeypatch: pytest.Monk
     natpp.optimize(SMALL["resnet"](), budget="strict", example_input=X)
     expected = {"trace": 1, "copied": 1, "rewrite": 2, "module_cost": 3, "call": 3}
     assert counts == expected  # the original, the same as natpp writes it, and the result
+
+
+def test_subjects_of_one_trace_count_and_measure_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+    run, cost = Values.run, module.module_cost
+
+    def noted(what: str, own: Any) -> Any:
+        return lambda *args, **kwargs: counted.append(what) or own(*args, **kwargs)
+
+    traced = trace(SMALL["resnet"](), X)
+    monkeypatch.setattr(Values, "run", noted("run", run))
+    monkeypatch.setattr(module, "module_cost", noted("cost", cost))
+    first = Module(traced, Decisions(kinds=("term",)))
+    costs = first.own_cost()
+    assert {"run", "cost"} == set(counted)
+    counted.clear()
+    second = Module(traced, Decisions(kinds=("width",)))
+    assert second.own_cost() == costs
+    assert counted == []
+    assert second.blueprint.cost((0,) * len(second.decisions)) is not None

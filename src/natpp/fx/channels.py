@@ -9,7 +9,7 @@ removed, and shapes and costs depend only on how many are.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from torch.fx.node import Node
 
 from natpp.fx.follow import Follower, followed
 from natpp.fx.labels import FIXED, PIECE, SLICE, Numbers, flat
-from natpp.fx.sites import Keep
+from natpp.fx.sites import Keep, kept_parts
 from natpp.fx.traced import Traced, some_of
 
 
@@ -76,6 +76,14 @@ def find_channels(traced: Traced, keep: Keep = ()) -> Channels:
         >>> [(group.name, len(group.channels)) for group in found.groups][:3]
         [('conv1', 16), ('layer1.0.conv1', 16), ('layer1.1.conv1', 16)]
     """
+    key = "channels", kept_parts(keep)
+    if key not in traced.found:
+        traced.found[key] = _found(traced, keep)
+    found: Channels = traced.found[key]
+    return found
+
+
+def _found(traced: Traced, keep: Keep) -> Channels:
     follower = followed(traced, keep)
     root = follower.book.roots()
     order = {node: index for index, node in enumerate(traced.graph.nodes)}
@@ -84,50 +92,55 @@ def find_channels(traced: Traced, keep: Keep = ()) -> Channels:
         channels = root[labels]
         if channels.any() or tensor.startswith((PIECE, SLICE)):
             axes[node].append(Axis(tensor, dim, channels, makes))
-    places: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    every = [(node, axis) for node, own in axes.items() for axis in own]
+    kind, firsts = _kinds([axis.channels for _, axis in every], len(root))
     makers: dict[int, list[tuple[Node, Axis]]] = defaultdict(list)
-    number = 0
-    for node, dimensions in axes.items():
-        for axis in dimensions:
-            for channel, count in zip(
-                *(one.tolist() for one in np.unique(axis.channels, return_counts=True)), strict=True
-            ):
-                if channel != FIXED:
-                    places[channel].append((number, count))
-                    if axis.makes:
-                        makers[channel].append((node, axis))
-            number += 1
-    alike: dict[object, list[int]] = defaultdict(list)
-    for channel, where in places.items():
-        if makers[channel]:
-            alike[tuple(where)].append(channel)
-    having = _having(follower, root)
+    for node, axis in every:
+        if axis.makes:
+            for channel in np.intersect1d(axis.channels, firsts).tolist():
+                makers[channel].append((node, axis))
+    having = _having(follower, kind[root])
     groups, names = list[Group](), Counter[str]()
-    firsts = sorted(alike.values(), key=lambda some: order[makers[some[0]][0][0]])
-    for some in firsts:
-        made = tuple(makers[some[0]])
+    for one in sorted((one for one in firsts.tolist() if makers[one]), key=lambda one: order[makers[one][0][0]]):
+        made = tuple(makers[one])
         first, axis = made[0]
-        chosen = set(some)
-        own = [channel for channel in dict.fromkeys(axis.channels.tolist()) if channel in chosen]
+        own, places = np.unique(axis.channels[kind[axis.channels] == kind[one]], return_index=True)
         if len(own) > 1:
-            nodes = {node for channel in some for node in having[channel]}
             names[str(first.target)] += 1
             count = names[str(first.target)]
             name = str(first.target) if count == 1 else f"{first.target} ({count})"
             times = int((axis.channels == own[0]).sum())
-            numbers: Numbers = np.array(own, dtype=np.int64)
-            groups.append(Group(name, numbers, times, made, tuple(sorted(nodes, key=order.__getitem__))))
-    of = {int(channel): number for number, group in enumerate(groups) for channel in group.channels}
+            nodes = tuple(sorted(having[int(kind[one])], key=order.__getitem__))
+            groups.append(Group(name, own[np.argsort(places)], times, made, nodes))
+    of = {channel: number for number, group in enumerate(groups) for channel in group.channels.tolist()}
     return Channels(tuple(groups), {node: tuple(own) for node, own in axes.items()}, of, _notes(follower))
 
 
-def _having(follower: Follower, root: Numbers) -> dict[int, set[Node]]:
-    """Per channel, the nodes whose value or parameters have it."""
+def _kinds(axes: Sequence[Numbers], count: int) -> tuple[Numbers, Numbers]:
+    """Per channel, the number of its kind, 0 for those that stay; and the first channel of every kind, in order.
+
+    Channels that occur equally often along the same axes are of one kind.
+    """
+    kind, last = np.zeros(count, dtype=np.int64), 0
+    for channels in axes:
+        some, times = np.unique(channels[channels != FIXED], return_counts=True)
+        if len(some):
+            _, kinds = np.unique(kind[some] * (times.max() + 1) + times, return_inverse=True)
+            kind[some] = last + 1 + kinds
+            last += 1 + int(kinds.max())
+    seen = list(dict.fromkeys(kind[np.concatenate([np.unique(one) for one in axes])].tolist())) if axes else []
+    numbers, first = np.unique(kind, return_index=True)
+    place = dict(zip(numbers.tolist(), first.tolist(), strict=True))
+    return kind, np.array([place[one] for one in seen if one], dtype=np.int64)
+
+
+def _having(follower: Follower, kind: Numbers) -> dict[int, set[Node]]:
+    """Per kind of channels, the nodes whose value or parameters have some; `kind` is by number before joining."""
     found: dict[int, set[Node]] = defaultdict(set)
     values = ((node, one.channels) for node, known in follower.book.known.items() for one in flat(known))
     for node, channels in (*values, *((axis.node, axis.channels) for axis in follower.book.axes)):
-        for channel in np.unique(root[channels]).tolist():
-            found[channel].add(node)
+        for one in np.unique(kind[channels]).tolist():
+            found[one].add(node)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,18 +17,23 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.fx.node import Node
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
+from natpp.fx.alike import Untold, call_key, like
 from natpp.fx.traced import CONSTANT, VALUE, TraceError
 
 Watch = Callable[[], AbstractContextManager[Any]]
 
 
 class Values:
-    """Computes the value of a node from those of the nodes it reads; `find` gives the part at a path."""
+    """Computes the value of a node from those of the nodes it reads; `find` gives the part at a path.
 
-    def __init__(self, find: Callable[[str], Any]):
+    `known` has what calls made, by their keys; such calls are not run again.
+    """
+
+    def __init__(self, find: Callable[[str], Any], known: dict[Hashable, Any] | None = None):
         self.find = find
+        self.known: dict[Hashable, Any] = {} if known is None else known
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def fake(self, tree: Any) -> Any:
@@ -46,7 +51,28 @@ class Values:
         args, kwargs = _read(node)
         module = self.find(str(node.target)) if node.op == "call_module" else None
         known = plain_value(module, args[0]) if module is not None and len(args) == 1 and not kwargs else None
-        return self.run(node, contextlib.nullcontext) if known is None else known
+        return self._once(node, args, kwargs) if known is None else known
+
+    def _once(self, node: Node, args: Any, kwargs: Any) -> Any:
+        """The value of a call, which is run only if no call with the same key has been."""
+        key = self.key(node)
+        if key is not None and key in self.known:
+            return self._again(self.known[key], tree_leaves((args, kwargs)))
+        found = self.run(node, contextlib.nullcontext)
+        if key is not None and self.key(node) == key:  # it has not changed the shapes of what it read
+            with contextlib.suppress(Untold):
+                self.known[key] = like(found, (args, kwargs), _Made)
+        return found
+
+    def key(self, node: Node) -> Hashable | None:
+        """The key of a node that calls something; None if it has none."""
+        target = self.find(str(node.target)) if node.op == "call_module" else node.target
+        return call_key(target, *_read(node))
+
+    def _again(self, known: Any, given: list[Any]) -> Any:
+        if isinstance(known, _Made):
+            return known.fake(self.mode)
+        return given[known] if isinstance(known, int) else type(known)([self._again(one, given) for one in known])
 
     def run(self, node: Node, watch: Watch) -> Any:
         """The value of a node that calls something, run under a new context manager, such as a counter."""
@@ -77,6 +103,18 @@ class Values:
         with torch.no_grad(), watch():
             found = module(*tree_map_only(Tensor, filled, args), **tree_map_only(Tensor, filled, kwargs))
         return self.fake(found)
+
+
+class _Made:
+    """The shape and type of a tensor that a call made."""
+
+    def __init__(self, tensor: Tensor):
+        self.sides, self.device = (tensor.shape, tensor.stride()), tensor.device
+        self.dtype = tensor.dtype
+
+    def fake(self, mode: FakeTensorMode) -> Tensor:
+        """A new fake tensor like it."""
+        return FakeTensor(mode, torch.empty_strided(*self.sides, dtype=self.dtype, device="meta"), self.device)
 
 
 def _read(node: Node) -> tuple[Any, Any]:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.fx.node import Node
+from torch.fx.node import Node, map_arg
 
 from natpp.fx.aliasing import idle
+from natpp.fx.alike import call_key
 from natpp.fx.labels import ASKED, PIECE, SHAPE, SIZE, SLICE, USES, Book, Known, Labels, Numbers
 from natpp.fx.moves import (
     PRODUCTS,
@@ -215,22 +216,37 @@ class Follower:
         """The same channels, if a module treats each independently; then its tensors have one value for each."""
         if labels is None:
             return STOP
+        key = self._key(node, module, labels)
+        if key is None or key not in self.traced.found:
+            self.traced.found[key] = self._apart(node, module, given, labels)
+        sides = self.traced.found[key]
+        if sides is None:
+            return STOP
+        for name, dim in sides:
+            self.book.note(node, name, dim, labels.channels)
+        return labels
+
+    def _key(self, node: Node, module: nn.Module, labels: Labels) -> Hashable | None:
+        """The key of a call of a module that may treat each channel independently; None if it has none."""
+        args, kwargs = map_arg((node.args, node.kwargs), value)
+        key = call_key(module, args, kwargs)
+        single = [one.item() for one in (*module.parameters(), *module.buffers()) if one.numel() == 1]
+        return None if key is None else ("apart", key, labels.dim, *single)
+
+    def _apart(self, node: Node, module: nn.Module, given: Node, labels: Labels) -> list[tuple[str, int]] | None:
+        """The dimensions of its tensors that have channels, if a module treats each independently."""
         whole, count = copy.deepcopy(module).cpu().eval(), len(labels.channels)
         sides = list[tuple[str, int]]()
         for name, tensor in (*whole.named_parameters(), *whole.named_buffers()):
             long = [dim for dim, size in enumerate(tensor.shape) if size > 1]
             if [tensor.shape[dim] for dim in long] not in ([], [count]):
-                return STOP
+                return None
             sides += [(name, dim) for dim in long]
             if long:  # fresh weights are often all the same
                 tensor.data = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(len(sides))) + 0.5
         some = np.arange(0, count, 2)
         part = narrowed(whole, [(name, dim, some) for name, dim in sides]) if sides else whole
-        if not alike(whole, part, node, given, labels):
-            return STOP
-        for name, dim in sides:
-            self.book.note(node, name, dim, labels.channels)
-        return labels
+        return sides if alike(whole, part, node, given, labels) else None
 
     def _prelu(self, node: Node, module: nn.PReLU, labels: Labels | None) -> Any:
         if labels is not None and module.num_parameters > 1:

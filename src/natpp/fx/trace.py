@@ -11,7 +11,7 @@ with layers inside does (stochastic depth written into a block), the result alwa
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -41,13 +41,14 @@ def _traced(module: nn.Module, example_input: Any, arguments: inspect.BoundArgum
     by_name, left_out = isinstance(example_input, dict), ""  # left_out: where training mode takes a different path
     in_eval: set[nn.Module] = set()  # parts whose eval-mode path is taken
     kept_for_training: Stopped | None = None
+    known: dict[Hashable, Any] = {}  # what calls made in any pass
     watched = False  # whether to check every step for random draws, which is slow
     while True:
         chance = states_of_chance()
         differences: list[Difference] = []
         try:
             with in_mode(module, training=False):
-                tracer = Tracer(arguments, leaves, by_name=by_name, watched=watched)
+                tracer = Tracer(arguments, leaves, by_name=by_name, watched=watched, known=known)
                 graph, extra = followed(module, tracer)
             if not left_out and (tracer.mode.asked or switches_itself(module)):
                 with in_mode(module, training=True):

@@ -6,7 +6,7 @@ import copy
 import operator
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,6 +37,8 @@ class Traced:
     example: Any
     notes: tuple[str, ...] = ()
     """what could not be traced, and why"""
+    found: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """what was found out about the graph, by what it is, so that nothing is found out twice"""
 
 
 def part_at(module: nn.Module, path: str) -> Any:

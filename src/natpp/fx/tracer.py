@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -104,12 +105,13 @@ class Tracer(fx.Tracer):
         *,
         by_name: bool = False,
         watched: bool = False,
+        known: dict[Hashable, Any] | None = None,
     ):
         super().__init__()
         self.arguments = arguments
         self.by_name = by_name  # whether the example is a dict of named arguments
         self.leaves = leaves
-        self.values = Values(lambda path: part_at(self.root, path))
+        self.values = Values(lambda path: part_at(self.root, path), known)
         self.quiet = False  # True while shapes are computed, and after tracing: nothing is recorded
         self.reference = reference  # nodes of the same forward in eval mode
         self.differences: list[Difference] = []
@@ -155,7 +157,29 @@ class Tracer(fx.Tracer):
         return super().call_module(m, to_its_end, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
-        return attr_val if self.quiet else super().getattr(attr, attr_val, parameter_proxy_cache)
+        """A proxy for a parameter or buffer, found in a dict: `torch.fx` looks through all of them every time."""
+        if self.quiet or not isinstance(attr_val, Tensor):
+            return attr_val
+        name, holder, own = self._tensors.get(id(attr_val), ("", {}, ""))
+        if holder.get(own) is not attr_val:
+            return super().getattr(attr, attr_val, parameter_proxy_cache)
+        if name not in parameter_proxy_cache:
+            parameter_proxy_cache[name] = self.create_proxy("get_attr", name, (), {})
+        return parameter_proxy_cache[name]
+
+    @functools.cached_property
+    def _tensors(self) -> dict[int, tuple[str, dict[str, Any], str]]:
+        """By id, the path of every parameter and buffer, the dict that holds it and its key there."""
+        found: dict[int, tuple[str, dict[str, Any], str]] = {}
+        parts = (
+            (path, part) for path, part in self.root.named_modules() if not isinstance(part, torch.jit.ScriptModule)
+        )
+        for path, part in parts:
+            for holder in (part._parameters, part._buffers):
+                for own, tensor in holder.items():
+                    if tensor is not None:
+                        found.setdefault(id(tensor), (f"{path}.{own}" if path else own, holder, own))
+        return found
 
     # The module's arguments.
 

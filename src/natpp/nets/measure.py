@@ -22,29 +22,32 @@ from torch.utils.flop_counter import flop_registry
 from natpp.core.measures import Cost
 from natpp.errors import SettingError, line_of
 from natpp.nets.call import call
+from natpp.nets.seen import Seen, tensors_in
 
 WARM_UP, ROUNDS = 5, 30
 FUSED = ("attention", "transformer", "rnn", "lstm")  # in the names of kernels that hide matrix products
 
 
-def module_cost(module: nn.Module, example_input: Any, *, latency: bool = False) -> Cost:
+def module_cost(module: nn.Module, example_input: Any, *, latency: bool = False, seen: Seen | None = None) -> Cost:
     """The cost of one forward pass in eval mode, on the device of the module and its input.
 
     The input is a tensor, a tuple of arguments or a dict of named arguments. Multiply-adds are half the operations that
     `torch.utils.flop_counter` counts for this batch. A second pass is needed only if a fused kernel hides its matrix
-    products, or if the first one left something behind, such as a cache.
+    products, or if the first one left something behind, such as a cache. With `seen`, operations that it has from
+    earlier passes are not computed.
     """
     example_input = _cloned(example_input)  # an in-place module must not change the caller's tensors
     run = functools.partial(call, module, example_input)
+    watched = contextlib.nullcontext if seen is None else functools.partial(seen.watched, module)
     with untouched(module):
-        with MultiplyAdds() as counter, PeakMemory(example_input) as memory:
+        with watched(), MultiplyAdds() as counter, PeakMemory(example_input) as memory:
             at_start = memory.current
             _first(run, module)
         if memory.current > at_start:
-            with PeakMemory(example_input) as memory:
+            with watched(), PeakMemory(example_input) as memory:
                 run()
         if counter.fused:
-            with unfused(module), MultiplyAdds() as counter:
+            with unfused(module), watched(), MultiplyAdds() as counter:
                 run()
     params = sum(parameter.numel() for parameter in module.parameters())
     cost = Cost(params, counter.total, params, counter.total, memory.peak)
@@ -148,10 +151,10 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._inputs = inputs  # the caller holds them, so they remain counted
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        known = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        known = {id(leaf.untyped_storage()) for leaf in tensors_in((args, kwargs))}
         out = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(out):
-            if isinstance(leaf, Tensor) and id(leaf.untyped_storage()) not in known:
+        for leaf in tensors_in(out):
+            if id(leaf.untyped_storage()) not in known:
                 self._count(leaf)
         return out
 

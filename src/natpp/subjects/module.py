@@ -9,7 +9,7 @@ connected: every output of a block that is read has an input, and the output of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -20,7 +20,6 @@ from torch import fx, nn
 
 from natpp.arch.decisions import Decisions
 from natpp.arch.graph import NULL
-from natpp.arch.groups import told_group, told_place, told_where
 from natpp.arch.rules import Mask
 from natpp.core.blueprint import Blueprint
 from natpp.core.decision import Change, Decision, Plan
@@ -30,19 +29,20 @@ from natpp.core.subject import Candidate, Preferences, Row, Table
 from natpp.core.tally import Tally
 from natpp.decisions.base import NodeKind, Spot, elsewhere, kind_of, options
 from natpp.decisions.edits import block_edits, node_swaps
-from natpp.decisions.operation import cost
 from natpp.decisions.term import room_for_shortcut
-from natpp.fx.blocks import Block, Term, find_blocks, grouped
+from natpp.fx.blocks import Term, find_blocks, grouped
 from natpp.fx.rewrite import Shared, rewrite
 from natpp.fx.sites import called_twice, own_modes
-from natpp.fx.traced import Traced, batch_of
+from natpp.fx.traced import Traced
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import Encoded, encode_cells
+from natpp.nets.seen import Seen
 from natpp.registry import KINDS
 from natpp.subjects.module_apart import Apart, Choice
 from natpp.subjects.module_blueprint import module_blueprint, removed, shaped_nodes
 from natpp.subjects.module_budget import within
 from natpp.subjects.module_changes import changes_of, in_blocks
+from natpp.subjects.module_told import told_of
 from natpp.subjects.rows import Rows, known, options_of, perturbed
 
 Key = tuple[tuple[str, ...], ...]  # per block, the operations that are alive; then other changes, if there may be any
@@ -101,7 +101,8 @@ class Module(Rows):
             row[[numbers[option] for option in one.allowed]] = True
         self._whole: dict[tuple[int, Plan], bool] = {}
         self._next: dict[tuple[int, Plan], list[dict[int, int]]] = {}
-        self._own_costs: dict[bool, Cost] = {}
+        self._own_costs: dict[bool, Cost] = traced.found.setdefault("own costs", {})
+        self._seen: Seen = traced.found.setdefault("seen", Seen())
         self._last: tuple[Plan | None, Any] = None, None
 
     # Decisions and options.
@@ -225,7 +226,7 @@ class Module(Rows):
         Otherwise a result would seem to save memory just by being rewritten.
         """
         if latency not in self._own_costs:
-            cost = module_cost(self.traced.module, self.traced.example, latency=latency)
+            cost = module_cost(self.traced.module, self.traced.example, latency=latency, seen=self._seen)
             _, written = self.built((0,) * len(self.decisions), self.copied)
             least = min(cost.peak_memory_bytes, written.peak_memory_bytes)
             self._own_costs[latency] = replace(cost, peak_memory_bytes=least)
@@ -336,7 +337,7 @@ class Module(Rows):
     def built(self, plan: Plan, shared: Shared | None = None, *, latency: bool = False) -> tuple[fx.GraphModule, Cost]:
         """The module under a plan, and its cost, which equals the blueprint's exactly."""
         made = self.rewritten(plan, shared)
-        cost = module_cost(made, self.traced.example, latency=latency)
+        cost = module_cost(made, self.traced.example, latency=latency, seen=self._seen)
         counted = self.blueprint.cost(plan)
         assert counted is not None, "something is cut off"
         assert counted.living[:2] == (cost.params, cost.madds), f"counted {counted.living}, built {cost}"
@@ -375,14 +376,14 @@ class Module(Rows):
 
     def other_changes(self, plan: Plan) -> list[Change]:
         """The changes that are not about terms of blocks, where their output is used; a policy does not see them."""
-        alive, found = self._alive_elsewhere(plan) if self.elsewhere else [], list[Change]()
+        alive, found = self.alive_elsewhere(plan) if self.elsewhere else [], list[Change]()
         for number, option in enumerate(plan[self.seen :], start=self.seen):
             one = self.decisions[number]
             if option and alive[number - self.seen]:
                 found.append(Change(one.name, one.kind, one.options[0].value, one.options[option].value))
         return found
 
-    def _alive_elsewhere(self, plan: Plan) -> list[bool]:
+    def alive_elsewhere(self, plan: Plan) -> list[bool]:
         """Per decision elsewhere, whether one of its nodes is left and the output depends on it."""
         tally, shaped = self.tally.at(plan), self.blueprint.shaped
         pairs = zip(self.blocks, self.block_ops(plan), strict=True)
@@ -403,48 +404,7 @@ class Module(Rows):
 
     def told(self, plan: Plan, changes: Sequence[Change]) -> dict[str, Any]:
         """For JSON: its blocks before and after."""
-        gone = {change.name for change in changes if change.after == NULL}
-        pairs = zip(self.blocks, self.choices, self.block_ops(plan), strict=True)
-        groups = [self._told(*one, gone) for one in pairs]
-        others = [self._told_elsewhere(number, plan) for number in range(self.seen, len(plan))]
-        return {"groups": groups} | ({"elsewhere": others} if others else {})
-
-    def _told_elsewhere(self, number: int, plan: Plan) -> dict[str, Any]:
-        """A decision elsewhere: its value before and after, and the [parameters, multiply-adds] of each option."""
-        one, (_, nodes, kind) = self.decisions[number], self.elsewhere[number - self.seen]
-        shaped = [own for node in nodes for own in self.shaped[node] if own.kind is kind]
-        costs = {}
-        for option in one.allowed:
-            picked = *plan[:number], option, *plan[number + 1 :]
-            added = [table[tuple(picked[by] for by in numbers)] for own in shaped for numbers, table in own.tables]
-            figures = zip(*(own.cost for own in shaped), *added, strict=True)
-            costs[str(one.options[option].value)] = [sum(some) for some in figures]
-        before, after = (one.options[option].value for option in (0, plan[number]))
-        alive = (self._alive_elsewhere(other)[number - self.seen] for other in ((0,) * len(plan), plan))
-        spent = [costs[str(own)] if lives else None for own, lives in zip((before, after), alive, strict=True)]
-        return {"name": one.name, "before": before, "after": after, "spent": spent, "costs": costs}
-
-    def _told(
-        self, block: Block, choices: Sequence[Choice], ops: Sequence[str], gone: Collection[str]
-    ) -> dict[str, Any]:
-        (before, _), (after, _) = block.alive(block.ops), block.alive(ops)
-        decisions = []
-        for index, ((target, term), op) in enumerate(zip(block.terms, ops, strict=True)):
-            name, site = block.edge_name(index), term.site
-            options = self.decisions[choices[index].decision].options
-            may_be = dict.fromkeys(str(option.value) for option in options if option.allowed)
-            costs = {other: self._cost(term, other) for other in {**may_be, term.op: None, op: None}} if site else {}
-            alive = before[index], after[index] and name not in gone
-            spent = [costs.get(own, [0, 0]) if lives else None for own, lives in zip((term.op, op), alive, strict=True)]
-            data = told_place(name, (term.source, target), (term.op, op), spent)
-            decisions.append(data | {"places": [told_where(site.place)] if site else [], "costs": costs})
-        group = told_group(block.name, block.kind, 1, (block.graph, block.with_ops(ops)))
-        return group | {"decisions": decisions}
-
-    def _cost(self, term: Term, op: str) -> list[int]:
-        assert term.site is not None
-        own = term.site.op if op == term.op else op  # the block calls a projection a skip
-        return list(cost(term.site, own, batch_of(self.traced.example), self.traced.parts))
+        return told_of(self, plan, changes)
 
     # What a policy sees.
 

@@ -8,7 +8,7 @@ keeps.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -260,7 +260,14 @@ def removed(term: Term, op: str) -> Collection[Node]:
 
 def node_madds(traced: Traced, nodes: Sequence[Node]) -> dict[Node, int]:
     """Multiply-adds of some nodes of a trace, counted on their fake values; nodes without any are left out."""
-    found: dict[Node, int] = {}
+    counted: dict[Node, int] = traced.found.setdefault("multiply-adds", {})
+    left = [node for node in nodes if node not in counted]
+    counted.update(zip(left, _counts(traced, left), strict=True))
+    return {node: counted[node] for node in nodes if counted[node]}
+
+
+def _counts(traced: Traced, nodes: Sequence[Node]) -> Iterator[int]:
+    known: dict[Hashable, int] = {}  # by the keys of calls
     counters: list[MultiplyAdds] = []  # a second one if a node has to be run again
 
     def counter() -> MultiplyAdds:
@@ -272,8 +279,11 @@ def node_madds(traced: Traced, nodes: Sequence[Node]) -> dict[Node, int]:
     values.mode = next((leaf.fake_mode for leaf in fakes), values.mode)
     with in_mode(traced.module, training=False), unfused(traced.module), torch.no_grad():
         for node in nodes:
+            count: int | None = 0
             if node.op.startswith("call_") and any(isinstance(leaf, Tensor) for leaf in tree_iter(value(node))):
-                values.run(node, counter)
-                if counters[-1].total:
-                    found[node] = counters[-1].total
-    return found
+                key = values.key(node)
+                count = None if key is None else known.get(key)
+                if count is None:
+                    values.run(node, counter)
+                    count = known[key] = counters[-1].total
+            yield count or 0
