@@ -138,7 +138,8 @@ class Tuned(Method):
         module = cast(Module, subjects.subjects[0])
         unseen = set(module.ask.kinds) - set(Decisions().full().kinds)
         single = isinstance(module.traced.example, Tensor)
-        return bool(unseen) and isinstance(score, ShortTunings) and self.takes_all(subjects.budget, score.name, single)
+        fits = isinstance(score, ShortTunings) and score.make_fidelity is not None
+        return bool(unseen) and fits and self.takes_all(subjects.budget, score.name, single)
 
     def _listed(self, subjects: Subjects, score: ShortTunings, run: Run) -> Answer:
         """The best plan of a shortlist."""
