@@ -47,7 +47,9 @@ def tuned() -> None:
     batches = [(images[at : at + 16], labels[at : at + 16]) for at in range(0, 64, 16)]
     task, scorer = natpp.Task(batches, batches), "short:steps=2"
     model, example = natpp.zoo.network("resnet20"), images[:1]
-    natpp.optimize(model, "tuned:evaluations=4", 0.6, example_input=example, task=task, scorer=scorer)
+    decisions = natpp.Decisions(kinds=("operation", "term"))  # so that a policy is tuned
+    given = {"example_input": example, "task": task, "scorer": scorer, "decisions": decisions}
+    natpp.optimize(model, "tuned:evaluations=4", 0.6, **given)
 
 
 WALKS: dict[str, Callable[[], None]] = {"optimize darts": optimize_darts, "search": search, "tuned": tuned}

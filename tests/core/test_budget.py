@@ -189,7 +189,7 @@ def test_from_the_command_line_to_a_page(tmp_path: Path, capsys: pytest.CaptureF
         ({"madds": 0}, "the budget of madds is 0, expected a fraction"),
         ({"madds": True}, "the budget of madds is True"),
         ("strickt", "Did you mean 'strict'"),
-        (None, "expected 'strict', 'rule' or limits such as"),
+        ([0.5], "expected 'strict', 'rule' or limits such as"),
         (0.0, "the budget of madds is 0.0, expected a fraction"),
         ("madds=0.5,madds=0.4", "which limits the same cost twice"),
     ],

@@ -46,7 +46,7 @@ def test_batches_are_normalized_and_the_same_in_every_pass(photos: Path) -> None
 @pytest.mark.parametrize("text", ["photos", "photos/", "photos:normalize=imagenet", "photos:size=32,normalize=none"])
 def test_a_module_is_fitted_on_them(photos: Path, text: str) -> None:
     model = natpp.zoo.network("resnet20").eval()
-    result = natpp.optimize(model, budget=0.6, example_input=X, task=text)
+    result = natpp.optimize(model, "nat++", 0.6, example_input=X, task=text)
     assert result.notes[-1].endswith("fitted to what the original computes on 20 inputs")
     assert result.settings["task"] == "photos"
     assert "policy" in result.settings  # not tuned, which needs classes
@@ -54,7 +54,9 @@ def test_a_module_is_fitted_on_them(photos: Path, text: str) -> None:
 
 def test_the_command_and_an_unreadable_image(photos: Path, capsys: pytest.CaptureFixture) -> None:
     (photos / "bad.png").write_text("no image")
-    assert main(["optimize", "resnet20", "--budget", "madds=0.6", "--task", "photos", "--json"]) == 0
+    assert (
+        main(["optimize", "resnet20", "--method", "nat++", "--budget", "madds=0.6", "--task", "photos", "--json"]) == 0
+    )
     out, err = capsys.readouterr()
     assert json.loads(out)["notes"][-1].endswith("on 20 inputs")
     assert err == "natpp: cannot read the image 'photos/bad.png' (not an image, or damaged), so it is left out\n"

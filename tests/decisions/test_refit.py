@@ -82,7 +82,7 @@ def test_a_fit_brings_outputs_nearer(name: str) -> None:
     module = warmed(SMALL[name](), X).eval()
     task = natpp.Task.inputs(inputs())
     plain = natpp.optimize(module, budget=0.7, example_input=X)
-    result = natpp.optimize(module, budget=0.7, example_input=X, task=task)
+    result = natpp.optimize(module, "nat++", 0.7, example_input=X, task=task)
     assert result.plan == plain.plan
     assert result.cost_after.madds == plain.cost_after.madds
     assert error(result.module, module) < 0.9 * error(plain.module, module)
@@ -143,20 +143,24 @@ def test_a_lost_branch_is_made_up_for_by_the_layer_before_the_sum() -> None:
         ([], "there are no inputs"),
         ([X, X * float("nan")], "batch 1 of the inputs has NaN or infinite values"),
         ([torch.randn(2, 4, 16, 16)], "does not run on batch 0 of the inputs: .* Give inputs like the example"),
-        ([{"x": X}], "does not run on batch 0|layers cannot be fitted on inputs given by name"),
+        (
+            [{"x": X}],
+            "does not run on batch 0|cannot be fitted on inputs given by name|needs inputs that are single tensors",
+        ),
     ],
 )
-def test_wrong_inputs_are_one_line(batches: list[Any], said: str) -> None:
+@pytest.mark.parametrize("method", ["nat++", "auto"])
+def test_wrong_inputs_are_one_line(batches: list[Any], said: str, method: str) -> None:
     task = natpp.Task.inputs(batches)
     with pytest.raises(NatppError, match=said) as found:
-        natpp.optimize(SMALL["resnet"](), budget=0.7, example_input=X, task=task)
+        natpp.optimize(SMALL["resnet"](), method, 0.7, example_input=X, task=task)
     assert "\n" not in str(found.value)
 
 
 def test_the_same_inputs_give_the_same_weights() -> None:
     module = warmed(SMALL["vgg"](), X).eval()
     first, second, other = (
-        natpp.optimize(module, budget=0.7, example_input=X, task=natpp.Task.inputs(inputs(seed=seed))).module
+        natpp.optimize(module, "nat++", 0.7, example_input=X, task=natpp.Task.inputs(inputs(seed=seed))).module
         for seed in (0, 0, 1)
     )
     states = [one.state_dict() for one in (first, second, other)]
@@ -215,7 +219,8 @@ def test_parts_that_are_kept_keep_their_weights() -> None:
     module = warmed(SMALL["resnet"](), X).eval()
     last = [name for name, part in module.named_modules() if isinstance(part, nn.Conv2d | nn.Linear)][-2:]
     task = natpp.Task.inputs(inputs())
-    result = natpp.optimize(module, budget=0.8, example_input=X, decisions=natpp.Decisions(keep=last), task=task)
+    keep = natpp.Decisions(keep=last)
+    result = natpp.optimize(module, "nat++", 0.8, example_input=X, decisions=keep, task=task)
     assert any("fitted to what the original computes" in note for note in result.notes)
     own, made = module.state_dict(), result.module.state_dict()
     names = [name for name in made if any(name.startswith(f"{path}.") for path in last)]

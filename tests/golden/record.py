@@ -84,6 +84,7 @@ def optimizing(asked: dict[str, Any]) -> dict[str, Any]:
         found["task"] = train if isinstance(train, str) else natpp.Task(train, val, loss=loss or cross_entropy)
         found["scorer"] = replace(SCORERS[scorer or "short"], **short)
         found["method"] = replace(METHODS["tuned"], **part_of(Tuned, asked), policy=policy)
+        found["decisions"] = replace(found["decisions"], kinds=("operation", "term"))  # all there were
     else:
         found["task"] = None if batches is None else natpp.Task.inputs(batches)
         found["scorer"] = Table(scorer, reward) if reward is not None else scorer

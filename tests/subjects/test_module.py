@@ -348,7 +348,7 @@ def test_a_budget_out_of_reach_carries_the_nearest_result(
 def test_the_nearest_result_is_fitted_to_the_inputs_of_a_task() -> None:
     model = natpp.zoo.network("resnet20").eval()
     with pytest.raises(BudgetError) as error:
-        natpp.optimize(model, budget=0.001, example_input=X32, task=Task.inputs([torch.randn(8, 3, 32, 32)]))
+        natpp.optimize(model, "nat++", 0.001, example_input=X32, task=Task.inputs([torch.randn(8, 3, 32, 32)]))
     assert any("fitted to what the original computes" in note for note in error.value.nearest.notes)
 
 

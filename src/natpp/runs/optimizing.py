@@ -20,6 +20,7 @@ from natpp.arch.graph import Architecture
 from natpp.arch.networks import setting
 from natpp.arch.where import as_setting
 from natpp.core.budget import Budget, BudgetError
+from natpp.core.measures import COUNTED
 from natpp.core.result import Result
 from natpp.core.subject import Subject
 from natpp.data.named import Data
@@ -73,7 +74,10 @@ def run_optimize(
     has_data = isinstance(task, Task) or task.data is not None
     targets = has_data and not (isinstance(task, Task) and not task.targets)
     single = isinstance(example_input, torch.Tensor)
-    chosen, why = as_method(method, module=isinstance(given, nn.Module), targets=targets, inputs=has_data and single)
+    counted = any(name in COUNTED for name in budget.limits)
+    chosen, why = as_method(
+        method, module=isinstance(given, nn.Module), targets=targets, inputs=has_data and single and counted
+    )
     rule = decisions.rule or chosen.rule or "nat++"
     chosen = chosen.ready(rule)
     usual = chosen.usual_scorer
@@ -94,7 +98,8 @@ def run_optimize(
         wanted = Wanted(where, task, run, subjects, longest=chosen.longest)
         score = scorer_for(usual if scorer is None else scorer, wanted)
     elif scorer is not None or (has_data and isinstance(subject, Cells)):
-        raise SettingError(f"{name_of(method)} does not use a {'task' if scorer is None else 'scorer'}: leave it out")
+        said = f"{name_of(method)} ({why.removeprefix('auto chose ').partition(':')[0]})" if why else name_of(method)
+        raise SettingError(f"{said} does not use a {'task' if scorer is None else 'scorer'}: leave it out")
 
     def finished(subject: Subject, answer: Answer) -> Result:
         data = task.name if isinstance(task, Task) else task.text
@@ -177,7 +182,7 @@ def as_method(given: Method | Policy | str | Path, *, module: bool, targets: boo
         return PolicyMethod(policy=given), ""
     if given == AUTO:
         if not module or not (targets or inputs):
-            return PolicyMethod(), "auto chose the default policy: there are no inputs to compare on" if module else ""
+            return PolicyMethod(), "auto chose the default policy: it needs no inputs" if module else ""
         name, why = ("tuned", "targets") if targets else ("knapsack", "inputs without targets")
         return METHODS[name], f"auto chose {name}: the task has {why}"
     if isinstance(given, str) and (given in names() or os.path.exists(given)):

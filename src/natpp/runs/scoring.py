@@ -190,11 +190,15 @@ class Fidelity(Scoring):
         if wanted.module is None:
             raise SettingError("fidelity compares a changed model with the original, so it cannot score architectures")
         from natpp.decisions.refit import Refit
+        from natpp.decisions.running import joined
         from natpp.runs.tasks import make_task
         from natpp.scorers.fidelity import Fidelity as Made
+        from natpp.training.recalibrate import check_inputs
 
         task, module = make_task(wanted.task, wanted.fabric, wanted.run.say), wanted.module
         batches = in_batches(task.calibration(module.device, self.inputs), self.inputs)
+        check_inputs(module.given, batches)
+        joined(batches)  # stops at values that are not finite
         return Made(module, batches, task.agrees, Refit(rounds=1, replaced_only=True))
 
 
