@@ -175,14 +175,14 @@ def _in_reserve(
 
 
 def as_method(given: Method | Policy | str | Path, *, module: bool, targets: bool, inputs: bool) -> tuple[Method, str]:
-    """A method from its name, a policy, or a policy's file or run; for `auto` on a module, also why it was chosen."""
+    """A method from its name, a policy, or a policy's file or run; where data made `auto` choose another, also why."""
     if isinstance(given, Policy):
         return PolicyMethod(learned=given), ""
     if isinstance(given, Path):
         return PolicyMethod(policy=given), ""
     if given == AUTO:
         if not module or not (targets or inputs):
-            return PolicyMethod(), "auto chose the default policy: it needs no inputs" if module else ""
+            return PolicyMethod(), ""
         name, why = ("tuned", "targets") if targets else ("knapsack", "inputs without targets")
         return METHODS[name], f"auto chose {name}: the task has {why}"
     if isinstance(given, str) and (given in names() or os.path.exists(given)):
