@@ -36,8 +36,9 @@ from natpp.decisions.edits import block_edits
 from natpp.fx.blocks import find_blocks
 from natpp.fx.rewrite import rewrite
 from natpp.fx.trace import trace
+from natpp.methods.candidates import Candidates, View
 from natpp.methods.policy import PolicyMethod
-from natpp.methods.tuned import Candidates, Tuned, View
+from natpp.methods.tuned import Tuned
 from natpp.policies import default, load_named
 from natpp.runs.fabric import make_fabric
 from natpp.scorers.module_supernet import Expanded
@@ -218,7 +219,7 @@ class Pieces:
         network = self.original(seed).to(device)
         policy = load_named()
         module = Module(trace(network, self.example.to(device)), Decisions(columns=policy.ops))
-        view = View(Subjects([module], Budget(BUDGET)), Tuned(learned=policy))
+        view = View(Subjects([module], Budget(BUDGET)), policy)
         candidates = Candidates(view, view.limits)
         flat = np.where(module.mask, 0.0, -1e9)
 

@@ -9,8 +9,9 @@ from natpp.arch.decisions import Decisions
 from natpp.core.budget import Budget
 from natpp.core.result import Result
 from natpp.fx.trace import trace
+from natpp.methods.candidates import View
 from natpp.methods.policy import PolicyMethod
-from natpp.methods.tuned import Tuned, View
+from natpp.methods.tuned import Tuned
 from natpp.nets.policy import Policy
 from natpp.subjects.many import Subjects
 from natpp.subjects.module import Module
@@ -39,4 +40,4 @@ def view(module: nn.Module, example: Any, budget: Any = "strict", *, share_block
     decisions = Decisions(
         columns=method.ops or (), share_blocks=not wanted.limits if share_blocks is None else share_blocks
     )
-    return View(Subjects([Module(trace(module, example), decisions)], wanted), method)
+    return View(Subjects([Module(trace(module, example), decisions)], wanted), method.learned)

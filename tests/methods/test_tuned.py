@@ -23,7 +23,8 @@ from natpp.data.batches import Batches
 from natpp.data.loader import Loaded
 from natpp.data.sets import load_images
 from natpp.errors import NatppError, SettingError
-from natpp.methods.tuned import Candidates, Tuned, Tuning, View
+from natpp.methods.candidates import Candidates, Tuning, View
+from natpp.methods.tuned import Tuned
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import Policy
 from natpp.policies import load_named

@@ -22,7 +22,7 @@ from natpp.errors import GraphError, NatppError, SettingError
 from natpp.fx import rewrite as written
 from natpp.fx.fake import Values
 from natpp.fx.trace import trace
-from natpp.methods.tuned import Candidates, View
+from natpp.methods.candidates import Candidates, View
 from natpp.nets import measure
 from natpp.nets.measure import module_cost
 from natpp.nets.policy import GraphBatch, Policy, Transitions, masked_log_softmax
